@@ -1,0 +1,129 @@
+"""Every operator against ONNX's own node tests: what JAX compiles of it gives what ONNX says.
+
+JAX, and what needs it, is imported by the tests that run: collecting them takes no seconds of every worker.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import warnings
+
+import numpy as np
+import onnx
+import pytest
+from onnx.backend.test.case.node import collect_testcases
+
+from ortpipe.errors import ModelError
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"
+)
+
+QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}  # to compile
+PARTS = 12  # of the cases, so that one that hangs or breaks is found
+RANDOM = ("bernoulli", "training_dropout")  # ONNX's numbers are those of one implementation
+WITHOUT = {"Bernoulli", "GlobalLpPool", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+# part of a case's name → what the message says of what cannot be compiled
+REFUSED = {
+    "FLOAT8": "values of type",
+    "FLOAT4": "values of type",
+    "INT4": "values of type",
+    "INT2": "values of type",
+    "e4m3fn": "values of type",
+    "e5m2": "values of type",
+    "int4": "values of type",
+    "int2": "values of type",
+    "float4": "values of type",
+    "string": "values of type",
+    "blocked": "scales by block",
+    "scan_sum": "opset 9",
+    "loop11": "places computed while it runs",
+    "maxunpool_export_with_output_shape": "the windows' own",
+    "convtranspose_output_shape": "kernels reach",
+}
+
+
+@functools.cache
+def cases():
+    """Return ONNX's cases of models whose operators are in the table; what functions expand to is left out."""
+    from ortpipe.runtime.xla.interpret import check_operators
+
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # ONNX's own arithmetic overflows on purpose
+        every = collect_testcases(None)
+    for case in every:
+        if case.name.endswith("_expanded") or any(word in case.name for word in RANDOM):
+            continue
+        try:
+            check_operators(case.model)
+        except ModelError:
+            continue
+        found.append(case)
+    return found
+
+
+def array(value):
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def computed(model, inputs, traced):
+    """Return the outputs where the inputs of these numbers are computed while it runs, the others known before."""
+    import jax
+
+    from ortpipe.runtime.xla.interpret import Interpreter
+
+    def run(*given):
+        values = dict(zip(traced, given, strict=True))
+        return tuple(Interpreter(model, {}).run(model.graph, [values.get(i, x) for i, x in enumerate(inputs)]))
+
+    with jax.enable_x64(True):
+        given = [inputs[i] for i in traced]
+        return [np.asarray(y) for y in jax.jit(run).lower(*given).compile(QUICKLY)(*given)]
+
+
+def outputs(model, inputs):
+    """Return the outputs, with as many inputs computed while it runs as the operator takes so."""
+    every = [i for i, x in enumerate(inputs) if x.dtype.kind in "fiub"]
+    sizes = [i for i in every if inputs[i].dtype.kind in "iu" and inputs[i].ndim < 2]
+    numbers = [i for i in every if i not in sizes]
+    for traced in (every, numbers, []):
+        try:
+            return computed(model, inputs, traced)
+        except ModelError as error:
+            refused = error
+    raise refused
+
+
+def difference(case, given, expected):
+    """Return what differs from what ONNX says, in words, or nothing."""
+    try:
+        got = outputs(case.model, [array(value) for value in given])
+    except ModelError as error:
+        said = [words for part, words in REFUSED.items() if part in case.name]
+        return "" if any(words in str(error) for words in said) else str(error)
+    expected = [array(value) for value in expected]
+    kinds = [[(y.dtype.name, y.shape) for y in values] for values in (got, expected)]
+    if kinds[0] != kinds[1]:
+        return f"{kinds[0]}, not {kinds[1]}"
+    for y, right in zip(got, expected, strict=True):
+        half = right.dtype.itemsize == 2 and right.dtype.kind not in "iu"  # rounded in other places
+        y, right = (v.astype(np.float64) if v.dtype.name == "bfloat16" else v for v in (y, right))
+        relative, absolute = 2e-3 if half else case.rtol, max(case.atol, 1e-6)
+        if not np.allclose(y, right, relative, absolute, equal_nan=y.dtype.kind == "f"):
+            return f"{y}, not {right}"
+    return ""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_operators_give_what_onnx_says(part):
+    rows = [(case, *data) for case in cases()[part::PARTS] for data in case.data_sets]
+    wrong = {case.name: said for case, given, expected in rows if (said := difference(case, given, expected))}
+    assert wrong == {}
+
+
+def test_every_operator_has_a_case_but_those_that_onnx_has_none_of():
+    from ortpipe.runtime.xla.operators import OPERATORS
+
+    assert {*OPERATORS} - {node.op_type for case in cases() for node in case.model.graph.node} == WITHOUT

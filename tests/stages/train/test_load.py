@@ -1,0 +1,266 @@
+"""runtime.engine=xla trains as onnxruntime does: the same losses and weights, within what rounding allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from stages.train.parts import CASES
+
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvergenceError, ModelError
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.stage import penalty
+from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.losses import Compiled
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.schedules import SCHEDULES
+from ortpipe.stages.train.stage import train
+from ortpipe.stages.train.training import Checkpoint
+
+needs_jax = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"
+)
+XLA = RuntimeConfig(engine="xla")
+ROWS = 52  # six batches of eight and one of four
+MLP = """<ir_version: 10, opset_import: ["" : 21]>
+ g (TYPE[N,3] X) => (TYPE[N,2] y) <TYPE[3,6] w = {W}, TYPE[6] b = {0.1, 0, 0.2, -0.1, 0.3, 0}, TYPE[6,2] u = {U}>
+ { h = Gemm(X, w, b) a = Relu(h) y = MatMul(a, u) }"""
+CNN = """<ir_version: 10, opset_import: ["" : 21]>
+ g (TYPE[N,1,6,6] X) => (TYPE[N,2] y)
+ <TYPE[3,1,3,3] w = {W}, TYPE[3] b = {0.1, 0, 0.2}, TYPE[3,3,3,3] v = {V}, TYPE[27,2] u = {U},
+  TYPE[3] scale = {1, 0.5, 2}, TYPE[3] shift = {0, 0.1, 0}, TYPE[3] mean = {0, 0, 0}, TYPE[3] var = {1, 1, 1}>
+ { c = Conv<pads = [1, 1, 1, 1]>(X, w, b) n, m, s = BatchNormalization<training_mode = 1>(c, scale, shift, mean, var)
+   a = Relu(n) p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(a) d = Conv<auto_pad = "SAME_UPPER">(p, v)
+   t = Tanh(d) q = AveragePool<kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [1, 1]>(t) f = Flatten(q)
+   y = MatMul(f, u) }"""
+DROPPED = """<ir_version: 10, opset_import: ["" : 21]>
+ g (TYPE[N,3] X) => (TYPE[N,2] y) <TYPE[3,6] w = {W}, TYPE[6,2] u = {U}>
+ { third = Constant<value_float = 0.3>() on = Constant<value = bool {1}>()
+   h = MatMul(X, w) d = Dropout(h, third, on) y = MatMul(d, u) }"""
+ATTENTION = """<ir_version: 10, opset_import: ["" : 21]>
+ g (TYPE[N,4,3] X) => (TYPE[N,2] y)
+ <TYPE[3,6] w = {W}, TYPE[3,6] k = {W}, TYPE[3,6] v = {W}, TYPE[6,2] u = {U}, TYPE[6] scale = {1, 1, 1, 2, 1, 1}>
+ { a = MatMul(X, w) b = MatMul(X, k) c = MatMul(X, v) t = Transpose<perm = [0, 2, 1]>(b) s = MatMul(a, t)
+   p = Softmax<axis = -1>(s) o = MatMul(p, c) n = LayerNormalization<axis = -1>(o, scale) e = Erf(n)
+   one = Constant<value_ints = [1]>() r = ReduceMean<keepdims = 0>(e, one) y = MatMul(r, u) }"""
+SHAPES = {MLP: (3,), CNN: (1, 6, 6), DROPPED: (3,), ATTENTION: (4, 3)}
+
+
+def model_of(text, kind="float"):
+    rng = np.random.default_rng(0)
+    sizes = {"{W}": 27 if text is CNN else 18, "{V}": 81, "{U}": 54 if text is CNN else 12}
+    for mark, size in sizes.items():
+        text = text.replace(mark, "{" + ", ".join(f"{v:.3f}" for v in rng.normal(scale=0.5, size=size)) + "}")
+    model = onnx.parser.parse_model(text.replace("TYPE", "float" if kind == "float16" else kind))
+    if kind == "float16":
+        for tensor in model.graph.initializer:
+            half = onnx.numpy_helper.to_array(tensor).astype(np.float16)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(half, tensor.name))
+        for value in (*model.graph.input, *model.graph.output):
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    return model
+
+
+def data_of(text, dtype=np.float32):
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(ROWS, *SHAPES[text])).astype(dtype)
+    y = np.stack([X.reshape(ROWS, -1).sum(axis=1), X.reshape(ROWS, -1)[:, 0]], axis=1)
+    part = Rows({"X": X}, y.astype(dtype))
+    return Data(part, part.head(20), part)
+
+
+def gradients(text, kind="float", terms=()):
+    data = data_of(text, np.float64 if kind == "double" else np.float32)
+    loss = add_loss(convert(model_of(text, kind), data=data), AddLossConfig(LOSSES["l2"](), "mean"))
+    return derive(penalty(loss, PenaltyConfig(dict(terms)))), data
+
+
+def both(text=MLP, kind="float", rtol=2e-5, terms=(), **options):
+    """Train in both engines; hold losses and tensors to each other, and return xla's result."""
+    artifact, data = gradients(text, kind, terms)
+    given = {"optimizer": OPTIMIZERS["sgd"](0.05), "epochs": 3, "batch_size": 8, **options}
+    one, two = (train(artifact, TrainConfig(**given), data=data, runtime=r) for r in (RuntimeConfig(), XLA))
+    assert one.tensors.keys() == two.tensors.keys()
+    for name, array in one.tensors.items():
+        assert two.tensors[name].dtype == array.dtype
+        np.testing.assert_allclose(two.tensors[name], array, rtol=rtol, atol=rtol, err_msg=name)
+    return two
+
+
+@needs_jax
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "lbfgs"])
+def test_every_optimizer_takes_the_same_steps(name):
+    both(kind="double", rtol=1e-9, optimizer=OPTIMIZERS[name](lr=0.01))
+
+
+@needs_jax
+@pytest.mark.parametrize(
+    ("text", "kind", "rtol"),
+    [(MLP, "float", 1e-4), (MLP, "double", 1e-9), (CNN, "float", 5e-4), (ATTENTION, "float", 1e-4)],
+    ids=["mlp", "mlp of doubles", "cnn", "attention"],
+)
+def test_networks_train_alike(text, kind, rtol):
+    both(text, kind, rtol, optimizer=OPTIMIZERS["momentum"](0.002))
+
+
+@needs_jax
+def test_halves_train_alike():
+    both(kind="float16", rtol=5e-3, optimizer=OPTIMIZERS["adam"](0.01))
+
+
+@needs_jax
+@pytest.mark.parametrize("case", CASES)
+def test_parts_around_an_optimizer_are_the_same(case):
+    name, settings, parts, *_ = CASES[case]
+    parts = {**parts, "clip": ClipConfig(**parts["clip"])} if "clip" in parts else parts
+    both(kind="double", rtol=1e-9, optimizer=OPTIMIZERS[name](**settings), **parts)
+
+
+@needs_jax
+def test_penalties_schedules_and_early_stopping_are_the_same():
+    result = both(
+        kind="double",
+        rtol=1e-8,
+        terms={"w": {"l1": 0.01, "l2": 0.02}, "u": {"group": 0.01}},
+        schedule=SCHEDULES["cosine"](),
+        warmup=3,
+        early_stop=EarlyStopConfig(patience=2, min_delta=0.05),
+        epochs=12,
+    )
+    assert len(result.tensors["losses/train"]) < 12
+
+
+@needs_jax
+@pytest.mark.parametrize("text", [MLP, DROPPED], ids=["mlp", "dropout"])
+def test_a_training_that_stops_and_goes_on_gives_the_same_bytes(text):
+    artifact, data = gradients(text)
+    config = TrainConfig(OPTIMIZERS["adam"](0.01), epochs=4, batch_size=8, checkpoint=CheckpointConfig(epochs=2))
+    events = []
+    whole = train(artifact, config, data=data, runtime=XLA, report=events.append)
+    start = next(event for event in events if isinstance(event, Checkpoint))
+    rest = train(artifact, config, data=data, runtime=XLA, start=start)
+    assert start.epochs == 2
+    assert {n: a.tobytes() for n, a in rest.tensors.items()} == {n: a.tobytes() for n, a in whole.tensors.items()}
+
+
+@needs_jax
+def test_pieces_of_an_epoch_give_the_bytes_of_the_whole(monkeypatch):
+    artifact, data = gradients(DROPPED)
+    config = TrainConfig(OPTIMIZERS["sgd"](0.05), epochs=2, batch_size=8)
+    whole = train(artifact, config, data=data, runtime=XLA)
+    monkeypatch.setattr("ortpipe.data.batches.CHUNK", 2 * 8 * 5 * 4)  # two batches
+    pieces = train(artifact, config, data=data, runtime=XLA)
+    assert whole.tensors["losses/step"].tobytes() == pieces.tensors["losses/step"].tobytes()
+    assert whole.tensors["parameter/w"].tobytes() == pieces.tensors["parameter/w"].tobytes()
+
+
+@needs_jax
+def test_dropout_follows_from_the_seed_and_compiles_once():
+    artifact, data = gradients(DROPPED)
+    config, events = TrainConfig(OPTIMIZERS["sgd"](0.0001), epochs=3, batch_size=8, shuffle=False), []
+    one, two = (train(artifact, config, data=data, runtime=XLA, report=events.append) for _ in range(2))
+    other = train(artifact, dataclasses.replace(config, seed=1), data=data, runtime=XLA)
+    losses = one.tensors["losses/step"].reshape(3, 7)
+    assert one.tensors["losses/step"].tobytes() == two.tensors["losses/step"].tobytes()
+    assert not np.allclose(losses[0], losses[1], rtol=1e-3)  # another epoch, another draw
+    assert not np.allclose(losses, other.tensors["losses/step"].reshape(3, 7), rtol=1e-3)
+    assert [event.size for event in events if isinstance(event, Compiled)] == [8, 4] * 2
+    assert all(event.seconds > 0 for event in events if isinstance(event, Compiled))
+
+
+@needs_jax
+def test_accumulated_batches_draw_numbers_of_their_own():
+    artifact, data = gradients(DROPPED)
+    config = TrainConfig(OPTIMIZERS["sgd"](0.0001), epochs=1, batch_size=8, accumulate=2, shuffle=False)
+    result = train(artifact, config, data=data, runtime=XLA)
+    assert np.isfinite(result.tensors["losses/step"]).all()
+
+
+@needs_jax
+def test_what_diverges_names_its_gradients():
+    artifact, data = gradients(MLP)
+    with pytest.raises(ConvergenceError, match=r"largest gradient norms [wub] "):
+        train(artifact, TrainConfig(OPTIMIZERS["sgd"](1e6), epochs=9, batch_size=8), data=data, runtime=XLA)
+
+
+@needs_jax
+def test_an_operator_that_is_not_compiled_is_named_before_any_step():
+    artifact, data = gradients(MLP)
+    events = []
+    from ortpipe.runtime.xla import interpret
+
+    table = {name: f for name, f in interpret.OPERATORS.items() if name != "Relu"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(interpret, "OPERATORS", table)
+        with pytest.raises(ModelError, match=r"operators that it lacks: Relu[\s\S]*runtime.engine=onnxruntime"):
+            train(artifact, TrainConfig(epochs=1), data=data, runtime=XLA, report=events.append)
+    assert events == []
+
+
+ALONE = """
+import hashlib, os, sys, time
+import numpy as np
+from ortpipe import LOSSES, OPTIMIZERS, AddLossConfig, Data, Rows, RuntimeConfig, TrainConfig, add_loss, convert, derive
+from ortpipe import train
+rng = np.random.default_rng(0)
+X = rng.random((512, 64), np.float32)
+data = Data(Rows({"X": X}, np.arange(512) % 10))
+gradient = derive(add_loss(convert("conf/models/digits.onnx", data=data), AddLossConfig(LOSSES["cross_entropy"]())))
+config = TrainConfig(OPTIMIZERS["adam"](0.001), epochs=int(sys.argv[2]), batch_size=128)
+begun = []
+def report(event):
+    if not begun and hasattr(event, "loss"):
+        begun[:] = time.perf_counter(), time.process_time()
+result = train(gradient, config, data=data, runtime=RuntimeConfig(engine=sys.argv[1]), report=report)
+busy = (time.process_time() - begun[1]) / (time.perf_counter() - begun[0])
+print(hashlib.sha256(b"".join(a.tobytes() for a in result.tensors.values())).hexdigest(), "jax" in sys.modules, busy)
+"""
+
+
+def alone(engine, epochs="3", **environment):
+    command = [sys.executable, "-c", ALONE, engine, epochs]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr
+    digest, jax, busy = done.stdout.split()
+    return digest, jax == "True", float(busy)
+
+
+def test_the_default_engine_imports_no_jax():
+    assert not alone("onnxruntime")[1]
+
+
+@needs_jax
+def test_two_processes_give_the_same_bytes_with_one_thread_each():
+    one, two = alone("xla"), alone("xla", epochs="3", NPROC="7")  # the variable that XLA counts threads by
+    assert one[0] == two[0]
+    assert one[1]
+
+
+@needs_jax
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted where the system lists them")
+def test_a_client_of_other_threads_is_refused():
+    artifact, data = gradients(MLP)
+    train(artifact, TrainConfig(epochs=1), data=data, runtime=XLA)
+    with pytest.raises(ModelError, match=r"began with 1[\s\S]*NPROC=2"):
+        train(artifact, TrainConfig(epochs=1), data=data, runtime=dataclasses.replace(XLA, threads=2))
+
+
+def test_without_jax_it_is_refused_before_any_work(monkeypatch):
+    from ortpipe.runtime.session import check_provider
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ModelError, match=r"needs JAX[\s\S]*pip install 'ortpipe\[xla\]'"):
+        check_provider(XLA)
