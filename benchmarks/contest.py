@@ -20,6 +20,7 @@ from benchmarks.work import Work, prepare
 
 HERE = Path(__file__).parent
 ORTPIPE, COMMAND, FLOOR = "ortpipe", "`ortpipe` command", "Scan by hand"
+COMPILED = "ortpipe, engine=xla"
 EARLY, LATE = 1e-3, 0.1  # how far losses may differ in the first epochs and in the last: rounding errors grow
 OTHER_ADAM = 2e-3  # of the on-device API, whose AdamW leaves float64's Adam by 1e-4 in one epoch; the others by 2e-6
 OWN_EARLY = {"SGDRegressor": LATE, "ORT on-device": OTHER_ADAM, "ORT on-device, artifacts too": OTHER_ADAM}
@@ -59,6 +60,7 @@ DEVICE = ("onnx", "onnxruntime-training")
 PEERS = (
     Peer(ORTPIPE, ("onnx-ir", RUNTIME), "ortpipe_stages"),
     Peer(COMMAND, ("hydra-core", "onnx-ir", RUNTIME), "command", contests=("job",)),
+    Peer(COMPILED, ("onnx-ir", RUNTIME, "jax"), "ortpipe_stages", "xla"),
     Peer(FLOOR, ("onnx", RUNTIME), "scan_floor"),
     Peer("C by hand", ("numpy",), "c_step", fits=_dense),
     Peer("JAX", ("jax",), "jax_scan"),

@@ -41,7 +41,7 @@ def main() -> None:
         batch_size=problem.batch,
         seed=problem.seed,
     )
-    runtime = RuntimeConfig(threads=int(sys.argv[3]))
+    runtime = RuntimeConfig(threads=int(sys.argv[3]), engine=sys.argv[4] or "onnxruntime")
     if job:
         trained = train(gradient, config, data=data, runtime=runtime)
         (problem.folder / "job" / "model.onnx").write_bytes(trained.model.SerializeToString())

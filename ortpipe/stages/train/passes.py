@@ -1,6 +1,6 @@
 """What makes an epoch fast: passes over its finished graph, each of which leaves it the same function."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -142,7 +142,7 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (
 )
 
 
-def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
+def for_batch_size(epoch: EpochGraph, size: int, passes: Sequence[Callable[[EpochGraph], None]] = PASSES) -> ir.Model:
     """Make the epoch one for batches of exactly `size` rows, and pass over it: what depends on N alone is constant."""
     model = epoch.model
     inner = [(*graph.inputs, *_between(graph), *graph.outputs) for graph in model.graph.subgraphs()]
@@ -156,7 +156,7 @@ def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
                 value.shape = None
         infer(model)
     fold_sizes(model)
-    for pass_over in PASSES:
+    for pass_over in passes:
         pass_over(epoch)
     return model
 
