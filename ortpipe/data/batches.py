@@ -1,5 +1,6 @@
 """The batches of an epoch, in chunks that fit in memory."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -9,6 +10,7 @@ from ortpipe.data.rows import Rows, RowSet
 
 CHUNK = 32 * 2**20  # bytes of shuffled rows that are held at a time; of a stream half as many
 AHEAD = 3  # chunks of a stream that are made before they are asked for
+ALIGNED = 64  # bytes at whose multiples arrays begin
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -43,6 +45,7 @@ class Batches:
         seed: of the order.
         shuffle: draw a new order for every epoch (see `order`); otherwise rows come as they are.
         single: give each batch as a chunk of its own.
+        aligned: let the arrays of whole batches begin at multiples of 64 bytes.
 
     Attributes:
         count: how many rows an epoch has.
@@ -59,8 +62,10 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
         single: bool = False,
+        aligned: bool = False,
     ) -> None:
         self._rows, self._feed, self._seed, self._shuffle, self._single = rows, feed, seed, shuffle, single
+        self._aligned = aligned
         self.count = len(rows)
         self.size = min(size, self.count)
         self.steps = -(-self.count // self.size)
@@ -84,7 +89,7 @@ class Batches:
     def _chunks(self, number: int) -> Iterator[dict[str, np.ndarray]]:
         most = CHUNK if isinstance(self._rows, Rows) else CHUNK // 2
         for arrays, index in self._windows(number):
-            yield from chunks(arrays, index, self.size, 0 if self._single else most)
+            yield from chunks(arrays, index, self.size, 0 if self._single else most, aligned=self._aligned)
             if rest := len(index) % self.size:
                 yield {name: array[index[-rest:]][None] for name, array in arrays.items()}
 
@@ -119,7 +124,9 @@ class Batches:
             yield window, random.permutation(filled) if self._shuffle else np.arange(filled)
 
 
-def chunks(rows: Arrays, index: np.ndarray, size: int, fit: float) -> Iterator[dict[str, np.ndarray]]:
+def chunks(
+    rows: Arrays, index: np.ndarray, size: int, fit: float, *, aligned: bool = False
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield the whole batches of these row numbers, as many at a time as fit so many bytes, or one."""
     row_bytes = sum(array.nbytes // len(array) for array in rows.values())
     per_chunk = max(1, int(fit / max(1, row_bytes * size)))
@@ -127,4 +134,19 @@ def chunks(rows: Arrays, index: np.ndarray, size: int, fit: float) -> Iterator[d
     for first in range(0, whole, per_chunk):
         last = min(first + per_chunk, whole)
         batches = index[first * size : last * size].reshape(last - first, size)
-        yield {name: array.take(batches, axis=0) for name, array in rows.items()}  # four times as fast as array[…]
+        take = _taken_aligned if aligned else _taken
+        yield {name: take(array, batches) for name, array in rows.items()}
+
+
+def _taken(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return array.take(index, axis=0)  # four times as fast as array[…]
+
+
+def _taken_aligned(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return array[index] of numbers, beginning where a compiled function reads it without a copy."""
+    shape = (*index.shape, *array.shape[1:])
+    size = array.itemsize * math.prod(shape)
+    memory = np.empty(size + ALIGNED, np.uint8)
+    first = -memory.ctypes.data % ALIGNED
+    taken = memory[first : first + size].view(array.dtype).reshape(shape)
+    return array.take(index, axis=0, out=taken, mode="clip")  # every index is of a row; to raise, NumPy would copy

@@ -100,6 +100,7 @@ class _EpochLoop:
             seed=config.seed,
             shuffle=config.shuffle,
             single=self._single,
+            aligned=not runs_in_onnxruntime(training.runtime),
         )
         self._rows = rows_per_epoch(config, self._batches.count)
         self._total = config.epochs * steps_per_epoch(config, self._batches.count)
