@@ -51,7 +51,7 @@ class Screen:
             case events.StageProgressed(report=Epoch() as epoch):
                 self._progress(epoch, event.seconds)
             case events.StageProgressed(report=Compiled() as compiled) if self._job is None:
-                self._say(f"  {compiled}")
+                self._print(f"  {compiled}")
             case events.StageNotice() if self._job is None or not event.stored:
                 self._print(f"  {event.message}")
             case events.StageFinished():
