@@ -13,6 +13,7 @@ import numpy as np
 from ortpipe import own
 from ortpipe.errors import ConfigError, EvaluateError, nearest
 from ortpipe.facts import Facts
+from ortpipe.metrics import plain
 from ortpipe.metrics.sequences import accuracy, error_rate
 from ortpipe.settings import Catalogue, Must
 
@@ -42,8 +43,6 @@ class Metric:
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
         """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value."""
-        from sklearn import exceptions, metrics
-
         read, params = label, dict(self.params)
         if self.reads == "probability":
             assert probability is not None
@@ -58,11 +57,19 @@ class Metric:
         if not isinstance(self.function, str):
             with own.blamed(self.function, "metric", EvaluateError):
                 return float(self.function(truth, read, weight))
+        value = plain.of(self.function, truth, read, params) if weight is None else None
+        return self._by_sklearn(truth, read, weight, params) if value is None else value
+
+    def _by_sklearn(
+        self, truth: np.ndarray, read: np.ndarray, weight: np.ndarray | None, params: Mapping[str, Any]
+    ) -> float:
+        from sklearn import exceptions, metrics
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", exceptions.UndefinedMetricWarning)
             warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
             try:
-                return float(getattr(metrics, self.function)(truth, read, sample_weight=weight, **params))
+                return float(getattr(metrics, str(self.function))(truth, read, sample_weight=weight, **params))
             except ValueError as error:
                 rule, fix = "A metric must be defined for the labels and the predictions.", "Choose another metric."
                 raise EvaluateError(rule, got=f"{self.function}: {error}", fix=fix) from error
