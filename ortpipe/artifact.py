@@ -7,7 +7,6 @@ import functools
 import html
 import json
 import os
-import shutil
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from ortpipe.facts import Task as Task
 from ortpipe.facts import in_metadata, write_metadata
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
-from ortpipe.files import atomic_folder
+from ortpipe.files import atomic_folder, link_files
 from ortpipe.graph.apart import MANY, TYPES, bytes_of, same_bytes, sealed
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.edit import keep_needed, keep_outputs
@@ -229,7 +228,12 @@ def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def save_artifact(
-    artifact: Artifact, folder: str | os.PathLike[str], *, once: bool = False, like: Path | None = None
+    artifact: Artifact,
+    folder: str | os.PathLike[str],
+    *,
+    once: bool = False,
+    like: Path | None = None,
+    beside: Mapping[str, str] = types.MappingProxyType({}),
 ) -> Path:
     """Write an artifact as one folder, atomically, replacing an existing one.
 
@@ -241,15 +245,17 @@ def save_artifact(
         folder: the folder to write.
         once: keep an existing folder; the files of a new one are read-only.
         like: a folder with an artifact of the same content, whose files are linked instead of written again.
+        beside: other files of the folder by name, as text.
     """
     target, same = Path(folder), _in_model(artifact)
     with atomic_folder(target, once=once) as partial:
-        if like is None or not _linked(like, partial):
+        if like is None or not link_files(like, partial, {"model.onnx", TENSORS}, without="artifact.json"):
             model, weights = artifact.apart()
             write(model, partial, weights=weights)
             _write_tensors({name: a for name, a in artifact.tensors.items() if name not in same}, partial / TENSORS)
         facts = {"format": FORMAT, "digest": artifact.digest(), "same": same, "facts": artifact.facts.as_json()}
-        (partial / "artifact.json").write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        for name, text in {"artifact.json": json.dumps(facts, indent=1) + "\n", **beside}.items():
+            (partial / name).write_bytes(text.encode())
         if once and os.name == "posix":  # Windows does not delete read-only files, nor links to them
             for file in partial.iterdir():
                 file.chmod(file.stat().st_mode & 0o444)  # links to the file would see an edit in place, too
@@ -327,29 +333,6 @@ def _check_header(path: Path) -> None:
         path.open("rb").close()  # raises with an errno if the file cannot be opened now
         with safe_open(path, "np"):  # raises if the file is damaged
             pass
-
-
-def _linked(source: Path, folder: Path) -> bool:
-    """Link an artifact's model and tensors into a folder; return False if hard links are not possible.
-
-    External data are copied, for onnx rejects data files with several hard links.
-    """
-    try:
-        for file in source.iterdir():
-            if file.suffix == ".data":
-                shutil.copyfile(file, folder / file.name)
-            elif file.name != "artifact.json":
-                os.link(file, folder / file.name)
-    except OSError:
-        linked = False
-    else:
-        linked = {"model.onnx", TENSORS} <= {
-            file.name for file in folder.iterdir()
-        }  # the source may be removed at the same time
-    if not linked:
-        for file in folder.iterdir():
-            file.unlink()
-    return linked
 
 
 def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> Artifact:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")  # names of `temporary`
@@ -41,7 +41,8 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
 def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside `target` that is renamed to it when the block succeeds.
 
-    An existing folder is replaced; with `once` it is kept, and the new one removed.
+    An existing folder is replaced; with `once` it is kept, and the new one removed. What is linked into it
+    was synced before.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = temporary(target)
@@ -49,7 +50,8 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     try:
         yield partial
         for file in (*partial.rglob("*"), partial):
-            sync(file)
+            if file.is_dir() or file.lstat().st_nlink == 1:  # what another folder has too is on the disk already
+                sync(file)
         _rename(partial, target, once)
     except BaseException:  # as in atomic_write
         shutil.rmtree(partial, ignore_errors=True)
@@ -77,6 +79,28 @@ def _rename(folder: Path, target: Path, once: bool) -> None:
         os.rename(older, target)
         raise
     shutil.rmtree(older, ignore_errors=True)
+
+
+def link_files(source: Path, folder: Path, needed: Collection[str], *, without: str) -> bool:
+    """Link a folder's files but one into a new one; return False, and leave it empty, if hard links are not possible.
+
+    External data are copied, for onnx rejects data files with several hard links. A source that is removed at the same
+    time may lack what is `needed`: this is False, too.
+    """
+    try:
+        for file in source.iterdir():
+            if file.suffix == ".data":
+                shutil.copyfile(file, folder / file.name)
+            elif file.name != without:
+                os.link(file, folder / file.name)
+    except OSError:
+        linked = False
+    else:
+        linked = set(needed) <= {file.name for file in folder.iterdir()}
+    if not linked:
+        for file in folder.iterdir():
+            file.unlink()
+    return linked
 
 
 def sync(path: Path) -> None:

@@ -118,3 +118,23 @@ def test_a_block_that_fails_leaves_the_old_folder_and_no_other(tmp_path, error):
         fail()
     assert names(tmp_path) == ["folder"]
     assert names(target) == ["old"]
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="which file a handle is of")
+def test_each_file_of_a_new_folder_is_synced_before_it_takes_its_place_but_what_was_on_the_disk(tmp_path, monkeypatch):
+    done, real = [], os.fsync
+
+    def note(handle):
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{handle}")))
+        real(handle)
+
+    atomic_write(tmp_path / "kept", "x")
+    monkeypatch.setattr(os, "fsync", note)
+    with atomic_folder(tmp_path / "folder") as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "own").write_text("x")
+        os.link(tmp_path / "kept", folder / "linked")
+        assert done == []
+    partial = folder.name
+    assert sorted(done[:3]) == sorted(["own", "deep", partial])
+    assert done[3:] == [tmp_path.name]

@@ -109,10 +109,9 @@ class RunFolder:
         if event.stored is not None:
             self._stored.append(event.name)
         place = self.folder / "stages" / f"{event.number}_{event.name}"
-        save_artifact(event.artifact, place, like=event.stored)
         graph = event.artifact.apart()[0]
-        atomic_write(place / "model.txt", to_text(graph))
-        atomic_write(place / "model.svg", to_svg(graph, event.artifact.facts.parameters))
+        pictures = {"model.txt": to_text(graph), "model.svg": to_svg(graph, event.artifact.facts.parameters)}
+        save_artifact(event.artifact, place, like=event.stored, beside=pictures)
         self.record.stages.append(StageRecord.of(event))
         facts, tensors = event.artifact.facts, event.artifact.initializers
         self.record.model = {
