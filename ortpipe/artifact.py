@@ -253,8 +253,8 @@ def save_artifact(
             model, weights = artifact.apart()
             write(model, partial, weights=weights)
             _write_tensors({name: a for name, a in artifact.tensors.items() if name not in same}, partial / TENSORS)
-        facts = {"format": FORMAT, "digest": artifact.digest(), "same": same, "facts": artifact.facts.as_json()}
-        for name, text in {"artifact.json": json.dumps(facts, indent=1) + "\n", **beside}.items():
+        facts = {"format": FORMAT, "digest": artifact.digest(), "same": same, "facts": artifact.facts.fields()}
+        for name, text in {"artifact.json": json.dumps(facts, indent=1, default=vars) + "\n", **beside}.items():
             (partial / name).write_bytes(text.encode())
         if once and os.name == "posix":  # Windows does not delete read-only files, nor links to them
             for file in partial.iterdir():

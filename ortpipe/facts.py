@@ -103,9 +103,15 @@ class Facts:
 
     def as_json(self, *, lineage: bool = True) -> dict[str, Any]:
         """Return the facts that are set, as plain JSON values."""
-        left_out = () if lineage else ("lineage",)
-        facts = {k: v for k, v in vars(self).items() if k in _REQUIRED or v not in (None, {}, ())}
-        return json.loads(json.dumps({k: v for k, v in facts.items() if k not in left_out}, default=vars))
+        facts = {name: value for name, value in self.fields().items() if lineage or name != "lineage"}
+        return json.loads(json.dumps(facts, default=vars))
+
+    def fields(self) -> dict[str, Any]:
+        """Return the facts that are set, as they are: `json.dumps(…, default=vars)` writes what `as_json` returns.
+
+        A lineage may hold a fitted estimator, hundreds of kilobytes as text.
+        """
+        return {k: v for k, v in vars(self).items() if k in _REQUIRED or v not in (None, {}, ())}
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:

@@ -279,3 +279,9 @@ def test_a_notebook_shows_what_is_known_and_the_graph():
     for shown in ("2 numbers in 1 parameters: w", "&lt;x&gt;", "<td>0.5124</td>", "<svg", "MatMul"):
         assert shown in page
     assert "<x>" not in page
+
+
+def test_the_facts_that_are_written_are_those_that_as_json_returns() -> None:
+    for facts in (FACTS, FULL):
+        written = json.dumps(facts.fields(), indent=1, default=vars)
+        assert written == json.dumps(facts.as_json(), indent=1)

@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
@@ -60,6 +60,7 @@ VALUE = re.compile(r"\\?\"(?:[^\"\\]|\\.)*?\\?\"|'(?:[^'\\]|\\.)*'|[^\s,;&}\])'\
 _secret_texts: set[str] = set()
 
 
+@lru_cache(2**14, typed=True)  # a run asks of each key of its config and its record some twenty times
 def is_secret(key: object) -> bool:
     """Return whether the name of a config key, dotted or not, is that of a secret.
 

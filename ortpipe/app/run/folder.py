@@ -138,7 +138,7 @@ class RunFolder:
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
         if self._draws:
             draw(artifact, self.folder, helper)
-        self.record.metrics = artifact.facts.as_json().get("metrics", {})
+        self.record.metrics = artifact.facts.as_json(lineage=False).get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
         for asked in ("intervals", "slices", "importance", "sensitivity"):
             setattr(self.record, asked, last.get(asked, {}))

@@ -132,8 +132,9 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
         at = times_of(
             steps * (epochs / len(values)) if name == STEP else steps, run.epochs, stage_ends.get("train") or end
         )
+        shown = LOSSES.get(name) or key(name)
         points += [
-            _metric(LOSSES.get(name, key(name)), float(values[step - 1]), int(moment), int(step))
+            _metric(shown, float(values[step - 1]), int(moment), int(step))
             for step, moment in zip(steps, at, strict=True)
             if step not in sent or name == STEP
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import shutil
@@ -145,6 +146,7 @@ def _without_requirement_check() -> Iterator[None]:
         setattr(environment, name, check)
 
 
+@functools.cache  # the jobs of a sweep ask in turn
 def _requirement(name: str, *substitutes: str) -> str:
     """Return the requirement of the installed version of a package, or of an installed substitute."""
     for distribution in (name, *substitutes):
