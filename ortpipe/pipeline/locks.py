@@ -71,7 +71,7 @@ def folder_lock(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove lock files that killed processes left, which nobody holds."""
+    """Remove lock files that no process holds, which killed ones left."""
     for path in folder.glob("*"):
         with contextlib.suppress(FileNotFoundError), _open(path) as handle:
             if _try_lock(handle) and _is_at(handle, path):

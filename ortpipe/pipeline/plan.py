@@ -55,7 +55,7 @@ class Stage:
         self._check(result, self.ensures, "ensures")
         return result
 
-    def refuse_early(self, facts: Facts, config: Any, **context: Any) -> Facts:
+    def check_early(self, facts: Facts, config: Any, **context: Any) -> Facts:
         """Call the stage's check, if it has one, with the facts expected of its input; return those of its result.
 
         The facts are those of the first artifact, updated by the checks of the stages before.

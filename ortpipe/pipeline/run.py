@@ -59,7 +59,7 @@ def run(
                 expected = artifact.facts
                 for later in plan[1:]:
                     current = later.stage.name
-                    expected = later.stage.refuse_early(expected, later.config, **stage_context)
+                    expected = later.stage.check_early(expected, later.config, **stage_context)
         assert artifact is not None
         emit(events.RunFinished(artifact))
     except BaseException as error:

@@ -74,17 +74,17 @@ def test_a_stage_is_not_run_without_an_artifact():
 
 def test_a_stage_without_a_check_refuses_nothing_early(forward):
     assert CONVERT.check is None
-    assert CONVERT.refuse_early(forward.facts, None) is forward.facts
+    assert CONVERT.check_early(forward.facts, None) is forward.facts
 
 
 def test_a_stage_refuses_early_what_it_would_refuse_late(forward):
     penalty, config = FLOW[2], PenaltyConfig({"nope": {"l2": 1.0}})
     loss_model = ADD_LOSS(forward, AddLossConfig(L2()), data=None)
     with pytest.raises(PenaltyError, match="'nope'"):
-        penalty.refuse_early(forward.facts, config)
+        penalty.check_early(forward.facts, config)
     with pytest.raises(PenaltyError, match="'nope'"):
         penalty(loss_model, config)
-    penalty.refuse_early(forward.facts, PenaltyConfig({"coef*": {"l2": 1.0}}))
+    penalty.check_early(forward.facts, PenaltyConfig({"coef*": {"l2": 1.0}}))
 
 
 # Stages that break their promise, found by the name of this module.

@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> None:
         artifact = _artifact(options.input, composed, names[index - 1])
         if not artifact.tensors and index < len(names) - 1:
             artifact = _as_source(artifact)
-        stage.refuse_early(artifact.facts, config, **context)
+        stage.check_early(artifact.facts, config, **context)
     started = time.perf_counter()
     result = stage(artifact, config, **context)
     seconds = time.perf_counter() - started

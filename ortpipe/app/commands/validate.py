@@ -113,7 +113,7 @@ def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[
             continue
         error_count = len(errors)
         with collected(errors):
-            facts = stage.refuse_early(facts, values[stage.name], **stage_context)
+            facts = stage.check_early(facts, values[stage.name], **stage_context)
         if building and len(errors) == error_count:
             with collected(errors):
                 artifact = stage(artifact, values[stage.name], **stage_context)
