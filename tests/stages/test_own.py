@@ -168,7 +168,7 @@ def test_a_loss_by_import_path_is_trained_as_that_of_the_catalogue(module, linea
 def test_a_loss_without_terms_for_each_row_is_refused(module, linear, name, shape):
     loss = LOSSES[f"{module(LOSS)}:{name}"]()
     with pytest.raises(
-        LossError, match=rf"(?s)terms for each row.*returned {shape} of a prediction \[N,1\].*keepdims=1"
+        LossError, match=rf"(?s)terms for each row.*returned {shape} for a prediction \[N,1\].*keepdims=1"
     ):
         add_loss(linear, AddLossConfig(loss))
 
