@@ -185,8 +185,8 @@ def test_the_config_of_a_command_names_it_with_its_settings(module):
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ("Tiltet", r"is not there(.|\n)*Did you mean 'Tilted'"),
-        ("LINE", "which is not there"),
+        ("Tiltet", r"is missing(.|\n)*Did you mean 'Tilted'"),
+        ("LINE", "which is missing"),
         ("Bare", r"dataclass(.|\n)*@dataclass\(frozen=True\)"),
         ("listed", "dataclass"),
     ],
