@@ -18,7 +18,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import passes
+from ortpipe.stages.train import load
 from ortpipe.stages.train.batch_statistics import read_batch_statistics
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import EpochGraph, build_epoch
@@ -32,6 +32,8 @@ NETWORK = """<ir_version: 10, opset_import: ["" : 21]> g (float[N,2,3,4] X) => (
   float[2] var = {1, 3}>
  { h = Conv(X, k) n, m, v = BatchNormalization<training_mode=1, momentum=0.75>(h, s, t, mean, var)
    r = HardSwish(n) f = Flatten(r) y = MatMul(f, w) }"""
+
+OTHERS = tuple(one for one in PASSES if one is not read_batch_statistics)
 
 
 @pytest.fixture(params=["biased", UNBIASED])
@@ -54,21 +56,19 @@ def rows():
 def test_training_without_the_pass_comes_to_the_same_weights_and_statistics(source, options, monkeypatch):
     config = TrainConfig(OPTIMIZERS["sgd"](0.01), epochs=3, batch_size=8, **options)
     whole = train(source, config, data=rows()).tensors
-    monkeypatch.setattr(passes, "PASSES", tuple(one for one in PASSES if one is not read_batch_statistics))
+    monkeypatch.setattr(load, "PASSES", OTHERS)
     without = train(source, config, data=rows()).tensors
     for name, array in whole.items():
         np.testing.assert_allclose(without[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-def test_neither_mean_nor_variance_is_summed_up_again(source, monkeypatch):
-    def sums():
+def test_neither_mean_nor_variance_is_summed_up_again(source):
+    def sums(passes):
         epoch = build_epoch(build_step(source, TrainConfig(OPTIMIZERS["sgd"](0.01))))
-        finish(for_batch_size(epoch, 8))
+        finish(for_batch_size(epoch, 8, passes))
         return Counter(node.op_type for node in epoch.body)["ReduceSum"]
 
-    with_pass = sums()
-    monkeypatch.setattr(passes, "PASSES", tuple(one for one in PASSES if one is not read_batch_statistics))
-    assert sums() == with_pass + 2
+    assert sums(OTHERS) == sums(PASSES) + 2
 
 
 # what stands in the step → whether the node's momentum is 0 behind the pass

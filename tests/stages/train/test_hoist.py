@@ -19,7 +19,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import passes
+from ortpipe.stages.train import load
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
@@ -101,7 +101,7 @@ def test_steps_lose_what_is_done_ahead_and_keep_their_bytes(name):
 def trained(monkeypatch, source, config, data, ahead):
     with monkeypatch.context() as patch:
         if not ahead:
-            patch.setattr(passes, "PASSES", tuple(one for one in passes.PASSES if one is not hoist))
+            patch.setattr(load, "PASSES", tuple(one for one in load.PASSES if one is not hoist))
         return train(source, config, data=data)
 
 
