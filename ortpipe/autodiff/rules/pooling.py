@@ -15,8 +15,8 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.query import called
 
 Matrix = npt.NDArray[np.float64]
-# Measured on onnxruntime 1.19 (CPU): products of strips take half to a third of the time of MaxPool's Indices and
-# MaxUnpool up to 64 places a strip, two thirds with 128, as long with 224.
+# Measured on onnxruntime 1.19 (CPU): products of strips take a third to a half of the time of MaxPool's Indices and
+# MaxUnpool up to 64 places a strip, three quarters with 90, at most as long with 128.
 STRIP = 128
 
 
