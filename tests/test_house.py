@@ -231,6 +231,7 @@ MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT /
 HEAVY = {
     *(
         "hydra",
+        "jax",
         "joblib",
         "matplotlib",
         "mlflow",
@@ -244,7 +245,7 @@ HEAVY = {
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
     *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers"),
 }
-LATE, TYPE_ONLY, LONGEST = 95, 20, 400
+LATE, TYPE_ONLY, LONGEST = 97, 20, 400
 
 
 def late_imports() -> dict[str, str]:

@@ -77,6 +77,16 @@ def test_a_key_differs_by_input_data_provider_threads_version_and_packages(monke
     assert key(TRAIN, BASE, data=data, start="a checkpoint") == keys[0]
 
 
+def test_another_engine_is_part_of_the_key_with_its_version_and_the_default_is_none(monkeypatch):
+    rows = Rows({"X": np.eye(8)}, np.arange(8.0))
+    data, xla = split(rows, SplitConfig()), RuntimeConfig(engine="xla")
+    assert identity(RuntimeConfig()) == {"threads": 1, "provider": "cpu"}
+    keys = [key(TRAIN, BASE, data=data), key(TRAIN, BASE, data=data, runtime=xla)]
+    monkeypatch.setattr("ortpipe.pipeline.digest._version", lambda name: "9" if name.startswith("jax") else "0")
+    keys += [key(TRAIN, BASE, data=data), key(TRAIN, BASE, data=data, runtime=xla)]
+    assert len({*keys}) == 4
+
+
 def test_derive_does_not_depend_on_rows():
     assert "data" not in parts_of(Step(DERIVE, None), None, {"data": "rows"})
 

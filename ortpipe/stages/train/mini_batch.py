@@ -4,6 +4,7 @@ import functools
 import math
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import numpy as np
 
@@ -165,7 +166,7 @@ class _EpochLoop:
         PHASES.debug("batches")
         runs = self._load(number, sizes[-1])
         PHASES.debug("sessions")
-        results = self._run_into(runs, feeds, count) if self._single and isinstance(runs, Session) else runs.run(feeds)
+        results = self._run_into(cast(Session, runs), feeds, count) if self._single else runs.run(feeds)
         losses = results[len(step.carried)]
         PHASES.debug("session.run")
         used, finite = exact.astype(step.dtype), np.isfinite(losses)

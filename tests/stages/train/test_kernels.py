@@ -8,7 +8,7 @@ from stages.train.test_parts import config, data, gradients
 
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import about
-from ortpipe.stages.train import mini_batch
+from ortpipe.stages.train import load
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.kernels import has_adam_kernel
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -20,7 +20,7 @@ PLAIN = {"adam": {"epsilon": 1e-4}, "adamw": {"weight_decay": 0.1}}
 
 
 def trained(monkeypatch, kernels, *args, **kwargs):
-    monkeypatch.setattr(mini_batch, "has_adam_kernel", lambda runtime: kernels)
+    monkeypatch.setattr(load, "has_adam_kernel", lambda runtime: kernels)
     return train(*args, data=data(np.float32), **kwargs).tensors
 
 

@@ -190,6 +190,26 @@ def test_accumulated_batches_draw_numbers_of_their_own():
 
 
 @needs_jax
+def test_a_run_writes_to_nothing_that_it_is_fed_wherever_that_begins():
+    from ortpipe.runtime.xla.program import Program
+
+    text = """<ir_version: 10, opset_import: ["" : 21]>
+     g (float[64] w, float[steps,64] x) => (float[64] v, float[steps] l) { v, l = Scan<num_scan_inputs = 1, body = b (float[64] w, float[64] x) => (float[64] v, float l)
+       { v = Add(w, x) l = ReduceSum<keepdims = 0>(v) }>(w, x) }"""
+    program = Program(onnx.parser.parse_model(text), {}, XLA, steps="steps")
+    memory = np.ones(64 + 16, np.float32)
+    first = -memory.ctypes.data % 64 // 4  # where JAX takes an array without a copy
+    w, x = memory[first : first + 64], np.ones((5, 64), np.float32)
+    v, losses = program.run({"w": w, "x": x})
+    again, fewer = program.run({"w": v, "x": x[:3]})
+    assert (w == 1).all()
+    assert (v == 6).all()
+    assert (again == 9).all()
+    assert losses.tolist() == [128, 192, 256, 320, 384]
+    assert fewer.tolist() == [448, 512, 576]
+
+
+@needs_jax
 def test_what_diverges_names_its_gradients():
     artifact, data = gradients(MLP)
     with pytest.raises(ConvergenceError, match=r"largest gradient norms [wub] "):

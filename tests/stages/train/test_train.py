@@ -31,7 +31,7 @@ from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
-from ortpipe.stages.train import mini_batch
+from ortpipe.stages.train import load, mini_batch
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -627,9 +627,9 @@ def test_a_large_step_without_a_plan_of_its_memory_gives_the_same_bytes(network,
     config, source = TrainConfig(SGD(0.05), epochs=3), network()
     planned = train(source, config, data=diabetes).digest()
     seen = []
-    monkeypatch.setattr(mini_batch, "LARGE", 0)
+    monkeypatch.setattr(load, "LARGE", 0)
     monkeypatch.setattr(
-        mini_batch, "Session", lambda *a, planned, **b: seen.append(planned) or Session(*a, **b, planned=planned)
+        load, "Session", lambda *a, planned, **b: seen.append(planned) or Session(*a, **b, planned=planned)
     )
     assert train(source, config, data=diabetes).digest() == planned
     assert seen
@@ -650,7 +650,7 @@ class SeenSession(Session):
 def single_steps(monkeypatch):
     steps = []
     monkeypatch.setattr(SeenSession, "steps", steps, raising=False)
-    monkeypatch.setattr(mini_batch, "Session", SeenSession)
+    monkeypatch.setattr(load, "Session", SeenSession)
     return steps
 
 
