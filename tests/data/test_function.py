@@ -88,7 +88,7 @@ def test_a_function_may_import_modules_of_the_working_folder_when_it_is_called(t
 
 WRONG = {
     "a module that is away": ("nowhere_at_all:rows", {}, r"importable(.|\n)*No module named 'nowhere_at_all'"),
-    "a function that is away": (f"{__name__}:giv", {}, r"which is not there(.|\n)*Did you mean 'give'"),
+    "a function that is away": (f"{__name__}:giv", {}, r"which is missing(.|\n)*Did you mean 'give'"),
     "what is no function": (f"{__name__}:FORMS", {}, "which is a dict"),
     "a function that raises": (f"{__name__}:fail", {"kind": "value"}, "raised ValueError: no such thing"),
     "a keyword that it has not": (f"{__name__}:give", {"colour": 1}, r"raised TypeError(.|\n)*colour"),

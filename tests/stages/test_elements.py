@@ -350,7 +350,7 @@ def test_words_may_mark_padding(tmp_path):
 
 def test_a_class_marks_no_padding_and_nan_is_no_mark():
     forward = convert(model((2, 3), "Y = Softmax(z)", (3,)))
-    with pytest.raises(LossError, match="padding must be no class"):
+    with pytest.raises(LossError, match="padding must not be a class"):
         add_loss(forward, AddLossConfig(LOSSES["cross_entropy"](), padding=0))
     with pytest.raises(ConfigError, match="padding must be a label"):
         AddLossConfig(LOSSES["cross_entropy"](), padding=float("nan"))

@@ -239,7 +239,7 @@ def test_convert_refuses_what_is_no_head(path, heads, error, message):
             AddLossConfig(LOSSES["cross_entropy"](), heads={"sise": HeadLoss(LOSSES["l2"]())}),
             {},
             LossError,
-            "^add_loss.heads names",
+            "^add_loss.heads must name",
         ),
         (
             losses(head="cross_entropy"),
