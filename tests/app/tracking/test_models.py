@@ -118,7 +118,7 @@ def test_an_onnx_model_is_read_wherever_a_config_names_one(registry: Registry, m
         ("models:/m-nothing", "sklearn", "m-nothing"),
         ("runs:/0123/model", "sklearn", "Run with id=0123"),
         ("models:/net/1", "sklearn", r"(?s)reads models of MLflow's flavour sklearn.*of flavours onnx.*convert=onnx"),
-        ("models:/ridge/1", "mlp", r"(?s)convert=mlp reads no models of MLflow.*convert=sklearn"),
+        ("models:/ridge/1", "mlp", r"(?s)convert=mlp cannot read models from MLflow.*convert=sklearn"),
     ],
 )
 def test_what_is_not_there_or_of_another_kind_is_said(registry: Registry, path: str, name: str, message: str) -> None:
