@@ -129,7 +129,7 @@ def _estimator(
     count, worst = verify(estimator, model, Facts.from_json(subject.facts), rows)
     atomic_write(output, _to_bytes(estimator, output))
     result = Restored(update.written, update.unchanged, update.rounding, (output,))
-    return result, output, f"{count} {'rows of the run' if rows else 'drawn rows'}: largest difference {worst:.3g}"
+    return result, output, f"{count} {'rows of the run' if rows else 'random rows'}: largest difference {worst:.3g}"
 
 
 def _to_bytes(estimator: Any, output: Path) -> bytes:

@@ -146,7 +146,7 @@ def _without_requirement_check() -> Iterator[None]:
         setattr(environment, name, check)
 
 
-@functools.cache  # the jobs of a sweep ask in turn
+@functools.cache  # for the jobs of a sweep
 def _requirement(name: str, *substitutes: str) -> str:
     """Return the requirement of the installed version of a package, or of an installed substitute."""
     for distribution in (name, *substitutes):
