@@ -126,7 +126,7 @@ class Interpreter:
 
 
 def _is_small(function: Callable[..., Any], node: Node, inputs: Sequence[Array]) -> bool:
-    """Say whether a node of constants gives few enough entries to be one itself."""
+    """Return whether a node of constants gives few enough entries to be one itself."""
     if sum(x.size for x in inputs if x is not None) > FOLDED:
         return False
     shapes = jax.eval_shape(lambda: _several(function(node, *inputs)))

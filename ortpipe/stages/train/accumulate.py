@@ -20,16 +20,16 @@ def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
     outer = ir.Graph([], [], nodes=[], opset_imports=dict(inner.opset_imports), name=f"{body.name}/batches")
     op, inside = Builder(outer, "batches", names=names), Builder(body, "batch", names=names)
     batch, moving = query.data_inputs(body), [query.value(body, name) for name in facts.statistics]
-    loss, *rest = body.outputs
-    gradients, following = rest[: len(facts.gradients)], rest[len(facts.gradients) :]
-    held: dict[str, ir.Value] = {}
+    loss, *derivatives = body.outputs
+    gradients, following = derivatives[: len(facts.gradients)], derivatives[len(facts.gradients) :]
+    outer_values: dict[str, ir.Value] = {}
     for name, value in list(body.initializers.items()):
-        held[name] = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
-        outer.register_initializer(held[name])
-        outer.inputs.extend([held[name]] if value.is_graph_input() else [])
+        outer_values[name] = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+        outer.register_initializer(outer_values[name])
+        outer.inputs.extend([outer_values[name]] if value.is_graph_input() else [])
         body.initializers.pop(name)
         if value not in moving:
-            ir.convenience.replace_all_uses_with(value, held[name])
+            ir.convenience.replace_all_uses_with(value, outer_values[name])
     read = [ir.Value(name=v.name, type=v.type, shape=ir.Shape([BATCHES, *(v.shape or ())])) for v in batch]
     outer.inputs.extend(read)
     public = [(value, str(value.name)) for value in body.outputs]
@@ -41,8 +41,11 @@ def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
     body.outputs[:] = [*totals, *following, loss]
     for value, like in zip(totals, gradients, strict=True):
         value.type, value.shape = like.type, like.shape
-    zeros = [op.Expand(op.like(0, held[n]), op.const(np.array(held[n].shape, np.int64))) for n in facts.gradients]
-    start = [*zeros, *(held[name] for name in facts.statistics), *read]
+    zeros = [
+        op.Expand(op.like(0, outer_values[n]), op.const(np.array(outer_values[n].shape, np.int64)))
+        for n in facts.gradients
+    ]
+    start = [*zeros, *(outer_values[name] for name in facts.statistics), *read]
     *ends, losses = op.Scan(*start, outputs=len(body.outputs), body=body, num_scan_inputs=len(read))
     means = [op.Div(end, op.cast(op.Size(losses), g)) for end, g in zip(ends, gradients, strict=False)]
     outer.outputs[:] = [op.ReduceMean(losses, keepdims=0), *means, *ends[len(gradients) :]]

@@ -43,9 +43,9 @@ def _averages(x: ir.Value | None) -> Iterator[ir.Value]:
     sizes = x.shape.numpy()
     axes, count = [0, *range(2, len(sizes))], math.prod(sizes) // max(sizes[1], 1)
     for use in list(x.uses()):
-        kept = use.node.attributes.get_int("keepdims", 1)
+        keeps_axes = use.node.attributes.get_int("keepdims", 1)
         over = query.constant(use.node.inputs[1]) if use.node.op_type == "ReduceSum" and use.node.inputs[1:] else None
-        if over is None or not kept or sorted(a % len(sizes) for a in over.tolist()) != axes:
+        if over is None or not keeps_axes or sorted(a % len(sizes) for a in over.tolist()) != axes:
             continue
         for further in list(use.node.outputs[0].uses()):
             if further.node.op_type == "Div" and further.idx == 0 and _number(further.node.inputs[1]) == count:
@@ -54,9 +54,9 @@ def _averages(x: ir.Value | None) -> Iterator[ir.Value]:
 
 def _number(value: ir.Value | None) -> float | None:
     """Return the scalar that a value always is: a constant, or a quotient or cast of constants."""
-    held, node = query.constant(value), value.producer() if value is not None else None
-    if held is not None:
-        return float(held) if held.shape == () else None
+    constant, node = query.constant(value), value.producer() if value is not None else None
+    if constant is not None:
+        return float(constant) if constant.shape == () else None
     if node is None or node.op_type not in ("Cast", "Div"):
         return None
     numbers = [_number(x) for x in node.inputs]
@@ -75,14 +75,14 @@ def _squares(x: ir.Value | None, mean: ir.Value) -> Iterator[ir.Value]:
             yield from (node.outputs[0] for node in products if node.inputs[1] is centred)
 
 
-def _hand_out(node: ir.Node, names: Names, *asked: list[ir.Value]) -> None:
+def _hand_out(node: ir.Node, names: Names, *statistics: list[ir.Value]) -> None:
     graph, place = node.graph, ir.node("Identity", node.outputs[:1])
     assert isinstance(graph, ir.Graph)
     graph.insert_after(node, place)
     front, behind = (Builder(graph, "batch", before=before, names=names) for before in (node, place))
     momentum = node.attributes.get_float("momentum", 0.9)
     node.attributes["momentum"] = ir.AttrFloat32("momentum", 0.0)
-    for i, values in enumerate(asked):
+    for i, values in enumerate(statistics):
         old, batch = node.inputs[3 + i], node.outputs[1 + i]
         assert old is not None
         users, ends = list(batch.uses()), [end for end, value in enumerate(graph.outputs) if value is batch]

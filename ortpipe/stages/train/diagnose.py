@@ -25,11 +25,11 @@ def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Ru
     if all(len(begun[name]) for name in step.scanned):  # the same run, ended just before the step
         values = load().run(begun)[: len(values)]
     tensors = step.unpack(dict(zip(step.carried, values, strict=True)))
-    given = {**{name: run[name][at] for name in step.batch}, **under(PARAMETER, tensors), **under(ITERATE, tensors)}
+    arrays = {**{name: run[name][at] for name in step.batch}, **under(PARAMETER, tensors), **under(ITERATE, tensors)}
     model, names = gradients_of(training.artifact, training.config), training.artifact.facts.gradients
     set_seeds(model, 1)
     types = input_types(model)
-    feeds = {name: array.astype(types[name], copy=False) for name, array in given.items()}
+    feeds = {name: array.astype(types[name], copy=False) for name, array in arrays.items()}
     gradients = Session(model, training.runtime).run(feeds, list(names.values()))
     with np.errstate(over="ignore", invalid="ignore"):
         norms = {n: np.linalg.norm(g.astype(np.float64)) for n, g in zip(names, gradients, strict=True)}

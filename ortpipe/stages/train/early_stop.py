@@ -51,19 +51,25 @@ def kept_epoch(tensors: Arrays, config: EarlyStopConfig) -> Kept | None:
     return Kept(epoch, float(watched[epoch - 1]), len(train), stop.over)
 
 
-def note(kept: Kept, config: TrainConfig, *, validated: bool, weighted: bool) -> str:
+def note(epoch_kept: Kept, config: TrainConfig, *, validated: bool, weighted: bool) -> str:
     """Return what early stopping did, for a person: with validation rows or without, with rows' weights or without."""
     stop = config.early_stop
     kind = f"{stop.monitor}{' (weighted)' if weighted else ''}" if stop.monitor != LOSS else LOSS
     watched, turns = (f"validation {kind}", "validation") if validated else ("training loss", "epoch")
     much = f" by more than {stop.min_delta:g}" if stop.min_delta else ""
-    if kept.over and kept.epochs < config.epochs:
+    if epoch_kept.over and epoch_kept.epochs < config.epochs:
         turns = f"{stop.patience} {turns}{'s' if stop.patience != 1 else ''}"
-        said = f"stopped after epoch {kept.epochs} of {config.epochs}: {watched} did not improve{much} for {turns}"
+        outcome = (
+            f"stopped after epoch {epoch_kept.epochs} of {config.epochs}: {watched} did not improve{much} for {turns}"
+        )
     else:
-        said = f"not stopped early: {kept.epochs} of {config.epochs} epochs ran"
-    which = f"kept epoch {kept.epoch}, {watched} {kept.value:.4g}"
-    return f"{said}; {which}" if validated else f"{said}; {which} (the last: without validation rows none is restored)"
+        outcome = f"not stopped early: {epoch_kept.epochs} of {config.epochs} epochs ran"
+    which = f"kept epoch {epoch_kept.epoch}, {watched} {epoch_kept.value:.4g}"
+    return (
+        f"{outcome}; {which}"
+        if validated
+        else f"{outcome}; {which} (the last: without validation rows none is restored)"
+    )
 
 
 def trained_loss(tensors: Arrays, config: EarlyStopConfig) -> float:
@@ -71,5 +77,5 @@ def trained_loss(tensors: Arrays, config: EarlyStopConfig) -> float:
 
     That is the last epoch's, or with early stopping that of the epoch whose weights were kept.
     """
-    losses, kept = tensors.get("losses/validation", tensors["losses/train"]), kept_epoch(tensors, config)
-    return float(losses[-1 if kept is None else kept.epoch - 1])
+    losses, epoch_kept = tensors.get("losses/validation", tensors["losses/train"]), kept_epoch(tensors, config)
+    return float(losses[-1 if epoch_kept is None else epoch_kept.epoch - 1])

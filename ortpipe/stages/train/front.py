@@ -44,13 +44,13 @@ def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) 
     read = [value for value in model.graph.input if value.name in facts.inputs]
     if not first.kept and not any(v.type.tensor_type.elem_type == ir.DataType.STRING for v in read):
         return artifact, feed
-    given = {name: np.resize(array, (SOME, *array.shape[1:])) for name, array in feed(first).items()}
-    made = _made(artifact, given, runtime)
+    some_rows = {name: np.resize(array, (SOME, *array.shape[1:])) for name, array in feed(first).items()}
+    front_values = _front_values(artifact, some_rows, runtime)
     behind = artifact.ir_model()
     values = query.values(behind.graph)
-    handed = [name for name in made if _is_read_behind(values[name], made)]
+    handed = [name for name in front_values if _is_read_behind(values[name], front_values)]
     for name in handed:
-        old, array = values[name], made[name]
+        old, array = values[name], front_values[name]
         new = ir.val(name, old.dtype, ["N", *array.shape[1:]])
         old.name = f"{name}/front"
         ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=True)
@@ -70,11 +70,11 @@ def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) 
     return Artifact(behind, dataclasses.replace(facts, inputs=names)), feed_behind
 
 
-def _is_read_behind(value: ir.Value, made: Collection[str]) -> bool:
-    return value.is_graph_output() or any(use.node.outputs[0].name not in made for use in value.uses())
+def _is_read_behind(value: ir.Value, front_values: Collection[str]) -> bool:
+    return value.is_graph_output() or any(use.node.outputs[0].name not in front_values for use in value.uses())
 
 
-def _made(artifact: Artifact, given: Arrays, runtime: RuntimeConfig | None) -> dict[str, np.ndarray]:
+def _front_values(artifact: Artifact, some_rows: Arrays, runtime: RuntimeConfig | None) -> dict[str, np.ndarray]:
     """Return what the nodes of the front make of some rows, by name."""
     facts, model = artifact.facts, artifact.ir_model()
     trained = {*facts.gradients, *facts.statistics}
@@ -98,19 +98,23 @@ def _made(artifact: Artifact, given: Arrays, runtime: RuntimeConfig | None) -> d
     session = Session(model, runtime)
     read_names = [str(value.name) for value in model.graph.inputs]
     more, fewer = (
-        dict(zip(names, session.run({n: given[n][-count:] for n in read_names}, names), strict=True))
+        dict(zip(names, session.run({n: some_rows[n][-count:] for n in read_names}, names), strict=True))
         for count in (SOME, FEWER)
     )
-    made = dict[str, np.ndarray]()
-    known = {*map(str, facts.inputs), *(str(v.name) for v in (*fixed, *sizes))}
+    front_values = dict[str, np.ndarray]()
+    names_ahead = {*map(str, facts.inputs), *(str(v.name) for v in (*fixed, *sizes))}
     for node in ahead:
         operands = [str(x.name) for x in node.inputs if x is not None]
         outputs = [str(y.name) for y in _typed(node)]
         rowwise = all(_same_rows(more[name], fewer[name]) for name in outputs)
-        if all(name in known for name in operands) and rowwise and not _is_wide(more, outputs, operands, given):
-            known.update(outputs)
-            made |= {name: more[name] for name in outputs}
-    return made
+        if (
+            all(name in names_ahead for name in operands)
+            and rowwise
+            and not _is_wide(more, outputs, operands, some_rows)
+        ):
+            names_ahead.update(outputs)
+            front_values |= {name: more[name] for name in outputs}
+    return front_values
 
 
 def _typed(node: ir.Node) -> list[ir.Value]:
@@ -127,11 +131,13 @@ def _same_rows(more: np.ndarray, fewer: np.ndarray) -> bool:
     return bool((more[-FEWER:] == fewer).all())
 
 
-def _is_wide(made: Arrays, outputs: list[str], read: list[str], given: Arrays) -> bool:
-    arrays = [made[name] if name in made else given[name] for name in read if name in made or name in given]
+def _is_wide(results: Arrays, outputs: list[str], read: list[str], some_rows: Arrays) -> bool:
+    arrays = [
+        results[name] if name in results else some_rows[name] for name in read if name in results or name in some_rows
+    ]
     if any(array.dtype == object for array in arrays):
         return False
-    size = sum(made[name].nbytes for name in outputs) / SOME
+    size = sum(results[name].nbytes for name in outputs) / SOME
     return size > WIDE and size > WIDER * sum(array.nbytes for array in arrays) / SOME
 
 

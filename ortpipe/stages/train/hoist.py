@@ -28,13 +28,13 @@ def hoist(epoch: EpochGraph) -> None:
     fixed: dict[ir.Value, ir.Value] = {}  # value of every step → the same
     largest = max(_elements(value) for value in scanned)
     op, moved = Builder(epoch.model.graph, "ahead", before=scan), dict[ir.Node, None]()
-    known = {*ahead}
+    available = {*ahead}
     for node in body:
-        if not _can_move(node, known, largest):
+        if not _can_move(node, available, largest):
             continue
         target = ahead if any(x in ahead for x in node.inputs) else fixed
         target[node.outputs[0]] = _moved(op, node, ahead, fixed)
-        known.add(node.outputs[0])
+        available.add(node.outputs[0])
         moved[node] = None
     for value in [node.outputs[0] for node in moved]:
         if all(use.node in moved for use in value.uses()):
@@ -53,27 +53,27 @@ def hoist(epoch: EpochGraph) -> None:
     scan.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", len(scanned))
 
 
-def _can_move(node: ir.Node, known: set[ir.Value], largest: int) -> bool:
+def _can_move(node: ir.Node, available: set[ir.Value], largest: int) -> bool:
     if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return False
-    [made], data = node.outputs, node.inputs
+    [result], data = node.outputs, node.inputs
     if (
         node.op_type == "ReduceSum"
         and len(data) == 2
-        and _rank(made) == _rank(data[0])
+        and _rank(result) == _rank(data[0])
         and query.constant(data[1]) is not None
     ):
-        return data[0] in known
-    fits = node.op_type in ELEMENTWISE and made.dtype is not None and 0 <= _elements(made) <= largest
-    return fits and all(x is None or x in known or query.constant(x) is not None for x in data)
+        return data[0] in available
+    fits = node.op_type in ELEMENTWISE and result.dtype is not None and 0 <= _elements(result) <= largest
+    return fits and all(x is None or x in available or query.constant(x) is not None for x in data)
 
 
 def _moved(
     op: Builder, node: ir.Node, ahead: Mapping[ir.Value, ir.Value | None], fixed: Mapping[ir.Value, ir.Value]
 ) -> ir.Value:
     """Write a node in front of the Scan; operands of fewer dimensions get the missing ones behind that of the steps."""
-    [made] = node.outputs
-    rank, operands = _rank(made), list[ir.Value | None]()
+    [result] = node.outputs
+    rank, operands = _rank(result), list[ir.Value | None]()
     for x in node.inputs:
         if x is None or x in fixed:
             operands.append(None if x is None else fixed[x])
@@ -86,7 +86,7 @@ def _moved(
         else:
             operands.append(ahead[x])
     written: ir.Value = getattr(op, node.op_type)(*operands, **{name: a.value for name, a in node.attributes.items()})
-    written.type = made.type
+    written.type = result.type
     return written
 
 

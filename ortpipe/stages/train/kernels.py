@@ -41,7 +41,7 @@ def adam_kernel(beta1: float, beta2: float, epsilon: float, weight_decay: float 
 
 
 def has_adam_kernel(runtime: RuntimeConfig | None) -> bool:
-    """Say whether this onnxruntime runs `adam_kernel` where `runtime` says."""
+    """Return whether this onnxruntime runs `adam_kernel` where `runtime` says."""
     runtime = runtime or RuntimeConfig()
     there = (runtime.engine, runtime.provider) == ("onnxruntime", "cpu")
     return there and about().builds_gradients and _runs_adam()

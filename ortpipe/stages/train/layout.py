@@ -27,8 +27,10 @@ class Layout:
 
     def pack(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return the variables' arrays of the parameters'."""
-        own = {name: arrays[name] for name in self.shapes}
-        return own if self.vector is None else {VECTOR: np.concatenate([array.ravel() for array in own.values()])}
+        ordered = {name: arrays[name] for name in self.shapes}
+        return (
+            ordered if self.vector is None else {VECTOR: np.concatenate([array.ravel() for array in ordered.values()])}
+        )
 
     def unpack(self, variables: Arrays) -> dict[str, np.ndarray]:
         """Return the parameters' arrays of the variables'."""

@@ -60,9 +60,9 @@ def trace(momentum: float, *, nesterov: bool = False) -> Link:
     """v ← μ·v + u; u ← v, or with Nesterov's look ahead μ·v + u: written (1 + μ)·v − μ·v_old, which reads u once."""
 
     def update(op: Builder, x: Inputs) -> Outputs:
-        kept = op.Mul(*x.state, x.const(op, momentum))
-        velocity = op.Add(kept, x.u)
-        return op.Sub(op.Mul(velocity, x.const(op, 1 + momentum)), kept) if nesterov else velocity, (velocity,)
+        decayed = op.Mul(*x.state, x.const(op, momentum))
+        velocity = op.Add(decayed, x.u)
+        return op.Sub(op.Mul(velocity, x.const(op, 1 + momentum)), decayed) if nesterov else velocity, (velocity,)
 
     return Link(update, ("velocity",), linear=True)
 

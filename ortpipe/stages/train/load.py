@@ -40,7 +40,7 @@ class Runs(Protocol):
 
 
 def runs_in_onnxruntime(runtime: RuntimeConfig | None) -> bool:
-    """Say whether onnxruntime runs the epoch graph."""
+    """Return whether onnxruntime runs the epoch graph."""
     return runtime is None or runtime.engine == "onnxruntime"
 
 

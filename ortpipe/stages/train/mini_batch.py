@@ -142,14 +142,14 @@ class _EpochLoop:
         """Yield a chunk as it is, or, where updates accumulate, [updates, K, size, …]: K batches each."""
         config = self._config
         steps, rows = next(iter(chunk.values())).shape[:2]
-        whole, rest = divmod(rows, config.batch_size)
-        if config.drop_last and rest:
-            chunk = {name: array[:, :-rest] for name, array in chunk.items()}
-            rows, rest = rows - rest, 0
+        full_batches, partial_rows = divmod(rows, config.batch_size)
+        if config.drop_last and partial_rows:
+            chunk = {name: array[:, :-partial_rows] for name, array in chunk.items()}
+            rows, partial_rows = rows - partial_rows, 0
         if config.accumulate == 1:
             yield from [chunk] if rows else []
             return
-        for first, count, size in ((0, whole, config.batch_size), (rows - rest, 1, rest)):
+        for first, count, size in ((0, full_batches, config.batch_size), (rows - partial_rows, 1, partial_rows)):
             if count * size:
                 cut = slice(first, first + count * size)
                 yield {name: a[:, cut].reshape(steps, count, size, *a.shape[2:]) for name, a in chunk.items()}

@@ -41,13 +41,13 @@ def accumulate_in_products(epoch: EpochGraph) -> None:
     ends = {*body.outputs}
     for node in [node for node in body if node.op_type == "Add"]:
         for x, product in (node.inputs, node.inputs[::-1]):
-            made = product.producer() if product is not None else None
-            if x is None or product is None or made is None or made.op_type != "Gemm" or any(made.inputs[2:]):
+            maker = product.producer() if product is not None else None
+            if x is None or product is None or maker is None or maker.op_type != "Gemm" or any(maker.inputs[2:]):
                 continue
             if len(product.uses()) == 1 and product not in ends and product.shape == x.shape:
                 x, beta = _unscaled(x)
-                attributes = {**made.attributes, "beta": ir.AttrFloat32("beta", beta)}  # the training build writes 0
-                gemm = ir.node("Gemm", [*made.inputs[:2], x], attributes, name=node.name)
+                attributes = {**maker.attributes, "beta": ir.AttrFloat32("beta", beta)}  # the training build writes 0
+                gemm = ir.node("Gemm", [*maker.inputs[:2], x], attributes, name=node.name)
                 [old], [new] = node.outputs, gemm.outputs
                 new.type, new.shape, new.name = old.type, old.shape, old.name
                 moved[old] = new
@@ -55,7 +55,7 @@ def accumulate_in_products(epoch: EpochGraph) -> None:
                 for use in list(old.uses()):
                     use.node.replace_input_with(use.idx, new)
                 body.insert_after(node, gemm)
-                for gone in (node, made):
+                for gone in (node, maker):
                     gone.resize_inputs(0)  # it counts as a user no more
                     replaced.append(gone)
                 break
@@ -88,13 +88,13 @@ def carry_biases_as_rows(epoch: EpochGraph) -> None:
         if rows is None or rows.shape is None or rows.dtype is None:
             continue
         inside = Builder(body, "bias", before=moved.producer(), names=names)
-        made = inside.Gemm(inside.const(np.ones((1, rows.shape[0]), rows.dtype.numpy())), rows, bias)
-        made.type, made.shape = moved.type, ir.Shape([1, rows.shape[1]])
-        bias.shape, body.outputs[place] = made.shape, made
+        row = inside.Gemm(inside.const(np.ones((1, rows.shape[0]), rows.dtype.numpy())), rows, bias)
+        row.type, row.shape = moved.type, ir.Shape([1, rows.shape[1]])
+        bias.shape, body.outputs[place] = row.shape, row
         scan.replace_input_with(place, front.Unsqueeze(scan.inputs[place], front.const(axis)))
         ended = scan.outputs[place]
         flat = back.Squeeze(ended, back.const(axis))
-        flat.type, flat.shape, ended.shape = ended.type, ended.shape, made.shape
+        flat.type, flat.shape, ended.shape = ended.type, ended.shape, row.shape
         graph.outputs[place] = flat
         ended.name, flat.name = flat.name, ended.name
 

@@ -16,9 +16,11 @@ def rows_per_epoch(config: TrainConfig, rows: int) -> int:
     """Return how many of the training rows an epoch reads; TrainError: the only batch is partial, and dropped."""
     read = rows - rows % config.batch_size if config.drop_last else rows
     if not read:
-        fix = f"Set train.batch_size={rows} or less, or train.drop_last=false."
-        got = f"{rows} rows, train.batch_size={config.batch_size}"
-        raise TrainError("train.drop_last leaves at least one batch.", got=got, fix=fix)
+        raise TrainError(
+            "train.drop_last must leave at least one batch.",
+            got=f"{rows} rows, train.batch_size={config.batch_size}",
+            fix=f"Set train.batch_size={rows} or less, or train.drop_last=false.",
+        )
     return read
 
 
@@ -29,9 +31,9 @@ def steps_per_epoch(config: TrainConfig, rows: int) -> int:
     [6, 4]
     """
     size = config.batch_size * config.accumulate
-    whole, rest = divmod(rows_per_epoch(config, rows), size)
-    batches, partial = divmod(rest, config.batch_size)
-    return whole + (batches > 0) + (partial > 0)
+    full_updates, remaining_rows = divmod(rows_per_epoch(config, rows), size)
+    batches, partial = divmod(remaining_rows, config.batch_size)
+    return full_updates + (batches > 0) + (partial > 0)
 
 
 def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, total: int) -> np.ndarray:
@@ -54,17 +56,20 @@ def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndar
     S is the number of steps; from 100,000 on they are evenly picked. An optimizer without rates is a ConfigError.
     """
     if config.optimizer.solver != "minibatch":
-        got, fix = f"{config.optimizer.solver}, which has none", "Choose another train/optimizer."
-        raise ConfigError("A schedule shapes the rates of an optimizer.", got=got, fix=fix)
+        raise ConfigError(
+            "A schedule needs an optimizer with learning rates.",
+            got=f"{config.optimizer.solver}, which has none",
+            fix="Choose another train/optimizer.",
+        )
     per_epoch = steps_per_epoch(config, rows)
     total = config.epochs * per_epoch
     steps = np.unique(np.linspace(1, total, min(total, DRAWN)).astype(np.int64))
     epochs = (steps - 1) // per_epoch + 1
-    found = rates(config, steps, epochs, total)
+    planned_rates = rates(config, steps, epochs, total)
     if watches(config.schedule):
         seen, at = np.unique((epochs - 1) // (config.validate_every if validated else 1), return_inverse=True)
-        found = found * np.array([factor(config, [1.0] * int(count)) for count in seen])[at]
-    return steps, found
+        planned_rates = planned_rates * np.array([factor(config, [1.0] * int(count)) for count in seen])[at]
+    return steps, planned_rates
 
 
 def factor(config: TrainConfig, watched: Sequence[float]) -> float:
@@ -74,5 +79,5 @@ def factor(config: TrainConfig, watched: Sequence[float]) -> float:
 
 
 def watches(schedule: Schedule) -> bool:
-    """Say whether a schedule's rates depend on what training finds."""
+    """Return whether a schedule's rates depend on what training finds."""
     return type(schedule).factor is not Schedule.factor

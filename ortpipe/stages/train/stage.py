@@ -87,9 +87,11 @@ def train(
         _check_elements(artifact, data)
         raise
     tensors = {name: sealed(array) for name, array in tensors.items()}  # once: the model and its artifact share them
-    kept = kept_epoch(tensors, config.early_stop)
+    best_epoch = kept_epoch(tensors, config.early_stop)
     kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
-    notes = [] if kept is None else [note(kept, config, validated=aside is not None, weighted=data.weighted)]
+    notes = (
+        [] if best_epoch is None else [note(best_epoch, config, validated=aside is not None, weighted=data.weighted)]
+    )
     forward = artifact.ir_model(facts.outputs)
     adapters = {name: Adapter.of(fact) for name, fact in facts.adapters.items()}
     without_adapters(forward, adapters)
@@ -110,15 +112,15 @@ def train(
         gradients={},
         input_gradients={},
         statistics={},
-        notes=[*notes, *(said for said in (still_note(tensors), rounding_note(tensors, kinds)) if said is not None)],
-        record=None if kept is None else {"early_stop": dataclasses.asdict(kept)},
+        notes=[*notes, *filter(None, (still_note(tensors), rounding_note(tensors, kinds)))],
+        record=None if best_epoch is None else {"early_stop": dataclasses.asdict(best_epoch)},
     )
 
 
 def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) -> None:
     """Refuse labels that are no class, patterns that match no parameter, and a metric that cannot be watched."""
-    both = (*facts.parameters, *facts.constants)  # derive.parameters may name those, too
-    _check_patterns(config, dataclasses.replace(facts, parameters=both))
+    candidates = (*facts.parameters, *facts.constants)  # derive.parameters may name those, too
+    _check_patterns(config, dataclasses.replace(facts, parameters=candidates))
     for part in (data.train, data.validation, data.test):
         if part is not None:
             check_labels(facts, part)
@@ -133,36 +135,37 @@ def _merged(weights: Arrays, tensors: Arrays, adapters: Mapping[str, Adapter]) -
     """Return what is known of the adapted weights as of trained ones: what they were, and what they are now."""
     trained = {**weights, **under("parameter", tensors)}  # no gradient reaches some
     return {f"initial/{name}": weights[name] for name in adapters} | {
-        f"parameter/{name}": merged(weights[name], trained[left], trained[right], scale)
-        for name, (left, right, scale) in adapters.items()
+        f"parameter/{name}": merged(weights[name], trained[left_factor], trained[right_factor], scale)
+        for name, (left_factor, right_factor, scale) in adapters.items()
     }
 
 
 def _check_elements(artifact: Artifact, data: Data) -> None:
     """Refuse labels that have other sizes than the prediction's elements, where only a run shows those."""
     row = data.train.head(1)
-    for head, own in artifact.facts.predictions.items():
-        if own.label is None or own.blank is not None:
+    for head, head_facts in artifact.facts.predictions.items():
+        if head_facts.label is None or head_facts.blank is not None:
             continue
-        model = finish(artifact.ir_model([own.prediction]))
-        shape = Session(model).run(feed_inputs(model, own, row), [own.prediction])[0].shape
-        axis = len(shape) - 1 if own.class_axis is None else own.class_axis
+        model = finish(artifact.ir_model([head_facts.prediction]))
+        shape = Session(model).run(feed_inputs(model, head_facts, row), [head_facts.prediction])[0].shape
+        axis = len(shape) - 1 if head_facts.class_axis is None else head_facts.class_axis
         elements = tuple(size for i, size in enumerate(shape) if i not in (0, axis))
-        label = feed_label(artifact.model, own, row.of(head)).shape[1 : 1 + len(elements)]
+        label = feed_label(artifact.model, head_facts, row.of(head)).shape[1 : 1 + len(elements)]
         if elements != label:
             raise DataError(
                 "A label has an entry for each element of the prediction.",
-                got=f"{own.label!r}: {list(label)} in the first row, for {list(elements)} that {own.prediction!r} has",
+                got=f"{head_facts.label!r}: {list(label)} in the first row, for {list(elements)} that "
+                f"{head_facts.prediction!r} has",
                 fix="Cut or fill the labels to the elements that the model gives for its rows; what fills them counts "
                 "nothing with add_loss.padding.",
             )
 
 
-def _check_patterns(config: TrainConfig, facts: Facts, held: Collection[str] = ()) -> None:
+def _check_patterns(config: TrainConfig, facts: Facts, fixed_names: Collection[str] = ()) -> None:
     """Refuse a pattern that matches no parameter, or is the name of an initializer that is not trained."""
     if facts.adapters and config.init == "random":
         rule = "Adapters begin as nothing beside the weights that the model has."
         raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out derive.adapters.")
-    for key, given in (("weight_decay", config.weight_decay), ("factors", config.factors)):
-        if isinstance(given, Mapping):
-            query.select(list(given), facts.parameters, TrainError, key, held)
+    for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
+        if isinstance(values, Mapping):
+            query.select(list(values), facts.parameters, TrainError, key, fixed_names)

@@ -112,8 +112,8 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     loss, seed = by_name[str(facts.loss)], by_name[str(facts.output_gradient)]
     parameters = {name: by_name[name] for name in facts.gradients}
     moved = {by_name[name]: by_name[new] for name, new in facts.statistics.items()}
-    others = {*parameters.values(), *moved, seed}
-    batch = [i for i in graph.inputs if i not in others]
+    no_batch = {*parameters.values(), *moved, seed}
+    batch = [i for i in graph.inputs if i not in no_batch]
     gradients = {name: by_name[new] for name, new in facts.gradients.items()}
     gradients |= {name: _ranked(op, g, parameters[name]) for name, g in gradients.items() if g in unranked}
     assert loss.dtype is not None
@@ -207,16 +207,16 @@ def _loss_scale(config: TrainConfig, dtype: ir.DataType) -> float:
     return config.loss_scale or (1024.0 if dtype == ir.DataType.FLOAT16 else 1.0)
 
 
-def _per_element(given: float | Mapping[str, float], shapes: Shapes, key: str, rest: float) -> float | np.ndarray:
+def _per_element(values: float | Mapping[str, float], shapes: Shapes, key: str, default: float) -> float | np.ndarray:
     """Return a number for all elements of the flat vector, or one for each: that of the last pattern that matches.
 
     >>> _per_element({"*": 0.1, "bias": 0.5}, {"weight": (2, 1), "bias": (1,)}, "factors", 1.0)
     array([0.1, 0.1, 0.5])
     """
-    if not isinstance(given, Mapping):
-        return given
-    numbers = dict.fromkeys(shapes, rest)
-    for pattern, number in given.items():
+    if not isinstance(values, Mapping):
+        return values
+    numbers = dict.fromkeys(shapes, default)
+    for pattern, number in values.items():
         numbers |= dict.fromkeys(query.select([pattern], list(shapes), TrainError, key), number)
-    one, *others = {*numbers.values()}
-    return one if not others else np.repeat([*numbers.values()], [math.prod(shape) for shape in shapes.values()])
+    first, *different = {*numbers.values()}
+    return first if not different else np.repeat([*numbers.values()], [math.prod(shape) for shape in shapes.values()])

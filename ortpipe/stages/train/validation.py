@@ -38,38 +38,40 @@ class Validation:
 
     def __call__(self, values: Arrays) -> dict[str, float]:
         """Return the loss per row, and the metric that is watched, if one is, by its name, with these parameters."""
-        own = {n: array.astype(self._types[n], copy=False) for n, array in values.items() if n in self._types}
+        parameters = {n: array.astype(self._types[n], copy=False) for n, array in values.items() if n in self._types}
         pieces = self._held or map(self._read, self._rows.pieces())
         mean, seen, total, penalty = self._facts.reduction == "mean", 0, 0.0, 0.0
-        kept: list[tuple[np.ndarray, ...]] = []
+        sampled: list[tuple[np.ndarray, ...]] = []
         for count, fed, label, weight in pieces:
             if not (seen or mean or count == self._count):
-                total = penalty = self._penalty(fed, own)  # counts once, whatever the pieces
-            loss, *prediction = self._session.run({**fed, **own})
+                total = penalty = self._penalty(fed, parameters)  # counts once, whatever the pieces
+            loss, *prediction = self._session.run({**fed, **parameters})
             total += float(loss) * (count / self._count) if mean else float(loss) / self._count - penalty
             if self._metric is not None:
                 cut = slice(-seen % self._every, None, self._every)
-                kept.append(tuple(array[cut] for array in (label, *prediction, weight) if array is not None))
+                sampled.append(tuple(array[cut] for array in (label, *prediction, weight) if array is not None))
             seen += count
-        found = {LOSS: total}
+        metrics = {LOSS: total}
         if self._metric is not None:
-            truths, made, *weights = (np.concatenate(arrays) for arrays in zip(*kept, strict=True))
-            entries = compared(self._watched, truths, made, weights[0] if weights else None)
-            found[self._metric] = METRICS[self._metric](*entries)
-        return found
+            truths, predictions, *weights = (np.concatenate(arrays) for arrays in zip(*sampled, strict=True))
+            entries = compared(self._watched, truths, predictions, weights[0] if weights else None)
+            metrics[self._metric] = METRICS[self._metric](*entries)
+        return metrics
 
     def _read(self, rows: Rows) -> Piece:
         fed = {k: v for k, v in self._feed(rows).items() if k in self._types}
         label = truth(self._watched, rows.of(self._head)) if self._metric else None
         return len(rows), fed, label, rows.sample_weight
 
-    def _penalty(self, fed: Arrays, own: Arrays) -> float:
+    def _penalty(self, fed: Arrays, parameters: Arrays) -> float:
         """Return what a loss adds to the sum over its rows, f(A) + f(B) − f(A ∪ B), over the number of all rows."""
         if not (half := len(next(iter(fed.values()))) // 2):
             return 0.0
         cuts = (slice(half), slice(half, None), slice(None))
-        a, b, both = (float(self._session.run({**{k: v[cut] for k, v in fed.items()}, **own})[0]) for cut in cuts)
-        return (a + b - both) / self._count
+        a, b, together = (
+            float(self._session.run({**{k: v[cut] for k, v in fed.items()}, **parameters})[0]) for cut in cuts
+        )
+        return (a + b - together) / self._count
 
 
 def check_monitor(name: str, facts: Facts, data: Data) -> None:
@@ -88,8 +90,8 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     certain = None
     if METRICS[name].reads == "probability":
         certain = label if facts.task == "multilabel" else np.eye(max(len(facts.classes or ()), 2))[label]
-    made = np.abs(label) + 1 if facts.task == "regression" else label  # deviances are of positive predictions
-    value = METRICS[name](label, made, certain, rows.sample_weight)
+    predictions = np.abs(label) + 1 if facts.task == "regression" else label  # deviances are of positive predictions
+    value = METRICS[name](label, predictions, certain, rows.sample_weight)
     if not np.isfinite(value):
         raise EvaluateError(
             "A metric that is watched must have a value on the validation rows.",

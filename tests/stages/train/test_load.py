@@ -194,8 +194,9 @@ def test_a_run_writes_to_nothing_that_it_is_fed_wherever_that_begins():
     from ortpipe.runtime.xla.program import Program
 
     text = """<ir_version: 10, opset_import: ["" : 21]>
-     g (float[64] w, float[steps,64] x) => (float[64] v, float[steps] l) { v, l = Scan<num_scan_inputs = 1, body = b (float[64] w, float[64] x) => (float[64] v, float l)
-       { v = Add(w, x) l = ReduceSum<keepdims = 0>(v) }>(w, x) }"""
+     g (float[64] w, float[steps,64] x) => (float[64] v, float[steps] l) {
+       v, l = Scan<num_scan_inputs = 1, body = b (float[64] w, float[64] x) => (float[64] v, float l) {
+         v = Add(w, x) l = ReduceSum<keepdims = 0>(v) }>(w, x) }"""
     program = Program(onnx.parser.parse_model(text), {}, XLA, steps="steps")
     memory = np.ones(64 + 16, np.float32)
     first = -memory.ctypes.data % 64 // 4  # where JAX takes an array without a copy
