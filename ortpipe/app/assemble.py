@@ -147,9 +147,9 @@ def _execute(
     if (
         job is None
         and (config.resume is None or Path(config.resume).absolute() != folder)
-        and (said := replaced(folder))
+        and (notice := replaced(folder))
     ):
-        print(said, file=sys.stderr, flush=True)
+        print(notice, file=sys.stderr, flush=True)
     record = RunRecord(folder, "", {}) if job is None else job.record
     record.name = record.name or redacted(config.name)
     record.tags |= {**origin_tags(facts, folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}

@@ -99,12 +99,12 @@ def main() -> None:
     except BrokenPipeError:  # who read our output, such as `head`, has enough of it
         sys.exit(128 + getattr(signal, "SIGPIPE", 13))  # which Windows has not
     except (OrtpipeError, ValueError, OSError, *REFUSALS) as error:
-        told = _in_our_words(error)
+        readable = _in_our_words(error)
         notes = _notes(error)
         if wants_trace:
-            told.__notes__ = notes
-            raise told  # noqa: B904 - which may be that error itself
-        print(f"error: {told}", *notes, sep="\n", file=sys.stderr)
+            readable.__notes__ = notes
+            raise readable  # noqa: B904 - which may be that error itself
+        print(f"error: {readable}", *notes, sep="\n", file=sys.stderr)
         sys.exit(1)
     except (KeyboardInterrupt, Stopped) as stop:
         print("\nstopped; nothing half-written was left.", *_notes(stop), sep="\n", file=sys.stderr)

@@ -131,14 +131,14 @@ class Parser(argparse.ArgumentParser):
             self.add_argument(
                 "--config-dir", "-cd", metavar="FOLDER", help="your own configs, beside the packaged ones"
             )
-        given, unknown = self.parse_known_intermixed_args(list(arguments))
+        options, unknown = self.parse_known_intermixed_args(list(arguments))
         if unknown:
             raise ConfigError(
                 f"{self.prog} has no such argument.", got=" ".join(unknown), fix=f"See {self.prog} --help."
             )
         if self.overrides:
-            given.composed = Composition(given.overrides, given.config_dir)
-        return given
+            options.composed = Composition(options.overrides, options.config_dir)
+        return options
 
     def error(self, message: str) -> NoReturn:
         """Refuse arguments that do not fit."""

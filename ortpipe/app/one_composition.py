@@ -58,7 +58,7 @@ class OneComposition(ConfigLoaderImpl):
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
         """Return the composed config; Hydra reads the mode, and only that, of one whose sweeps are not validated."""
-        kept, self._kept = self._kept, None
+        cached, self._kept = self._kept, None
         if not validate_sweep_overrides:
             try:
                 config = super().load_configuration(config_name, overrides, RunMode.RUN, from_shell)
@@ -67,13 +67,13 @@ class OneComposition(ConfigLoaderImpl):
             else:
                 self._kept = config_name, [*overrides] + [MODE] * (config.hydra.mode is None), config
                 return config
-        elif kept is not None and run_mode == RunMode.RUN and kept[:2] == (config_name, overrides):
-            if isinstance(kept[2], Exception):
-                raise kept[2]
-            if kept[2].hydra.mode is None:
-                kept[2].hydra.mode = RunMode.RUN
-                kept[2].hydra.overrides.hydra.append(MODE)
-            return kept[2]
+        elif cached is not None and run_mode == RunMode.RUN and cached[:2] == (config_name, overrides):
+            if isinstance(cached[2], Exception):
+                raise cached[2]
+            if cached[2].hydra.mode is None:
+                cached[2].hydra.mode = RunMode.RUN
+                cached[2].hydra.overrides.hydra.append(MODE)
+            return cached[2]
         return super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
 
     def load_sweep_config(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:

@@ -21,8 +21,8 @@ def of(name: str, truth: np.ndarray, read: np.ndarray, params: Mapping[str, Any]
 
 def _is_plain(array: np.ndarray) -> bool:
     """Return whether there are at least two finite float64 or int64 rows, of one or two dimensions."""
-    known = array.dtype in (np.float64, np.int64) and array.ndim in (1, 2) and len(array) > 1 and array.size > 0
-    return bool(known and np.isfinite(array).all())
+    is_numeric = array.dtype in (np.float64, np.int64) and array.ndim in (1, 2) and len(array) > 1 and array.size > 0
+    return bool(is_numeric and np.isfinite(array).all())
 
 
 def accuracy_score(truth: np.ndarray, label: np.ndarray) -> float | None:
@@ -33,18 +33,18 @@ def accuracy_score(truth: np.ndarray, label: np.ndarray) -> float | None:
 
 
 def f1_score(truth: np.ndarray, label: np.ndarray, average: str, zero_division: float) -> float | None:
-    """2·hits / (true + said), the mean over labels."""
-    return _mean_share(truth, label, average, zero_division, lambda hits, said, true: (2 * hits, true + said))
+    """2·hits / (true + predicted), the mean over labels."""
+    return _mean_share(truth, label, average, zero_division, lambda hits, predicted, true: (2 * hits, true + predicted))
 
 
 def precision_score(truth: np.ndarray, label: np.ndarray, average: str, zero_division: float) -> float | None:
-    """Hits / said, the mean over labels."""
-    return _mean_share(truth, label, average, zero_division, lambda hits, said, true: (hits, said))
+    """Hits / predicted, the mean over labels."""
+    return _mean_share(truth, label, average, zero_division, lambda hits, predicted, true: (hits, predicted))
 
 
 def recall_score(truth: np.ndarray, label: np.ndarray, average: str, zero_division: float) -> float | None:
     """Hits / true, the mean over labels."""
-    return _mean_share(truth, label, average, zero_division, lambda hits, said, true: (hits, true))
+    return _mean_share(truth, label, average, zero_division, lambda hits, predicted, true: (hits, true))
 
 
 def _mean_share(
@@ -59,13 +59,13 @@ def _mean_share(
         return None
     if truth.ndim == 1:
         count = int(max(truth.max(), label.max())) + 1
-        hits, said, true = (np.bincount(rows, minlength=count) for rows in (truth[truth == label], label, truth))
-        occur = said + true > 0
-        hits, said, true = hits[occur], said[occur], true[occur]
+        hits, predicted, true = (np.bincount(rows, minlength=count) for rows in (truth[truth == label], label, truth))
+        occur = predicted + true > 0
+        hits, predicted, true = hits[occur], predicted[occur], true[occur]
     else:
-        hits, said, true = (np.count_nonzero(rows, axis=0) for rows in (truth * label, label, truth))
-    part, whole = share(*(counts.astype(np.float64) for counts in (hits, said, true)))
-    return float(np.mean(np.divide(part, whole, out=np.full_like(part, zero_division), where=whole != 0)))
+        hits, predicted, true = (np.count_nonzero(rows, axis=0) for rows in (truth * label, label, truth))
+    part, total = share(*(counts.astype(np.float64) for counts in (hits, predicted, true)))
+    return float(np.mean(np.divide(part, total, out=np.full_like(part, zero_division), where=total != 0)))
 
 
 def _are_labels(truth: np.ndarray, label: np.ndarray) -> bool:
@@ -138,12 +138,12 @@ def r2_score(truth: np.ndarray, value: np.ndarray) -> float | None:
     pair = _values(truth, value)
     if pair is None:
         return None
-    left = np.sum((pair[0] - pair[1]) ** 2, axis=0)
-    whole = np.sum((pair[0] - np.average(pair[0], axis=0)) ** 2, axis=0)
-    scores = np.ones(len(left))
-    scores[(left != 0) & (whole == 0)] = 0.0
-    valid = (left != 0) & (whole != 0)
-    scores[valid] = 1 - left[valid] / whole[valid]
+    residuals = np.sum((pair[0] - pair[1]) ** 2, axis=0)
+    deviations = np.sum((pair[0] - np.average(pair[0], axis=0)) ** 2, axis=0)
+    scores = np.ones(len(residuals))
+    scores[(residuals != 0) & (deviations == 0)] = 0.0
+    valid = (residuals != 0) & (deviations != 0)
+    scores[valid] = 1 - residuals[valid] / deviations[valid]
     return float(np.average(scores))
 
 

@@ -129,10 +129,10 @@ def _loaded(model: str | bytes, options: Any, providers: Sequence[str]) -> Any:
         try:
             return ort.InferenceSession(model, options, providers=providers, disabled_optimizers=without)
         except Exception as error:
-            found = set(FUSION.findall(str(error))) - without
-            if not found:
+            failing = set(FUSION.findall(str(error))) - without
+            if not failing:
                 raise
-            without |= found
+            without |= failing
 
 
 _running: list[ort.RunOptions] = []

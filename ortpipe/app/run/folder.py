@@ -140,8 +140,8 @@ class RunFolder:
             draw(artifact, self.folder, helper)
         self.record.metrics = artifact.facts.as_json(lineage=False).get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
-        for asked in ("intervals", "slices", "importance", "sensitivity"):
-            setattr(self.record, asked, last.get(asked, {}))
+        for fact in ("intervals", "slices", "importance", "sensitivity"):
+            setattr(self.record, fact, last.get(fact, {}))
         if self.record.slices:
             atomic_write(self.folder / SLICES, json.dumps(as_table(self.record.slices)) + "\n")
         self.record.values = dict(self._values(artifact))
@@ -216,9 +216,9 @@ def illustrate(run: RunRecord) -> None:
 
 def as_table(slices: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
     """Return metrics by column and value as the table that MLflow's page shows."""
-    parts = [(column, value, found) for column, values in slices.items() for value, found in values.items()]
-    names = list(dict.fromkeys(name for *_, found in parts for name in found))
-    data = [[column, value, *(found.get(name) for name in names)] for column, value, found in parts]
+    parts = [(column, value, metrics) for column, values in slices.items() for value, metrics in values.items()]
+    names = list(dict.fromkeys(name for *_, metrics in parts for name in metrics))
+    data = [[column, value, *(metrics.get(name) for name in names)] for column, value, metrics in parts]
     return {"columns": ["column", "value", *names], "data": data}
 
 
@@ -237,9 +237,9 @@ def keep_inputs(plan: Plan, run: Path) -> None:
     if not groups:
         return
     with atomic_folder(run / INPUTS) as folder:
-        for key, (first, *others) in groups:
+        for key, (first, *data_files) in groups:
             root = first.parent.resolve()
-            for file in (first, *others):
+            for file in (first, *data_files):
                 below = file is not first and file.resolve().is_relative_to(root)
                 beside = file.resolve().relative_to(root) if below else file.name
                 place = folder / ("" if key == SOURCE else key) / beside
@@ -279,8 +279,8 @@ def losses_parquet(artifact: Artifact) -> bytes:
     from pyarrow import parquet
 
     def column(values: np.ndarray) -> pa.Array:  # nan becomes null
-        known = ~np.isnan(values)
-        bits = None if known.all() else pa.py_buffer(np.packbits(known, bitorder="little"))
+        present = ~np.isnan(values)
+        bits = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
         return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
 
     def words(each: Iterable[str], times: Sequence[int]) -> pa.Array:

@@ -103,13 +103,13 @@ class Helper:
 
 
 def _serve(
-    end: Connection, other: Connection, work: Callable[..., Any], prepare: Callable[[], object], parent: int
+    end: Connection, parent_end: Connection, work: Callable[..., Any], prepare: Callable[[], object], parent: int
 ) -> None:
     try:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
-        other.close()
+        parent_end.close()
         with contextlib.suppress(Exception):  # `work` meets it again, and says so
             if os.getppid() == parent:
                 prepare()

@@ -105,12 +105,12 @@ class ForkLauncher(Launcher):
         theirs.close()
         return ours, process
 
-    def _work(self, end: Connection, other: Connection) -> None:
+    def _work(self, end: Connection, parent_end: Connection) -> None:
         """Run one job after the other, as the sweep's process says, until it says None.
 
         Processes that were forked later hold its end, too: closing it says nothing.
         """
-        other.close()
+        parent_end.close()
         try:
             while (job := end.recv()) is not None:
                 end.send(self._run(job))

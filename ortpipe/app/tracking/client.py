@@ -113,8 +113,8 @@ def import_client() -> type[MlflowClient]:
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")
     logging.getLogger("alembic").setLevel(logging.WARNING)
-    for said in ("db.utils", "model_registry.abstract_store"):
-        logging.getLogger(f"mlflow.store.{said}").setLevel(logging.WARNING)
+    for module in ("db.utils", "model_registry.abstract_store"):
+        logging.getLogger(f"mlflow.store.{module}").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
     return MlflowClient

@@ -52,11 +52,11 @@ class MlflowRun:
         self._client, self._experiment = open_store(target, tags.get(PARENT))
         mine = f"tags.`{RUN}` = '{record.id}'"
         with reached(target.tracking_uri):  # a run that goes on has no record yet
-            found = [] if record.status == RUNNING else self._client.search_runs([self._experiment], mine)
-            self._new = not found
+            runs = [] if record.status == RUNNING else self._client.search_runs([self._experiment], mine)
+            self._new = not runs
             if self._new:
-                found = [self._client.create_run(self._experiment, record.started, tags, run_name=record.name)]
-        self.run_id = str(found[0].info.run_id)
+                runs = [self._client.create_run(self._experiment, record.started, tags, run_name=record.name)]
+        self.run_id = str(runs[0].info.run_id)
         self._tried = set[str]()  # folders that were sent, perhaps in part
         self._done = {} if self._new else self._read_ledger()
         self._earlier = frozenset(self._done)
@@ -142,7 +142,11 @@ class MlflowRun:
         """
         first = self._new and name not in self._tried
         self._tried.add(name)
-        paths = [Path(place, one) for place, names, files in os.walk(self._run.folder / name) for one in names + files]
+        paths = [
+            Path(place, file_name)
+            for place, names, files in os.walk(self._run.folder / name)
+            for file_name in names + files
+        ]
         if first and all((path.is_dir() and not path.is_symlink()) or _is_file(path) for path in paths):
             self._client.log_artifacts(self.run_id, str(self._run.folder / name), name)
             return
@@ -166,7 +170,9 @@ class MlflowRun:
         from mlflow.entities import RunTag
 
         sent = range(*self._done.get("epochs", (0, 0)))
-        tested = next((found.dataset for found in datasets(self._run) if found.dataset.name.endswith(" test")), None)
+        tested = next(
+            (dataset.dataset for dataset in datasets(self._run) if dataset.dataset.name.endswith(" test")), None
+        )
         tags = {**stage_tags(self._run), NOTE: description(self._run)}
         self._log("tags", list(itertools.starmap(RunTag, tags.items())))
         points = metrics(self._run, self._results(), self._done.get("model"), sent, tested)

@@ -80,5 +80,5 @@ def _with_threads(count: int, begin: Callable[[], object]) -> None:
 def _by_default() -> int:
     """Return the threads of a client that somebody else began."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    said = os.environ.get(THREADS, "")
-    return int(said) if said.isdigit() and int(said) else cores
+    setting = os.environ.get(THREADS, "")
+    return int(setting) if setting.isdigit() and int(setting) else cores

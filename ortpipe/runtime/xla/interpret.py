@@ -70,7 +70,7 @@ class Interpreter:
         self._numbers = {node.output[0]: number for number, node in enumerate(random)}
 
     def run(
-        self, graph: onnx.GraphProto, given: Sequence[Array], outer: Mapping[str, Array] | None = None
+        self, graph: onnx.GraphProto, arguments: Sequence[Array], outer: Mapping[str, Array] | None = None
     ) -> list[Array]:
         """Return the outputs of a graph, of arrays for its inputs, and of an inner one for what it reads outside."""
         values: Values = dict(outer or {})
@@ -78,7 +78,7 @@ class Interpreter:
             values[tensor.name] = (
                 self.weights[tensor.name] if tensor.name in self.weights else onnx.numpy_helper.to_array(tensor)
             )
-        values |= zip((value.name for value in graph.input), given, strict=True)
+        values |= zip((value.name for value in graph.input), arguments, strict=True)
         for node in graph.node:
             try:
                 results = self._node(node, values, outermost=outer is None)
@@ -97,7 +97,7 @@ class Interpreter:
             {a.name: _value(a) for a in proto.attribute},
             max((i for i, name in enumerate(proto.output, 1) if name), default=0),
             self._version,
-            lambda graph, *given, number=None: self._inner(graph, given, values, number),
+            lambda graph, *arguments, number=None: self._inner(graph, arguments, values, number),
             lambda: self._key(proto),
         )
         if outermost and proto.op_type in self.instead:
@@ -109,13 +109,13 @@ class Interpreter:
         return _several(function(node, *inputs))
 
     def _inner(
-        self, graph: onnx.GraphProto, given: Sequence[Array], values: Values, number: Array | None
+        self, graph: onnx.GraphProto, arguments: Sequence[Array], values: Values, number: Array | None
     ) -> list[Array]:
         outer = self.key
         if number is not None and outer is not None:
             self.key = jax.random.fold_in(outer, number)
         try:
-            return self.run(graph, given, values)
+            return self.run(graph, arguments, values)
         finally:
             self.key = outer
 

@@ -66,9 +66,9 @@ def check_numbers(value: Array) -> None:
         raise Unsupported(f"values of type {name}")
 
 
-def axes_of(node: Node, rest: Sequence[Array], rank: int) -> tuple[int, ...] | None:
+def axes_of(node: Node, inputs: Sequence[Array], rank: int) -> tuple[int, ...] | None:
     """Return the axes that are an attribute, or the next input, counted from 0; None where none are given."""
-    given = node.get("axes")
-    if given is None and rest and rest[0] is not None:
-        given = integers(rest[0], "axes")
-    return None if given is None else tuple(int(axis) % rank if rank else 0 for axis in given)
+    axes = node.get("axes")
+    if axes is None and inputs and inputs[0] is not None:
+        axes = integers(inputs[0], "axes")
+    return None if axes is None else tuple(int(axis) % rank if rank else 0 for axis in axes)

@@ -64,22 +64,22 @@ class Program:
             seed: two numbers below 2³² that random numbers follow from.
             first: the number of the first step, which they follow from too.
         """
-        given = [feeds[name] for name in self._names]
-        count = next(len(array) for array, scanned in zip(given, self._scanned, strict=True) if scanned)
+        arguments = [feeds[name] for name in self._names]
+        count = next(len(array) for array, scanned in zip(arguments, self._scanned, strict=True) if scanned)
         room = min((size for size in self._compiled if size >= count), default=count)
-        given = [
-            _filled(array, room) if scanned else array for array, scanned in zip(given, self._scanned, strict=True)
+        arguments = [
+            _filled(array, room) if scanned else array for array, scanned in zip(arguments, self._scanned, strict=True)
         ]
         numbers = np.asarray(seed, np.uint32), np.int32(first), np.int32(count)
         with jax.enable_x64(True), jax.default_device(self._device):
             if room not in self._compiled:
-                self._compiled[room] = self._compile(given, numbers)
-            results = self._guarded(self._compiled[room], (*given, *numbers))
+                self._compiled[room] = self._compile(arguments, numbers)
+            results = self._guarded(self._compiled[room], (*arguments, *numbers))
         return [array if place < self._carried else array[:count] for place, array in enumerate(results)]
 
-    def _guarded(self, compiled: Any, given: Sequence[Any]) -> list[np.ndarray]:
+    def _guarded(self, compiled: Any, arguments: Sequence[Any]) -> list[np.ndarray]:
         try:
-            return [np.asarray(array) for array in compiled(*given)]
+            return [np.asarray(array) for array in compiled(*arguments)]
         except (RuntimeError, TypeError, ValueError) as error:
             raise ModelError(
                 "XLA must run the model on these inputs.",
@@ -87,17 +87,17 @@ class Program:
                 fix="Set runtime.engine=onnxruntime.",
             ) from error
 
-    def _compile(self, given: Sequence[np.ndarray], numbers: Sequence[Any]) -> Any:
+    def _compile(self, arguments: Sequence[np.ndarray], numbers: Sequence[Any]) -> Any:
         started = time.perf_counter()
         donated = tuple(place for place, scanned in enumerate(self._scanned) if not scanned)
         with jax.default_matmul_precision("highest"):
-            traced = jax.jit(self._epoch, donate_argnums=donated).lower(*given, *numbers)
+            traced = jax.jit(self._epoch, donate_argnums=donated).lower(*arguments, *numbers)
             compiled = traced.compile(compiler_options=self._options)
         self._report(time.perf_counter() - started)
         return compiled
 
-    def _epoch(self, *given: Array) -> tuple[Array, ...]:
-        *inputs, seed, first, count = given
+    def _epoch(self, *arguments: Array) -> tuple[Array, ...]:
+        *inputs, seed, first, count = arguments
         interpreter = Interpreter(self._model, self._weights)
         key = jax.random.wrap_key_data(seed, impl=IMPL)
 
@@ -114,13 +114,13 @@ class Program:
             def turn(number: Array, state: Any) -> Any:
                 values, collected = state
                 rows = [lax.dynamic_index_in_dim(x, number, keepdims=False) for x in scanned]
-                values, found = step(values, rows, first + number)
+                values, outputs = step(values, rows, first + number)
                 write = lax.dynamic_update_index_in_dim
-                return values, tuple(write(x, y, number, 0) for x, y in zip(collected, found, strict=True))
+                return values, tuple(write(x, y, number, 0) for x, y in zip(collected, outputs, strict=True))
 
             rows = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in scanned]
-            found = jax.eval_shape(step, carried, rows, first)[1]
-            collected = tuple(jnp.zeros((scanned[0].shape[0], *y.shape), y.dtype) for y in found)
+            outputs = jax.eval_shape(step, carried, rows, first)[1]
+            collected = tuple(jnp.zeros((scanned[0].shape[0], *y.shape), y.dtype) for y in outputs)
             ended, collected = lax.fori_loop(np.int32(0), count, turn, (carried, collected))
             return (*ended, *collected)
 

@@ -48,8 +48,8 @@ def recompute(
     forward = [node for node in graph if not before.isdisjoint(node.outputs)]
     backward = [node for node in graph if before.isdisjoint(node.outputs) and not behind.isdisjoint(node.outputs)]
     readers = _readers(backward)
-    kept = [y for node in forward for y in node.outputs if y in varying and y in readers]
-    cuts = _automatic(forward, kept, varying) if marks == AUTO else _marked(forward, varying, marks)
+    read_later = [y for node in forward for y in node.outputs if y in varying and y in readers]
+    cuts = _automatic(forward, read_later, varying) if marks == AUTO else _marked(forward, varying, marks)
     segments = list[list[Node]]([[]])
     for place, node in enumerate(forward):
         segments[-1].append(node)
@@ -60,15 +60,15 @@ def recompute(
     names, places = Names(used_names(graph)), {node: place for place, node in enumerate(backward)}
     changed = False
     for nodes in segments[:-1]:
-        wanted = [y for node in nodes for y in node.outputs if y in varying and y in readers and y not in outside]
-        if not wanted:
+        recomputed = [y for node in nodes for y in node.outputs if y in varying and y in readers and y not in outside]
+        if not recomputed:
             continue
-        first = min((use.top for y in wanted for use in readers[y]), key=places.__getitem__)
+        first = min((use.top for y in recomputed for use in readers[y]), key=places.__getitem__)
         gradient = _latest_gradient(backward[: places[first]], varying - {*gradients})
         if gradient is not None:
             op = Builder(graph, "again", before=first, names=names)
-            copies = _computed_again(op, first, nodes, wanted, gradient, varying - outside, varying)
-            for y in wanted:
+            copies = _computed_again(op, first, nodes, recomputed, gradient, varying - outside, varying)
+            for y in recomputed:
                 for use in readers[y]:
                     use.node.replace_input_with(use.place, copies[y])
             changed = True
@@ -94,16 +94,16 @@ def _computed_again(
     op: Builder,
     before: Node,
     nodes: Sequence[Node],
-    wanted: Sequence[Value],
+    recomputed: Sequence[Value],
     gradient: Value,
     inner: Collection[Value],
     varying: Collection[Value],
 ) -> dict[Value, Value]:
-    """Return what stands for the wanted values: copies of those of the nodes that they need, behind a gradient.
+    """Return the values to compute again: by copies of the nodes that they need, behind a gradient.
 
     `inner`: the values that are computed again where they are needed; other ones that follow from the data are kept.
     """
-    copies, needed, stack = dict[Value, Value](), set[Node](), [y.producer() for y in wanted]
+    copies, needed, stack = dict[Value, Value](), set[Node](), [y.producer() for y in recomputed]
     while stack:
         if (node := stack.pop()) is not None and node not in needed:
             needed.add(node)
@@ -206,7 +206,7 @@ def _marked(forward: Sequence[Node], varying: Collection[Value], marks: str | Se
     return {place[name] for pattern in patterns for name in query.matches(pattern, list(place))}
 
 
-def _automatic(forward: Sequence[Node], kept: Sequence[Value], varying: Collection[Value]) -> set[int]:
+def _automatic(forward: Sequence[Node], read_later: Sequence[Value], varying: Collection[Value]) -> set[int]:
     """Return where segments end: in parts of about equal size, where little crosses, as many as are estimated best.
 
     The estimate is what crosses and the largest part, in elements of a row; with no cut, all that is kept.
@@ -216,14 +216,14 @@ def _automatic(forward: Sequence[Node], kept: Sequence[Value], varying: Collecti
     for i, node in enumerate(forward):
         last |= dict.fromkeys((x for x in (*node.inputs, *query.captured(node)) if x in place and x in varying), i)
     weights, across = np.zeros(len(forward)), np.zeros(len(forward) + 1)
-    for y in kept:
+    for y in read_later:
         weights[place[y]] += _size(y)
     for x, i in last.items():
         across[place[x]] += _size(x)
         across[i] -= _size(x)
     done, across = np.cumsum(weights), np.cumsum(across)[:-1]
     best, least = set[int](), done[-1] if len(done) else 0
-    for count in range(2, 2 * math.isqrt(len(kept)) + 2):
+    for count in range(2, 2 * math.isqrt(len(read_later)) + 2):
         cuts, share = set[int](), done[-1] / count
         for target in share * np.arange(1, count):
             [near] = np.nonzero(abs(done - target) <= share / 2)

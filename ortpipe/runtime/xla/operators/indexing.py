@@ -55,8 +55,8 @@ def _write(node: Node, x: Array, index: tuple[Array, ...], updates: Array) -> Ar
 
 def _open(places: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
     """Return the index of every entry, by axis: its own place but for one axis."""
-    own = np.ogrid[tuple(slice(n) for n in places.shape)] if places.ndim else ()
-    return tuple(_counted(places, shape[axis]) if i == axis else own[i] for i in range(len(shape)))
+    grid = np.ogrid[tuple(slice(n) for n in places.shape)] if places.ndim else ()
+    return tuple(_counted(places, shape[axis]) if i == axis else grid[i] for i in range(len(shape)))
 
 
 def _counted(places: Array, size: int) -> Array:

@@ -48,10 +48,10 @@ def batch_normalization(node: Node, x: Array, scale: Array, bias: Array, mean: A
     trains = bool(node.get("training_mode", 0))
     if trains:
         momentum = np.asarray(node.get("momentum", 0.9)).astype(mean.dtype)
-        own = jnp.mean(x.astype(mean.dtype), axes)
-        spread = jnp.mean(jnp.square(x.astype(mean.dtype) - own.reshape(rows)), axes)
-        moved = (mean * momentum + own * (1 - momentum), variance * momentum + spread * (1 - momentum))
-        mean, variance = own, spread
+        batch_mean = jnp.mean(x.astype(mean.dtype), axes)
+        batch_variance = jnp.mean(jnp.square(x.astype(mean.dtype) - batch_mean.reshape(rows)), axes)
+        moved = (mean * momentum + batch_mean * (1 - momentum), variance * momentum + batch_variance * (1 - momentum))
+        mean, variance = batch_mean, batch_variance
     factor = jax.lax.rsqrt(variance + np.asarray(node.get("epsilon", 1e-5)).astype(variance.dtype))
     y = (x - mean.reshape(rows)) * (factor * scale).reshape(rows) + bias.reshape(rows)
     return (y.astype(x.dtype), *moved)[: node.outputs] if trains else y.astype(x.dtype)

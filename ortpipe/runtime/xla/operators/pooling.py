@@ -39,14 +39,14 @@ def _windows(x: Array, fill: Any, layout: Any) -> list[tuple[tuple[int, ...], Ar
     counts = [
         (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
     ]
-    found = []
+    entries_by_place = []
     for place in np.ndindex(*kernel):
         cuts = [
             slice(i * d, i * d + (count - 1) * s + 1, s)
             for i, d, s, count in zip(place, dilations, strides, counts, strict=True)
         ]
-        found.append((place, x[(slice(None), slice(None), *cuts)]))
-    return found
+        entries_by_place.append((place, x[(slice(None), slice(None), *cuts)]))
+    return entries_by_place
 
 
 def max_pool(node: Node, x: Array) -> Result:

@@ -13,8 +13,8 @@ from ortpipe.runtime.xla.node import Array, Node, axes_of
 def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
     """Return the operator of a function of an array, `axis` and `keepdims`; the type stays."""
 
-    def run(node: Node, x: Array, *rest: Array) -> Array:
-        axes = axes_of(node, rest, x.ndim)
+    def run(node: Node, x: Array, *inputs: Array) -> Array:
+        axes = axes_of(node, inputs, x.ndim)
         if not axes:
             if node.get("noop_with_empty_axes", 0):
                 return jnp.asarray(function(x, axis=(), keepdims=True)).astype(x.dtype)
@@ -31,8 +31,8 @@ def _sum(x: Array, **axes: Any) -> Array:
 def _mean(x: Array, **axes: Any) -> Array:
     total = _sum(x, **axes)
     count = np.prod([x.shape[axis] for axis in axes["axis"]], dtype=np.int64)
-    whole = np.issubdtype(x.dtype, np.integer)
-    return total // count if whole else total / np.asarray(count).astype(x.dtype)
+    is_integer = np.issubdtype(x.dtype, np.integer)
+    return total // count if is_integer else total / np.asarray(count).astype(x.dtype)
 
 
 def _log_sum_exp(x: Array, **axes: Any) -> Array:

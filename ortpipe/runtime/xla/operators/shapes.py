@@ -42,10 +42,10 @@ def constant_of_shape(node: Node, sizes: Array) -> Array:
 
 def reshape(node: Node, x: Array, sizes: Array) -> Array:
     """x in another shape; 0 keeps a size, −1 is what is left."""
-    wanted = integers(sizes, "a shape")
+    shape = integers(sizes, "a shape")
     if not node.get("allowzero", 0):
-        wanted = [x.shape[i] if n == 0 else n for i, n in enumerate(wanted)]
-    return x.reshape(wanted)
+        shape = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
+    return x.reshape(shape)
 
 
 def flatten(node: Node, x: Array) -> Array:
@@ -55,16 +55,16 @@ def flatten(node: Node, x: Array) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-def squeeze(node: Node, x: Array, *rest: Array) -> Array:
+def squeeze(node: Node, x: Array, *inputs: Array) -> Array:
     """x without axes of one entry."""
-    axes = axes_of(node, rest, x.ndim)
+    axes = axes_of(node, inputs, x.ndim)
     return jnp.squeeze(x, axes)
 
 
-def unsqueeze(node: Node, x: Array, *rest: Array) -> Array:
+def unsqueeze(node: Node, x: Array, *inputs: Array) -> Array:
     """x with more axes of one entry."""
-    given = node.get("axes") or integers(rest[0], "axes")
-    return jnp.expand_dims(x, tuple(axis % (x.ndim + len(given)) for axis in given))
+    axes = node.get("axes") or integers(inputs[0], "axes")
+    return jnp.expand_dims(x, tuple(axis % (x.ndim + len(axes)) for axis in axes))
 
 
 def transpose(node: Node, x: Array) -> Array:
@@ -99,13 +99,13 @@ def tile(node: Node, x: Array, repeats: Array) -> Array:
     return jnp.tile(x, integers(repeats, "repeats"))
 
 
-def slice_(node: Node, x: Array, *rest: Array) -> Array:
+def slice_(node: Node, x: Array, *inputs: Array) -> Array:
     """A part of x."""
     if node.version < 10:
         starts, ends, axes, steps = node.get("starts"), node.get("ends"), node.get("axes"), None
     else:
-        given = [None if part is None else integers(part, "places") for part in (*rest, *[None] * (4 - len(rest)))]
-        starts, ends, axes, steps = given[:4]
+        bounds = [None if part is None else integers(part, "places") for part in (*inputs, *[None] * (4 - len(inputs)))]
+        starts, ends, axes, steps = bounds[:4]
     axes = range(len(starts)) if axes is None else axes
     cut: list[slice] = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts), strict=True):
@@ -122,19 +122,19 @@ def _slice(start: int, end: int, step: int, count: int) -> slice:
     return slice(start, None if end < 0 else end, step)
 
 
-def pad(node: Node, x: Array, *rest: Array) -> Array:
+def pad(node: Node, x: Array, *inputs: Array) -> Array:
     """x with more, or less, at its ends."""
-    given = node.get("pads") or integers(rest[0], "pads")
-    axes = integers(rest[2], "axes") if len(rest) > 2 and rest[2] is not None else range(x.ndim)
+    pads = node.get("pads") or integers(inputs[0], "pads")
+    axes = integers(inputs[2], "axes") if len(inputs) > 2 and inputs[2] is not None else range(x.ndim)
     widths = [(0, 0)] * x.ndim
     for place, axis in enumerate(axes):
-        widths[axis % x.ndim] = (given[place], given[place + len(given) // 2])
+        widths[axis % x.ndim] = (pads[place], pads[place + len(pads) // 2])
     cut = tuple(slice(max(0, -a), x.shape[i] - max(0, -b)) for i, (a, b) in enumerate(widths))
     widths = [(max(0, a), max(0, b)) for a, b in widths]
     mode = node.get("mode", "constant")
     if mode != "constant":
         return jnp.pad(x[cut], widths, MODES[mode])
-    value = rest[1] if len(rest) > 1 and rest[1] is not None else node.get("value", 0)
+    value = inputs[1] if len(inputs) > 1 and inputs[1] is not None else node.get("value", 0)
     return jnp.pad(x[cut], widths, constant_values=jnp.asarray(value).astype(x.dtype).reshape(()))
 
 

@@ -30,8 +30,8 @@ def pads_of(
             small = total // 2
             pads.append((small, total - small) if auto == "SAME_UPPER" else (total - small, small))
         return pads
-    given = node.get("pads") or [0] * (2 * len(kernel))
-    return list(zip(given[: len(kernel)], given[len(kernel) :], strict=True))
+    explicit = node.get("pads") or [0] * (2 * len(kernel))
+    return list(zip(explicit[: len(kernel)], explicit[len(kernel) :], strict=True))
 
 
 def conv(node: Node, x: Array, w: Array, b: Array | None = None) -> Array:
@@ -110,12 +110,14 @@ def conv_transpose(node: Node, x: Array, w: Array, b: Array | None = None) -> Ar
 def _transposed_pads(
     node: Node, sizes: Sequence[int], reach: Sequence[int], strides: Sequence[int], more: Sequence[int]
 ) -> list[Pads]:
-    auto, wanted = node.get("auto_pad", "NOTSET"), node.get("output_shape")
-    if wanted is None and auto not in ("SAME_UPPER", "SAME_LOWER"):
+    auto, output_sizes = node.get("auto_pad", "NOTSET"), node.get("output_shape")
+    if output_sizes is None and auto not in ("SAME_UPPER", "SAME_LOWER"):
         return pads_of(node, sizes, reach, strides, [1] * len(sizes))
-    wanted = [n * s for n, s in zip(sizes, strides, strict=True)] if wanted is None else wanted[-len(sizes) :]
+    output_sizes = (
+        [n * s for n, s in zip(sizes, strides, strict=True)] if output_sizes is None else output_sizes[-len(sizes) :]
+    )
     pads = []
-    for n, s, r, m, size in zip(sizes, strides, reach, more, wanted, strict=True):
+    for n, s, r, m, size in zip(sizes, strides, reach, more, output_sizes, strict=True):
         total = s * (n - 1) + m + r - size
         if total < 0:
             raise Unsupported("an output_shape that is larger than what the kernels reach")
