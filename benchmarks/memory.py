@@ -134,7 +134,7 @@ def train_on(kind: str, folder: Path) -> None:
 
     size = sum(file.stat().st_size for file in folder.iterdir())
     found: dict[str, Any] = {"imports": resident("VmRSS")}
-    mapped = _count_mapped(arrays.Stored)
+    mapped = _count_mapped(arrays.MappedArray)
 
     def bytes_read() -> int:
         return read_by_calls() + sum(mapped)

@@ -23,7 +23,7 @@ import pandas as pd
 from benchmarks.report import table as markdown
 from benchmarks.tables.data import LOSS, METRIC, table
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Data, Rows, joined
+from ortpipe.data.rows import Data, Rows, concatenate
 from ortpipe.data.split import split
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -71,7 +71,7 @@ def boosting(data: Data, metric: str, seed: int) -> tuple[float, float]:
 
     assert data.test is not None
     assert data.validation is not None
-    fitted, test = joined([data.train.sample(), data.validation.sample()]), data.test.sample()
+    fitted, test = concatenate([data.train.sample(), data.validation.sample()]), data.test.sample()
     start = time.process_time()
     words = {n: sorted(set(fitted.inputs[n].tolist())) for n, kept in fitted.kept.items() if kept.kind == "word"}
     kind = ensemble.HistGradientBoostingRegressor if metric == "r2" else ensemble.HistGradientBoostingClassifier

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.lib import format as npy
 
-from ortpipe.data.ahead import ahead
-from ortpipe.data.config import PARTS, SplitConfig, refuse_other_parts
+from ortpipe.data.config import PARTS, SplitConfig, check_parts
 from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.position import behind, by_row
+from ortpipe.data.position import by_row, offset_position
+from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import Rows, RowSet, check_finite, row_bytes
 from ortpipe.data.stream import Labels, Windowed
@@ -27,7 +27,7 @@ HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 @dataclass(frozen=True)
-class Stored:
+class MappedArray:
     """An array in an .npy file, or in an uncompressed member of an .npz file."""
 
     file: Path
@@ -44,10 +44,10 @@ class Stored:
         return np.array(mapped[cut])
 
 
-Array = Stored | np.ndarray
+Array = MappedArray | np.ndarray
 
 
-def stored(path: Path, start: int = 0) -> Stored:
+def map_array(path: Path, start: int = 0) -> MappedArray:
     """Return the array that begins at this byte of a file; raise ValueError where it is none of numbers or text."""
     with path.open("rb") as file:
         file.seek(start)
@@ -60,10 +60,10 @@ def stored(path: Path, start: int = 0) -> Stored:
         raise ValueError("Object arrays hold pickles, which run code when they are opened")
     if path.stat().st_size < offset + math.prod(shape) * dtype.itemsize:
         raise ValueError("the file ends before the array does")
-    return Stored(path, offset, dtype, shape, "F" if fortran else "C")
+    return MappedArray(path, offset, dtype, shape, "F" if fortran else "C")
 
 
-def members(path: Path) -> dict[str, Array]:
+def npz_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of an .npz file by name: mapped where they are stored as they are, else in memory.
 
     NumPy maps no member of an archive: where its array begins stands in the member's own header.
@@ -75,7 +75,7 @@ def members(path: Path) -> dict[str, Array]:
             if member.compress_type == zipfile.ZIP_STORED:
                 file.seek(member.header_offset + LOCAL_HEADER - 4)
                 lengths = np.frombuffer(file.read(4), "<u2")
-                arrays[name] = stored(path, member.header_offset + LOCAL_HEADER + int(lengths.sum()))
+                arrays[name] = map_array(path, member.header_offset + LOCAL_HEADER + int(lengths.sum()))
             else:
                 with archive.open(member) as packed:
                     arrays[name] = npy.read_array(packed, allow_pickle=False)
@@ -125,13 +125,13 @@ class ArrayReader:
             raise DataError("Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give rows.")
         self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
         hasher, labels, digits = Hasher("arrays"), {name: Labels() for name in ("", *self._heads)}, LostDigits()
-        pieces = ahead(map(self._checked, range(len(self._groups))))
+        pieces = prefetch(map(self._checked, range(len(self._groups))))
         for number, ((array_set, cut), piece) in enumerate(zip(self._groups, pieces, strict=True)):
             part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
             for name, seen in labels.items():
                 seen.see(piece.of(name).label)
-            digits.see_rows(piece, behind(by_row(array_set.where), cut.start))
+            digits.see_rows(piece, offset_position(by_row(array_set.where), cut.start))
             hasher.add(piece.digest(), part)
         self.digest, self.notes = hasher.hexdigest(), tuple(digits.notes())
         self.labels = {name: seen.values for name, seen in labels.items()}
@@ -157,7 +157,7 @@ class ArrayReader:
             words, part = array_set.arrays[self._column][cut], np.full(len(label), -1, np.int8)
             for code, name in enumerate(PARTS):
                 part[words == name] = code
-            refuse_other_parts(part, words, self._column, behind(by_row(array_set.where), cut.start))
+            check_parts(part, words, self._column, offset_position(by_row(array_set.where), cut.start))
         yield {"": label, **{head: array_set.arrays[name][cut] for head, name in self._heads.items()}}, part
 
     def _checked(self, group: int) -> Rows:
@@ -221,7 +221,7 @@ class ArraySource(Windowed, ABC):
         """Read the arrays, or map them; pickled objects are refused."""
         column = split.column if split else None
         sets = [ArraySet(path, self.arrays(Path(path), column), part) for path, part in paths_of(self.path, split)]
-        return self.opened(ArrayReader(sets, self.label, self.sample_weight, column, self.heads))
+        return self.rows_of(ArrayReader(sets, self.label, self.sample_weight, column, self.heads))
 
     @abstractmethod
     def arrays(self, path: Path, column: str | None) -> Mapping[str, Array]:

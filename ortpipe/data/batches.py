@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ortpipe.data.ahead import ahead
+from ortpipe.data.prefetch import prefetch
 from ortpipe.data.rows import Rows, RowSet
 
 CHUNK = 32 * 2**20  # bytes of shuffled rows that are held at a time; of a stream half as many
-AHEAD = 3  # chunks of a stream that are made before they are asked for
+PREFETCHED = 3  # chunks of a stream that are made before they are asked for
 ALIGNED = 64  # bytes at whose multiples arrays begin
 
 Arrays = Mapping[str, np.ndarray]
@@ -84,7 +84,7 @@ class Batches:
         [[[0, 1], [2, 3]], [[4]]]
         """
         made = self._chunks(number)
-        return made if isinstance(self._rows, Rows) else ahead(made, AHEAD)
+        return made if isinstance(self._rows, Rows) else prefetch(made, PREFETCHED)
 
     def _chunks(self, number: int) -> Iterator[dict[str, np.ndarray]]:
         most = CHUNK if isinstance(self._rows, Rows) else CHUNK // 2

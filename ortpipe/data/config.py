@@ -58,7 +58,7 @@ class SplitConfig(Config):
         return {part: path for part, path in paths.items() if isinstance(path, str)}
 
 
-def refuse_other_parts(codes: np.ndarray, words: Any, column: str, position: Position) -> None:
+def check_parts(codes: np.ndarray, words: Any, column: str, position: Position) -> None:
     """Refuse a split's column in which a word has the code of no part: -1."""
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from ortpipe.data.ahead import ahead
+from ortpipe.data.prefetch import prefetch
 from ortpipe.data.spill import ArrayPlace, SpillFile, fits, folder
 from ortpipe.errors import DataError
 
@@ -65,7 +65,7 @@ class CsvBatches:
         return f"the columns of {file}, {size:,} MB, are in {where}"
 
 
-def in_memory(text: CsvText) -> CsvBatches:
+def load_batches(text: CsvText) -> CsvBatches:
     """Return the batches of a file that is read as a whole."""
     table = csv.read_csv(text.file, text.read, text.parse, text.convert)
     text.check(table)
@@ -73,7 +73,7 @@ def in_memory(text: CsvText) -> CsvBatches:
     return CsvBatches(table.schema, batches.__getitem__, list(map(len, batches)))
 
 
-def spilled(text: CsvText) -> CsvBatches:
+def spill_batches(text: CsvText) -> CsvBatches:
     """Return the batches of a file that is read once, block by block, and again where a later block is of other types.
 
     Raises:
@@ -89,17 +89,17 @@ def spilled(text: CsvText) -> CsvBatches:
                     blocks.schema.names,
                     {**dict(zip(blocks.schema.names, blocks.schema.types, strict=True)), **types},
                 )
-                return _laid_down(text, blocks)
+                return _spill_blocks(text, blocks)
         except pa.ArrowInvalid as error:
             found = NO_KIND.match(str(error))
             name = names[int(found[1])] if found is not None and names else None
-            looser = None if name is None or name in said else _looser(types[name])
+            looser = None if name is None or name in said else _wider_type(types[name])
             if name is None or looser is None:
                 raise
             types = {**types, name: looser}
 
 
-def _looser(kind: pa.DataType) -> pa.DataType | None:
+def _wider_type(kind: pa.DataType) -> pa.DataType | None:
     """Return what Arrow takes a column for, where not all of its values are of this type."""
     moments = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ns")]
     kinds = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), *moments, pa.float64()]
@@ -107,7 +107,7 @@ def _looser(kind: pa.DataType) -> pa.DataType | None:
     return kinds[kinds.index(kind) + 1] if kind in kinds[:-1] else None
 
 
-def _laid_down(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
+def _spill_blocks(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
     """Write blocks to a temporary file."""
     if not fits(size := text.file.stat().st_size):
         raise _no_room(f"{size / 1e6:,.0f} MB of {text.file}, and too little room for as much in {folder()}")
@@ -117,7 +117,7 @@ def _laid_down(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
         return pa.ipc.read_record_batch(pa.py_buffer(file.get(places[number])), blocks.schema)
 
     laid = CsvBatches(blocks.schema, get)
-    for batch in ahead(blocks):
+    for batch in prefetch(blocks):
         text.check(batch, first)
         first += len(batch)
         if len(batch):

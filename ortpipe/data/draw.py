@@ -103,7 +103,7 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
             rule, fix = "Every part of the split must have rows.", "Choose larger fractions or give more rows."
             raise DataError(rule, key=name, got=f"split.{name}={fraction} of {rows} rows", fix=fix)
     if not config.stratify or not any(config.fractions):
-        return Draw(config, [(rows, test + validation, test)], None, _summed(counts[:, None]))
+        return Draw(config, [(rows, test + validation, test)], None, _cumulative_sums(counts[:, None]))
     groups = [_count(pieces) for pieces in labels]
     values = sorted(set().union(*groups))
     table = np.array([[group[value] for value in values] for group in groups])
@@ -113,13 +113,13 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
         raise _too_few(f"one row of class {values[int(sizes.argmin())]!r}")
     if len(values) > least:
         raise _too_few(f"{len(values)} classes, and a part of {least} rows")
-    tests = _apportioned(test, sizes)
-    held = tests + _apportioned(validation, sizes - tests)
+    tests = _apportion(test, sizes)
+    held = tests + _apportion(validation, sizes - tests)
     quotas = list(zip(sizes.tolist(), held.tolist(), tests.tolist(), strict=True))
-    return Draw(config, quotas, {value: number for number, value in enumerate(values)}, _summed(table))
+    return Draw(config, quotas, {value: number for number, value in enumerate(values)}, _cumulative_sums(table))
 
 
-def _summed(table: np.ndarray) -> np.ndarray:
+def _cumulative_sums(table: np.ndarray) -> np.ndarray:
     """Return the sums of the first 0, 1, 2, … rows."""
     return np.pad(np.cumsum(table, axis=0), ((1, 0), (0, 0)))
 
@@ -154,10 +154,10 @@ def _too_few(got: str) -> DataError:
     return DataError(rule, key="stratify", got=got, fix="Set {key}=false.")
 
 
-def _apportioned(count: int, sizes: np.ndarray) -> np.ndarray:
+def _apportion(count: int, sizes: np.ndarray) -> np.ndarray:
     """Return each class's share of a count: count · size / total, rounded so that they add up (largest remainders).
 
-    >>> _apportioned(5, np.array([10, 10, 2])).tolist()
+    >>> _apportion(5, np.array([10, 10, 2])).tolist()
     [2, 2, 1]
     """
     shares, remainders = np.divmod(count * sizes, sizes.sum())

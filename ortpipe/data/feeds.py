@@ -18,7 +18,7 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
     arrays = feed_inputs(model, facts, rows)
     for head, own in facts.predictions.items():
         if own.label is not None:
-            with about(head):
+            with name_head(head):
                 label = feed_label(model, own, rows.of(head))
             arrays[own.label] = label.reshape(-1) if len(_input(model, own.label)[1]) == 1 else label
     if (facts.sample_weight is None) != (rows.sample_weight is None):
@@ -97,7 +97,7 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
 
 
 @contextmanager
-def about(head: str) -> Iterator[None]:
+def name_head(head: str) -> Iterator[None]:
     """Let errors about a head's labels or predictions name it; those about the prediction, "", are as they are."""
     try:
         yield
@@ -110,7 +110,7 @@ def check_labels(facts: Facts, rows: RowSet) -> None:
     """Refuse labels that are no class of their classifier; of a stream, those that it remembers."""
     for head, own in facts.predictions.items():
         if own.classes is not None and (labels := rows.of(head).labels) is not None:
-            with about(head):
+            with name_head(head):
                 class_index(own, labels)
 
 

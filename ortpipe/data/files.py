@@ -27,7 +27,7 @@ def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None
     return [(path, 0 if files else None), *((file, PARTS.index(part)) for part, file in files.items())]
 
 
-def parted(path: str, split: SplitConfig | None, endings: tuple[str, ...]) -> list[tuple[Path, int | None]]:
+def files_with_parts(path: str, split: SplitConfig | None, endings: tuple[str, ...]) -> list[tuple[Path, int | None]]:
     """Return the files of all of these paths, likewise."""
     return [(file, part) for place, part in paths_of(path, split) for file in files_of(place, endings)]
 

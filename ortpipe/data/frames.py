@@ -62,7 +62,7 @@ def without_intervals(frame: Any) -> Any:
     return frame.assign(**words) if names else frame
 
 
-def refuse_twice(where: str, names: Sequence[str]) -> None:
+def check_unique_columns(where: str, names: Sequence[str]) -> None:
     """Refuse the names of a table's columns where two are the same."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -71,7 +71,7 @@ def refuse_twice(where: str, names: Sequence[str]) -> None:
 
 def _of_frame(name: str, frame: Any, names: tuple[str, ...]) -> np.ndarray:
     """Return a frame's columns side by side, in the type that holds all of them."""
-    refuse_twice(name, names)
+    check_unique_columns(name, names)
     keys = getattr(frame, "column_names", None) or list(frame.columns)
     columns = [np.asarray(frame[key]) for key in keys]
     for column, array in zip(names, columns, strict=True):

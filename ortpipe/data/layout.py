@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, plain
-from ortpipe.data.frames import refuse_twice
-from ortpipe.data.kept import RawColumn, float_type
+from ortpipe.data.frames import check_unique_columns
+from ortpipe.data.raw_columns import RawColumn, float_type
 from ortpipe.data.rows import Category
 from ortpipe.data.table import TableSource
-from ortpipe.data.text_columns import list_it
+from ortpipe.data.text_columns import categorical_fix
 from ortpipe.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TableLayout:
         return notes
 
 
-def kept_notes(kept: Mapping[str, RawColumn], labels: Iterable[str]) -> list[str]:
+def raw_column_notes(kept: Mapping[str, RawColumn], labels: Iterable[str]) -> list[str]:
     """Return which columns are inputs as they stand, by what they hold, if any are."""
     plural = {"number": "numbers", "word": "words", "date": "dates"}
     said = []
@@ -157,7 +157,7 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
     keys = [(key, column) for key, columns in named.items() for column in columns]
     names = {file: set(schema.names) for file, schema in schemas.items()}
     for file, schema in schemas.items():
-        refuse_twice(file, schema.names)
+        check_unique_columns(file, schema.names)
         for key, column in keys:
             if column not in names[file]:
                 fix = _separated(names[file]) or nearest(column, names[file])
@@ -193,7 +193,10 @@ def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema], *, 
     numbers = [kind for kind in kinds.values() if kind is not None]
     if numbers and len(numbers) < len(kinds):
         text, number = (next(f for f, k in kinds.items() if (k is None) == is_text) for is_text in (True, False))
-        rule, fix = "A column has one type in every file.", f"Write it alike in all of them, or, {list_it(name)}."
+        rule, fix = (
+            "A column has one type in every file.",
+            f"Write it alike in all of them, or, {categorical_fix(name)}.",
+        )
         raise DataError(rule, got=f"column {name!r} is text in {text}, numbers in {number}", fix=fix)
     return np.result_type(*numbers) if numbers else None
 
@@ -213,7 +216,7 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
         return np.dtype(FLOATS.get(str(kind), str(kind)))  # pyarrow knows it too, and imports pandas to say so
     if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are refused when they are read
         return np.dtype(np.float64)
-    way_out = "" if is_.is_nested(kind) else f"; {list_it(name)}"
+    way_out = "" if is_.is_nested(kind) else f"; {categorical_fix(name)}"
     way_out += "; {at}encode=keep keeps dates" if is_.is_date(kind) or is_.is_timestamp(kind) else ""
     rule, got = "A column holds numbers, text or truth values.", f"column {name!r} of {file}, of type {kind}"
     raise DataError(rule, got=got, fix=f"Write it as numbers or text, or leave it out of {{at}}inputs{way_out}.")

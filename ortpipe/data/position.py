@@ -13,10 +13,10 @@ def by_row(name: str = "") -> Position:
     return lambda row: f"row {row} of {name}" if name else f"row {row}"
 
 
-def behind(position: Position, first: int) -> Position:
+def offset_position(position: Position, first: int) -> Position:
     """Return the positions of the rows from this one on.
 
-    >>> behind(by_row("patients.parquet"), 10)(2)
+    >>> offset_position(by_row("patients.parquet"), 10)(2)
     'row 12 of patients.parquet'
     """
     return lambda row: position(first + row)

@@ -33,7 +33,7 @@ def groups_with(counts: np.ndarray, draw: Draw, part: int) -> np.ndarray:
     return (counts[:, part] > 0) | (drawn & (counts[:, TRAIN] > 0))
 
 
-def parted(reader: Reader, draw: Draw, groups: Iterable[int]) -> Iterator[tuple[Rows, np.ndarray]]:
+def rows_with_parts(reader: Reader, draw: Draw, groups: Iterable[int]) -> Iterator[tuple[Rows, np.ndarray]]:
     """Yield the rows of these groups in pieces, with the part of each row, int8 [N]."""
     for group in groups:
         seen = draw.before[group].copy()
@@ -42,7 +42,7 @@ def parted(reader: Reader, draw: Draw, groups: Iterable[int]) -> Iterator[tuple[
         draw.check_group(group, seen)
 
 
-def parted_labels(
+def labels_with_parts(
     reader: Reader, draw: Draw, groups: Sequence[int], head: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the labels of a head alone, likewise."""

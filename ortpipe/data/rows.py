@@ -16,7 +16,7 @@ from ortpipe.data.config import PARTS
 from ortpipe.data.draw import Draw
 from ortpipe.data.files import Stamp, stamp
 from ortpipe.data.frames import as_array, column_names
-from ortpipe.data.kept import RawColumn
+from ortpipe.data.raw_columns import RawColumn
 from ortpipe.errors import DataError
 from ortpipe.hashing import Hasher, digest_of
 
@@ -60,7 +60,7 @@ class RowSet(ABC):
         for rows in self.read(groups):
             yield rows.label, rows.part
 
-    def laid_aside(self) -> tuple[str, ...]:
+    def spill_notes(self) -> tuple[str, ...]:
         """Return what is said of rows that are kept in a temporary file, if any will be."""
         return ()
 
@@ -77,10 +77,10 @@ class RowSet(ABC):
                 held.append(spaced.take(slice(first, first + size - count)))
                 first, count = first + len(held[-1]), count + len(held[-1])
                 if count == size:
-                    yield joined(held)
+                    yield concatenate(held)
                     held, count = [], 0
         if held:
-            yield joined(held)
+            yield concatenate(held)
 
     def head(self, count: int) -> Rows:
         """Return the first so many rows."""
@@ -90,11 +90,11 @@ class RowSet(ABC):
             count -= len(held[-1])
             if not count:
                 break
-        return joined(held)
+        return concatenate(held)
 
     def sample(self) -> Rows:
         """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
-        return joined(list(self.pieces(self.window)))
+        return concatenate(list(self.pieces(self.window)))
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ def row_bytes(arrays: Iterable[tuple[np.dtype, Sequence[int]]]) -> int:
     return max(1, sum(max(LEAST, dtype.itemsize) * int(np.prod(shape[1:])) for dtype, shape in arrays))
 
 
-def joined(pieces: Sequence[Rows]) -> Rows:
+def concatenate(pieces: Sequence[Rows]) -> Rows:
     """Return pieces of the same source as one."""
     first = pieces[0]
     if len(pieces) == 1:

@@ -45,16 +45,16 @@ def column_of(rows: Rows, name: str, key: str | None = None) -> np.ndarray:
     raise DataError(rule, key=key, got=repr(name), fix=nearest(name, columns_of(rows)))
 
 
-def parted(values: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def slice_by_value(values: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """Return each part's name and which rows are in it: by value, of many numbers by quartile, "" for missing ones.
 
-    >>> [(name, where.tolist()) for name, where in parted(np.array(["b", "a", "b"]))]
+    >>> [(name, where.tolist()) for name, where in slice_by_value(np.array(["b", "a", "b"]))]
     [('a', [False, True, False]), ('b', [True, False, True])]
-    >>> [name for name, _ in parted(np.arange(101.0))]
+    >>> [name for name, _ in slice_by_value(np.arange(101.0))]
     ['to 25', '25 to 50', '50 to 75', 'from 75']
     """
     if values.dtype.kind == "f" and (gaps := np.isnan(values)).any():
-        rest = parted(values[~gaps])
+        rest = slice_by_value(values[~gaps])
         return [("", gaps), *((name, _spread(where, ~gaps)) for name, where in rest)]
     distinct, counts = np.unique(values, return_counts=True)
     if values.dtype.kind in "iuf" and len(distinct) > FEW:

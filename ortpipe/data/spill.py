@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ortpipe.data.rows import PIECE, Rows, joined
+from ortpipe.data.rows import PIECE, Rows, concatenate
 
 LARGE_FILES = Path("/var/tmp")  # on disk where /tmp is in memory, as on several Linux systems
 ALIGNED = 64  # bytes
@@ -81,7 +81,7 @@ class Spill:
     def flush(self) -> None:
         """Write what waits."""
         if self._waiting:
-            rows = joined(self._waiting)
+            rows = concatenate(self._waiting)
             self._waiting.clear()
             self._pieces.append({name: self._put(array) for name, array in _arrays(rows)})
 

@@ -76,5 +76,5 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
             f"{len(train):,} rows to train on are shuffled through a window of {train.window:,}, and as many at most "
             "are fitted on (data.source.window): their order on disk should say nothing of their labels",
         )
-    notes = (*notes, *train.laid_aside())
+    notes = (*notes, *train.spill_notes())
     return Data(train, validation if len(validation) else None, test if len(test) else None, notes=notes)

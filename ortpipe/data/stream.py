@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from ortpipe.data.ahead import ahead
-from ortpipe.data.aside import Aside
 from ortpipe.data.draw import TRAIN, Draw
-from ortpipe.data.reader import Reader, groups_with, parted, parted_labels
-from ortpipe.data.rows import Rows, RowSet, joined
+from ortpipe.data.part_spill import PartSpill
+from ortpipe.data.prefetch import prefetch
+from ortpipe.data.reader import Reader, groups_with, labels_with_parts, rows_with_parts
+from ortpipe.data.rows import Rows, RowSet, concatenate
 from ortpipe.data.spill import Spill
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
@@ -63,7 +63,7 @@ class Stream(RowSet):
         window: int | None,
         part: tuple[int, Draw] | None = None,
         head: str = "",
-        aside: Aside | None = None,
+        aside: PartSpill | None = None,
         first: list[Rows] | None = None,
     ) -> None:
         self._reader, self._part, self._head, self.window, self.notes = reader, part, head, window, reader.notes
@@ -85,7 +85,7 @@ class Stream(RowSet):
     def select(self, part: int, draw: Draw) -> Stream:
         """Return the rows of one part, a place in `PARTS`; parts of the same draw lie aside together."""
         if self._aside is None or not self._aside.is_of(draw):
-            self._aside = Aside(self._reader, draw, self.window)
+            self._aside = PartSpill(self._reader, draw, self.window)
         return Stream(self._reader, self.window, (part, draw), self._head, self._aside)
 
     def of(self, head: str) -> Stream:
@@ -94,7 +94,7 @@ class Stream(RowSet):
 
     def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
         """Yield the rows of these groups in this order (all, as they are), as the reader gives them."""
-        laid = self._laid_aside(self._part[0]) if groups is None and self._part and self._part[0] != TRAIN else None
+        laid = self._spilled_part(self._part[0]) if groups is None and self._part and self._part[0] != TRAIN else None
         for piece in self._read(groups) if laid is None else laid.read():
             yield piece.of(self._head)
 
@@ -107,7 +107,7 @@ class Stream(RowSet):
         part, draw = self._part
         held = groups_with(self.counts, draw, part)
         chosen = np.flatnonzero(held).tolist() if groups is None else [group for group in groups if held[group]]
-        for piece, codes in parted(self._reader, draw, chosen):
+        for piece, codes in rows_with_parts(self._reader, draw, chosen):
             places = np.flatnonzero(codes == part)
             if len(places):
                 yield piece.take(places).replace(part=None)
@@ -122,12 +122,12 @@ class Stream(RowSet):
         part, draw = self._part
         held = groups_with(self.counts, draw, part)
         chosen = np.flatnonzero(held).tolist() if groups is None else [group for group in groups if held[group]]
-        for label, codes in parted_labels(self._reader, draw, chosen, self._head):
+        for label, codes in labels_with_parts(self._reader, draw, chosen, self._head):
             yield label[codes == part], None
 
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows in pieces of PIECE bytes, which a second thread reads ahead; see `RowSet`."""
-        return ahead(super().pieces(most))
+        return prefetch(super().pieces(most))
 
     def head(self, count: int) -> Rows:
         """Return the first so many rows; what was read for it is kept for later, up to FIRST rows."""
@@ -137,26 +137,26 @@ class Stream(RowSet):
                 held.append(piece.take(slice(most - sum(map(len, held)))))
                 if sum(map(len, held)) >= count:
                     break
-            self._first[:] = [joined(held)]
+            self._first[:] = [concatenate(held)]
         return self._first[0].take(slice(count)).of(self._head)
 
     def sample(self) -> Rows:
         """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
-        if self._part is not None and self._part[0] == TRAIN and (laid := self._laid_aside(TRAIN)) is not None:
-            return joined(list(laid.read())).of(self._head)
+        if self._part is not None and self._part[0] == TRAIN and (laid := self._spilled_part(TRAIN)) is not None:
+            return concatenate(list(laid.read())).of(self._head)
         return super().sample()
 
-    def _laid_aside(self, part: int) -> Spill | None:
+    def _spilled_part(self, part: int) -> Spill | None:
         return None if self._aside is None else self._aside.part(part)
 
-    def laid_aside(self) -> tuple[str, ...]:
+    def spill_notes(self) -> tuple[str, ...]:
         """Return what is said of rows that are laid aside."""
         return () if self._aside is None else self._aside.notes
 
     def rows(self) -> Rows:
         """Return every row, in memory."""
         sizes = () if self.window is None else tuple(self.counts.sum(axis=1).tolist())
-        return joined(list(self.read())).replace(notes=self.notes, window=self.window, group_sizes=sizes)
+        return concatenate(list(self.read())).replace(notes=self.notes, window=self.window, group_sizes=sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,7 @@ class Windowed(Config):
             rule, got = "Rows that stream are shuffled through a window.", "stream=true and window=null"
             raise ConfigError(rule, key="window", got=got, fix=f"Set {{key}}={WINDOW} (MiB), or {{at}}stream=false.")
 
-    def opened(self, reader: Reader) -> RowSet:
+    def rows_of(self, reader: Reader) -> RowSet:
         """Return the rows of a reader, in memory where they fit, unless the user chose."""
         rows = Stream(reader, self.window and max(1, int(self.window * MIB) // reader.row_bytes))
         large = self.window is not None and len(rows) * reader.row_bytes > LIMIT

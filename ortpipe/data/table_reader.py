@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpipe.data.ahead import ahead
 from ortpipe.data.arrow import as_numpy, is_text, places, plain
-from ortpipe.data.config import PARTS, refuse_other_parts
+from ortpipe.data.config import PARTS, check_parts
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.kept import KeptColumn
-from ortpipe.data.layout import kept_notes, lay_out
-from ortpipe.data.position import Position, behind, by_row
+from ortpipe.data.layout import lay_out, raw_column_notes
+from ortpipe.data.position import Position, by_row, offset_position
+from ortpipe.data.prefetch import prefetch
+from ortpipe.data.raw_columns import RawColumnReader
 from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import PIECE, Category, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
-from ortpipe.data.text_columns import TextColumn, refuse_text
+from ortpipe.data.text_columns import TextColumn, reject_text
 from ortpipe.errors import DataError
 from ortpipe.hashing import Hasher
 
@@ -66,23 +66,23 @@ class TableReader:
         features = dict.fromkeys(c for name, names in layout.inputs.items() if not layout.is_kept(name) for c in names)
         self._values: dict[str, set[Category]] = {name: set() for name in features if name not in layout.dtypes}
         columns = [names[0] for name, names in layout.inputs.items() if layout.is_kept(name)]
-        self._kept = {name: KeptColumn(name, layout.dtypes.get(name), source.missing) for name in columns}
+        self._kept = {name: RawColumnReader(name, layout.dtypes.get(name), source.missing) for name in columns}
         texts = [name for name in (*self._values, *layout.raw, *source.labels) if name not in source.categorical]
         self._texts = {name: TextColumn(name, kept=name in layout.raw) for name in texts}
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
         first = 0
-        for number, table in ahead(self._tables(size)):
+        for number, table in prefetch(self._tables(size)):
             group = groups[number]
             if table is None:
                 hasher.add(*([] if group.follows else ["group", group.part]))
                 first = 0
                 continue
-            position = behind(group.position, first)
+            position = offset_position(group.position, first)
             for name in layout.used:
                 if not self._learn_numbers(table, name, hasher, position):
                     self._learn(table, name, hasher, group.file, position)
-            self.counts[number] += self._counted(table, group, position)
+            self.counts[number] += self._count_parts(table, group, position)
             for head, seen in labels.items():
                 seen.see(layout.label(table, head))
             first += table.num_rows
@@ -92,7 +92,7 @@ class TableReader:
         for text in self._texts.values():
             text.refuse()
         for name in self._values:
-            self._refuse_many(name)
+            self._check_value_count(name)
         dates = {name for name, text in self._texts.items() if text.are_dates}
         self._kept_as = {
             name: self._kept[columns[0]].kept(are_dates=columns[0] in dates)
@@ -114,7 +114,7 @@ class TableReader:
         of_texts = [note for name in inputs if name in self._texts for note in self._texts[name].notes]
         twins = (self._texts[name].twins for name in source.labels if name in self._texts)
         of_texts += [note for note in twins if note is not None]
-        of_inputs = [*layout.notes(self._categories), *kept_notes(self._kept_as, source.labels)]
+        of_inputs = [*layout.notes(self._categories), *raw_column_notes(self._kept_as, source.labels)]
         self.notes = (*of_inputs, *of_texts, *self._digits.notes())
 
     def _tables(self, most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
@@ -154,7 +154,7 @@ class TableReader:
                 inputs[name] = self._kept[column].read(layout.column(table, column))
                 continue
             if all(column in layout.dtypes for column in columns):
-                inputs[name] = _side_by_side([layout.numbers(table, column) for column in columns], layout.dtype(name))
+                inputs[name] = _stack_columns([layout.numbers(table, column) for column in columns], layout.dtype(name))
                 continue
             inputs[name] = array = np.zeros((table.num_rows, len(columns)), layout.dtype(name))
             at = 0
@@ -197,7 +197,7 @@ class TableReader:
 
         layout, column, source = self.layout, self.layout.column(table, name), self.layout.source
         raw, seen = name in layout.raw, self._texts.get(name) if is_text(table.column(name).type) else None
-        _refuse_missing(column, name, position, source, raw=raw)
+        _check_missing(column, name, position, source, raw=raw)
         kept = self._kept[name].see(column, file) if name in self._kept else []
         if name in layout.dtypes:
             numbers = as_numpy(column)
@@ -211,7 +211,7 @@ class TableReader:
                 seen.see(pa.array(words), codes, position)
             return
         if name == source.sample_weight or name in source.numeric_labels:
-            refuse_text(column, name, position)
+            reject_text(column, name, position)
         encoded = column.dictionary_encode()
         words, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         if seen is not None:
@@ -221,9 +221,9 @@ class TableReader:
             if len(self._values[name]) <= MANY or not layout.one_hot(name):
                 self._values[name].update(words)
             if name not in self._texts or not self._texts[name].mostly_numbers:  # those are refused for another reason
-                self._refuse_many(name)
+                self._check_value_count(name)
 
-    def _refuse_many(self, name: str) -> None:
+    def _check_value_count(self, name: str) -> None:
         if len(self._values[name]) > MANY and self.layout.one_hot(name):
             raise DataError(
                 f"A column of text becomes at most {MANY} columns of 0 and 1.",
@@ -231,17 +231,17 @@ class TableReader:
                 fix="Set {at}encode=index for an input that looks values up, or leave the column out.",
             )
 
-    def _counted(self, table: pa.RecordBatch, group: Group, position: Position) -> np.ndarray:
+    def _count_parts(self, table: pa.RecordBatch, group: Group, position: Position) -> np.ndarray:
         """Return how many rows of a table are in each part."""
         if self.layout.part is None:
             return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
         words = plain(table.column(self.layout.part)).cast("string")
         codes = places(words, PARTS)
-        refuse_other_parts(codes, words, self.layout.part, position)
+        check_parts(codes, words, self.layout.part, position)
         return np.bincount(codes, minlength=len(PARTS))
 
 
-def _side_by_side(columns: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
+def _stack_columns(columns: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     """Return columns [N] as one array [N, columns], by as many rows at a time as stay in the processor's cache."""
     together, array = np.stack(columns, dtype=dtype, casting="unsafe"), np.empty((len(columns[0]), len(columns)), dtype)
     for first in range(0, len(array), CACHED):
@@ -261,7 +261,7 @@ def _codes(column: pa.Array, values: Sequence[Category]) -> np.ndarray:
     return codes
 
 
-def _refuse_missing(column: pa.Array, name: str, position: Position, source: TableSource, *, raw: bool) -> None:
+def _check_missing(column: pa.Array, name: str, position: Position, source: TableSource, *, raw: bool) -> None:
     """Refuse missing values (an empty text is one, and what the user calls so) and numbers that are not finite.
 
     Of a column that is read as it stands (`raw`) values may be missing.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.data.arrow import matches, places
-from ortpipe.data.kept import ISO, MARKS
 from ortpipe.data.position import Position
+from ortpipe.data.raw_columns import ISO, MARKS
 from ortpipe.errors import DataError, listing
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class TextColumn:
 
     def refuse(self) -> None:
         """Refuse a column of numbers with a few other values among them, and one of dates."""
-        rows, way_out = self.rows, f"or, {list_it(self.name)}."
+        rows, way_out = self.rows, f"or, {categorical_fix(self.name)}."
         mostly_dates = rows["all"] > 0 and rows["dates"] >= SHARE * rows["all"] and not self.are_dates
         if mostly_dates and self._kept:
             raise DataError(
@@ -152,12 +152,12 @@ def _shown(cells: list[Cell]) -> str:
     return ", ".join(f"{value!r} in {position(row)}" for value, position, row in cells)
 
 
-def list_it(name: str) -> str:
+def categorical_fix(name: str) -> str:
     """Return what to do about a column of words that look like something else."""
     return f"if its values are words, list it: {listing('{at}categorical', name)}"
 
 
-def refuse_text(column: pa.Array, name: str, position: Position) -> None:
+def reject_text(column: pa.Array, name: str, position: Position) -> None:
     """Refuse text where only numbers serve, naming the first value that is none."""
     row = int(np.argmin(matches(column.cast("string"), NUMBER)))
     raise DataError(

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from ortpipe.artifact import Facts
 from ortpipe.data.arrow import as_numpy, is_text, places
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.kept import RawColumn, texts
 from ortpipe.data.position import Position
+from ortpipe.data.raw_columns import RawColumn, texts
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 

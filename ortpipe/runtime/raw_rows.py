@@ -27,7 +27,7 @@ class RawRows:
     def __init__(self, path: str) -> None:
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         described = yaml.safe_load(Path(path).with_name("MLmodel").read_text(encoding="utf-8"))
-        self._columns = described["metadata"]["columns"]  # what the training rows held: `ortpipe.data.kept.RawColumn`
+        self._columns = described["metadata"]["columns"]  # of the training rows: `ortpipe.data.raw_columns.RawColumn`
         written = self._session.get_modelmeta().custom_metadata_map.items()
         facts = {key.removeprefix("ortpipe."): json.loads(text) for key, text in written if key.startswith("ortpipe.")}
         self._heads = {"": facts} | {

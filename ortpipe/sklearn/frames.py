@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ortpipe.data.frames import column_names, refuse_twice, without_intervals
-from ortpipe.data.kept import Kind, RawColumn, numbers, texts
+from ortpipe.data.frames import check_unique_columns, column_names, without_intervals
+from ortpipe.data.raw_columns import Kind, RawColumn, numbers, texts
 from ortpipe.errors import DataError
 
 
@@ -61,7 +61,7 @@ def read(X: Any, kinds: Mapping[str, Kind]) -> FrameInputs:
 def _table(frame: Any) -> Any:
     import pyarrow as pa
 
-    refuse_twice("X", column_names(frame))
+    check_unique_columns("X", column_names(frame))
     try:
         if hasattr(frame, "iloc"):
             return pa.Table.from_pandas(without_intervals(frame.rename(columns=str)), preserve_index=False)

@@ -53,7 +53,7 @@ def test_what_a_second_thread_finds_is_raised_where_batches_are_read(tmp_path):
     written(path, np.tile([0, 2], ROWS // 2))
     with pytest.raises(DataError, match="a row of class 2, of which there was none"):
         list(batches.epoch(2))
-    assert [thread for thread in threading.enumerate() if thread.name.startswith("ahead")] == []
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")] == []
 
 
 def test_a_split_column_that_changed(tmp_path):

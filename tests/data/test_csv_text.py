@@ -7,7 +7,7 @@ import pytest
 from pyarrow import csv
 
 from ortpipe.data import csv_text
-from ortpipe.data.csv_text import CsvText, in_memory, spilled
+from ortpipe.data.csv_text import CsvText, load_batches, spill_batches
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.stream import Stream
@@ -45,7 +45,7 @@ def test_types_and_batches_are_those_of_the_whole_file(count, tmp_path):
     lines = [",".join(VALUES[case[stage]] for case in cases) for stage in range(count) for _ in range(ROWS)]
     whole, streamed = (
         read(text(tmp_path / "rows.csv", [f"{header},y", *(f"{line},1" for line in lines)]))
-        for read in (in_memory, spilled)
+        for read in (load_batches, spill_batches)
     )
     assert dict(zip(cases, streamed.schema.types, strict=False)) == dict(zip(cases, whole.schema.types, strict=False))
     assert streamed.lengths == whole.lengths
@@ -56,7 +56,7 @@ def test_types_and_batches_are_those_of_the_whole_file(count, tmp_path):
 
 def test_a_column_that_the_user_calls_words_stays_one_of_words(tmp_path):
     lines = ["a,b", *["01,1"] * 100, *["x,2"] * 100]
-    for read in (in_memory, spilled):
+    for read in (load_batches, spill_batches):
         batches = read(text(tmp_path / "rows.csv", lines, column_types={"a": "string"}))
         assert list(map(str, batches.schema.types)) == ["string", "int64"]
         assert batches.get(0).column(0)[0].as_py() == "01"

@@ -10,7 +10,7 @@ import pytest
 from command import Popen
 
 from ortpipe.data import spill
-from ortpipe.data.rows import Rows, joined
+from ortpipe.data.rows import Rows, concatenate
 from ortpipe.data.spill import Spill, SpillFile
 
 RNG = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def test_rows_come_back_as_they_were(label, cut):
         written.write(given.take(slice(at, at + cut)))
     written.flush()
     for _ in range(2):
-        back = joined(list(written.read()))
+        back = concatenate(list(written.read()))
         assert back.digest() == given.digest()
         for name, array in given.inputs.items():
             assert back.inputs[name].dtype == array.dtype
@@ -69,7 +69,7 @@ def test_two_sets_of_rows_lie_in_one_file():
             one.write(other.take(slice(at, at + 30)))
     for one, other in zip(written, given, strict=True):
         one.flush()
-        assert joined(list(one.read())).digest() == other.digest()
+        assert concatenate(list(one.read())).digest() == other.digest()
 
 
 def test_the_file_has_no_name_and_is_closed_with_its_object(tmp_path, monkeypatch):

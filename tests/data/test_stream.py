@@ -8,7 +8,7 @@ from sklearn.datasets import load_digits, load_iris
 from ortpipe.data import batches, rows, stream
 from ortpipe.data.batches import Batches
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Rows, joined
+from ortpipe.data.rows import Rows, concatenate
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
@@ -54,7 +54,7 @@ def feed(piece):
 
 
 def whole(part):
-    return joined(list(part.pieces()))
+    return concatenate(list(part.pieces()))
 
 
 @pytest.mark.parametrize("kind", KINDS)

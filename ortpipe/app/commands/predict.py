@@ -15,7 +15,7 @@ from pyarrow import csv, parquet
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.artifact import Facts
-from ortpipe.data.position import Position, behind, by_line, by_row
+from ortpipe.data.position import Position, by_line, by_row, offset_position
 from ortpipe.data.sources.csv import InvalidRows, separator
 from ortpipe.data.unseen import UnseenTable
 from ortpipe.errors import ConfigError, DataError
@@ -155,7 +155,7 @@ def _batches(reader: csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
 def _with_positions(pieces: Iterable[pa.RecordBatch], position: Position) -> Iterator[tuple[pa.RecordBatch, Position]]:
     first = 0
     for piece in pieces:
-        yield piece, behind(position, first)
+        yield piece, offset_position(position, first)
         first += piece.num_rows
 
 

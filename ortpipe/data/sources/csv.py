@@ -13,10 +13,10 @@ from pyarrow import csv
 
 from ortpipe.data.arrow import matches
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.csv_text import CsvBatches, CsvText, in_memory, spilled
-from ortpipe.data.files import parted
+from ortpipe.data.csv_text import CsvBatches, CsvText, load_batches, spill_batches
+from ortpipe.data.files import files_with_parts
 from ortpipe.data.layout import TableLayout
-from ortpipe.data.position import Position, behind, by_line
+from ortpipe.data.position import Position, by_line, offset_position
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource
@@ -94,19 +94,19 @@ class Csv(TableSource, Windowed):
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read every row."""
-        files = parted(self.path, split, (".csv", ".csv.gz"))
+        files = files_with_parts(self.path, split, (".csv", ".csv.gz"))
         size = sum(file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file, _ in files)
         streams = self.window is not None and (4 * size > LIMIT if self.stream is None else self.stream)
         tables: dict[Path, CsvBatches] = {}
         for file in dict.fromkeys(file for file, _ in files):
-            with self._explained(file) as parse:
-                tables[file] = (spilled if streams else in_memory)(self._opened(file, parse))
+            with self._explain_errors(file) as parse:
+                tables[file] = (spill_batches if streams else load_batches)(self._text_of(file, parse))
         groups = [group for file, part in files for group in self._groups(file, tables[file], part)]
         schemas = {str(file): table.schema for file, table in tables.items()}
         reader = TableReader(self, schemas, groups, split.column if split else None)
         zeros = {name: note for file in tables for name, note in self._leading_zeros(file, reader.layout).items()}
         laid = [table.note(str(file)) for file, table in tables.items() if table.size]
-        rows = self.opened(reader)
+        rows = self.rows_of(reader)
         notes = (*reader.notes, *zeros.values(), *(laid if isinstance(rows, Stream) else []))
         if isinstance(rows, Rows):
             return rows.replace(notes=notes)
@@ -117,11 +117,11 @@ class Csv(TableSource, Windowed):
         """Yield a group for each block of a file, at least one."""
         first = 0
         for number, rows in enumerate(table.lengths or [0]):
-            position = behind(self._position(file), first)
+            position = offset_position(self._position(file), first)
             yield Group(str(file), part, functools.partial(table.read, number), position, follows=number > 0)
             first += rows
 
-    def _opened(self, file: Path, parse: csv.ParseOptions) -> CsvText:
+    def _text_of(self, file: Path, parse: csv.ParseOptions) -> CsvText:
         convert = csv.ConvertOptions(
             null_values=[*csv.ConvertOptions().null_values, *self.missing],
             column_types=dict.fromkeys(self.categorical, "string"),
@@ -129,7 +129,7 @@ class Csv(TableSource, Windowed):
         return CsvText(file, self._options, parse, convert, functools.partial(self._check_text, self._position(file)))
 
     @contextlib.contextmanager
-    def _explained(self, file: Path) -> Iterator[csv.ParseOptions]:
+    def _explain_errors(self, file: Path) -> Iterator[csv.ParseOptions]:
         """Hand out how lines are parsed; say of what is no such text, or no such lines, where it is."""
         wrong, position = InvalidRows(), self._position(file)
         try:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortpipe.data.arrays import Array, ArraySource, stored
+from ortpipe.data.arrays import Array, ArraySource, map_array
 from ortpipe.data.files import files_of
 from ortpipe.errors import DataError
 
@@ -25,7 +25,7 @@ class Npy(ArraySource):
         arrays: dict[str, Array] = {}
         for file in files:
             try:
-                arrays[file.stem] = stored(file)
+                arrays[file.stem] = map_array(file)
             except ValueError as error:
                 rule, fix = "An .npy file holds one plain array.", "Write it with numpy.save."
                 raise DataError(rule, got=f"{file}: {error}", fix=fix) from error

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from ortpipe.data.arrays import Array, ArraySource, members
+from ortpipe.data.arrays import Array, ArraySource, npz_arrays
 from ortpipe.errors import DataError
 
 
@@ -14,7 +14,7 @@ class Npz(ArraySource):
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
         """Return the arrays of the archive."""
         try:
-            return members(path)
+            return npz_arrays(path)
         except Exception as error:
             raise DataError(
                 "{key} must be an .npz file of plain arrays.",

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.files import parted
-from ortpipe.data.position import behind, by_row
+from ortpipe.data.files import files_with_parts
+from ortpipe.data.position import by_row, offset_position
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource
@@ -37,15 +37,15 @@ class Parquet(TableSource, Windowed):
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read every row once, to check it and to learn the categories; then hold them or stream."""
         schemas, groups = {}, []
-        for file, part in parted(self.path, split, (".parquet",)):
+        for file, part in files_with_parts(self.path, split, (".parquet",)):
             with _open(file) as opened_file:
                 metadata, schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
             first = 0
             for number in range(metadata.num_row_groups):
                 read = functools.partial(_tables, file, number)
-                groups.append(Group(str(file), part, read, behind(by_row(str(file)), first)))
+                groups.append(Group(str(file), part, read, offset_position(by_row(str(file)), first)))
                 first += metadata.row_group(number).num_rows
-        return self.opened(TableReader(self, schemas, groups, split.column if split else None))
+        return self.rows_of(TableReader(self, schemas, groups, split.column if split else None))
 
 
 @functools.lru_cache(maxsize=8)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ortpipe.data.slices import parted
+from ortpipe.data.slices import slice_by_value
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared
@@ -41,7 +41,7 @@ def intervals(metrics: Mapping[str, Metric], entries: Compared, draws: int, seed
 def by_value(metrics: Mapping[str, Metric], entries: Compared, column: np.ndarray) -> dict[str, dict[str, float]]:
     """Return each part's `rows` and metrics, without metrics that have no value on it."""
     by_part: dict[str, dict[str, float]] = {}
-    for part, where in parted(column):
+    for part, where in slice_by_value(column):
         part_entries = _at(entries, where)
         measured = {name: _value(metric, part_entries) for name, metric in metrics.items()}
         by_part[part] = {"rows": int(where.sum())} | {k: v for k, v in measured.items() if np.isfinite(v)}

@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
-from ortpipe.data.feeds import about, feed_inputs
-from ortpipe.data.rows import Data, Rows, check_data, joined
+from ortpipe.data.feeds import feed_inputs, name_head
+from ortpipe.data.rows import Data, Rows, check_data, concatenate
 from ortpipe.data.slices import check_columns, column_of
 from ortpipe.errors import DeriveError, EvaluateError
 from ortpipe.graph import sound
@@ -108,7 +108,7 @@ def evaluate(
     for state, (head, head_facts) in itertools.product(folder_by_state, parts.items()):
         # the source predicts values, not scores, whatever loss its network is then trained with
         state_facts = dataclasses.replace(head_facts, link=None) if state == "source" else head_facts
-        with about(head):
+        with name_head(head):
             entries = compared(
                 state_facts, np.concatenate(labels[head]), np.concatenate(predictions[state][head]), weight
             )
@@ -142,7 +142,7 @@ def evaluate(
     notes = [] if weight is None else [WEIGHTED_NOTE]
     if config.importance or config.sensitivity:
         trained = _proto(graph_model, under(folder_by_state["trained"], artifact.tensors))
-        sample = joined(list(data.test.pieces(min(MOST, most))))
+        sample = concatenate(list(data.test.pieces(min(MOST, most))))
     if config.sensitivity:
         try:
             sensitivity_by_column, maps, without = sensitivity(*trained, facts, sample, runtime)

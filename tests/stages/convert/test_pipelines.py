@@ -30,7 +30,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
-from ortpipe.data.kept import RawColumn
+from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.pipeline.digest import identity

@@ -31,7 +31,7 @@ from sklearn.preprocessing import (
 from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
-from ortpipe.data.kept import RawColumn
+from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.runtime.session import Session

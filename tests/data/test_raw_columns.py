@@ -10,7 +10,7 @@ from data.test_tables import written
 from onnx import parser
 
 from ortpipe import Rows, SplitConfig, convert, split
-from ortpipe.data.kept import RawColumn
+from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import Data
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.function import Function
@@ -92,13 +92,13 @@ def test_words_that_other_readers_take_for_gaps_or_numbers_are_told(tmp_path):
 def test_times_are_those_of_utc_where_a_column_has_a_zone(tmp_path):
     seen = pa.array([datetime.datetime(2013, 1, 31, 10)], pa.timestamp("us", tz="America/New_York"))
     frame = pa.table({"seen": seen, "y": [0]})
-    rows = Function(function="data.test_kept:made", params={"frame": frame}, encode="keep")()
+    rows = Function(function="data.test_raw_columns:made", params={"frame": frame}, encode="keep")()
     assert rows.inputs["seen"].tolist() == ["2013-01-31T10:00:00Z"]
 
 
 def test_a_column_of_text_that_holds_dates_of_iso_8601_is_one_of_dates():
     frame = FRAME[["rooms", "target"]].assign(day=["2013-01-31", "", "2012-02-29T05:00Z"])
-    rows = Function(function="data.test_kept:made", params={"frame": frame}, label="target", encode="keep")()
+    rows = Function(function="data.test_raw_columns:made", params={"frame": frame}, label="target", encode="keep")()
     assert rows.kept["day"] == RawColumn("date", 1)
 
 
@@ -114,7 +114,7 @@ def test_a_column_of_text_that_holds_dates_of_iso_8601_is_one_of_dates():
 def test_columns_of_mixed_content_are_refused_by_name(column, message):
     params = {"frame": FRAME[["target"]].assign(new=column)}
     with pytest.raises(DataError, match=message):
-        Function(function="data.test_kept:made", params=params, label="target", encode="keep")()
+        Function(function="data.test_raw_columns:made", params=params, label="target", encode="keep")()
 
 
 def test_a_column_without_a_name_is_refused(tmp_path):
@@ -141,7 +141,7 @@ def test_an_input_that_keeps_its_column_has_one(settings):
 
 def test_a_word_that_is_most_likely_a_missing_value_is_said():
     frame = FRAME[["target"]].assign(city=["NA", "Rome", "Oslo"])
-    rows = Function(function="data.test_kept:made", params={"frame": frame}, label="target", encode="keep")()
+    rows = Function(function="data.test_raw_columns:made", params={"frame": frame}, label="target", encode="keep")()
     assert "'NA' in row 0" in rows.notes[1]
 
 

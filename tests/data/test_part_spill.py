@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from ortpipe.data import arrays, aside, table_reader
+from ortpipe.data import arrays, part_spill, table_reader
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import joined
+from ortpipe.data.rows import concatenate
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.spill import Spill
@@ -84,10 +84,10 @@ SPLITS = {
 def test_what_is_laid_aside_are_the_rows_of_memory(kind, split, tmp_path):
     streamed, held = (load(DataConfig(written(kind, tmp_path, split, stream), split)) for stream in (True, False))
     for part in ("validation", "test"):
-        one, other = (joined(list(getattr(data, part).pieces())) for data in (streamed, held))
+        one, other = (concatenate(list(getattr(data, part).pieces())) for data in (streamed, held))
         assert one.digest() == other.digest()
         assert getattr(streamed, part).head(5).digest() == other.take(slice(5)).digest()
-        several, expected = (joined(list(getattr(data, part).pieces(7))) for data in (streamed, held))
+        several, expected = (concatenate(list(getattr(data, part).pieces(7))) for data in (streamed, held))
         assert several.digest() == expected.digest()
     assert streamed.train.sample().digest() == held.train.sample().digest()
     assert 70 < len(streamed.train.sample()) <= 150
@@ -122,8 +122,8 @@ def test_parts_with_files_of_their_own_are_read_from_them(tmp_path, reads):
 
 
 def test_its_size_and_place_are_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(aside, "folder", lambda: "/scratch")
-    monkeypatch.setattr(aside, "fits", lambda size: size < 32 * 3000)
+    monkeypatch.setattr(part_spill, "folder", lambda: "/scratch")
+    monkeypatch.setattr(part_spill, "fits", lambda size: size < 32 * 3000)
     [*_, note] = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"])).notes
     assert note == (
         "rows to validate and test on, and some to fit on, 1 MB, are laid aside in /scratch (TMPDIR), "
@@ -132,18 +132,18 @@ def test_its_size_and_place_are_said(tmp_path, monkeypatch):
 
 
 def test_without_room_rows_are_read_from_the_data_each_time(tmp_path, monkeypatch, reads):
-    monkeypatch.setattr(aside, "fits", lambda size: False)
+    monkeypatch.setattr(part_spill, "fits", lambda size: False)
     data = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"]))
     assert "has no room for them" in data.notes[-1]
     reads.clear()
-    first, second = (joined(list(data.test.pieces())).digest() for _ in range(2))
+    first, second = (concatenate(list(data.test.pieces())).digest() for _ in range(2))
     assert first == second
     assert reads["pieces", 3] == 2
 
 
 def test_a_disk_that_fills_up_meanwhile_is_logged_and_changes_no_row(tmp_path, monkeypatch, caplog):
     data = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"]))
-    expected = joined(list(data.validation.pieces())).digest()
+    expected = concatenate(list(data.validation.pieces())).digest()
 
     def full(self, rows):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -151,7 +151,7 @@ def test_a_disk_that_fills_up_meanwhile_is_logged_and_changes_no_row(tmp_path, m
     monkeypatch.setattr(Spill, "write", full)
     again = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"]))
     with caplog.at_level(logging.WARNING):
-        assert joined(list(again.validation.pieces())).digest() == expected
+        assert concatenate(list(again.validation.pieces())).digest() == expected
     assert "No space left on device" in caplog.text
 
 

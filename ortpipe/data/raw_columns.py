@@ -72,7 +72,7 @@ def texts(column: pa.Array, missing: Sequence[str] = ()) -> tuple[np.ndarray, np
     return np.array([*words, ""], object), codes
 
 
-class KeptColumn:
+class RawColumnReader:
     """What was seen of a column that is an input as it stands, in pieces.
 
     Args:
@@ -119,7 +119,7 @@ class KeptColumn:
         """Return what the column holds; `are_dates` says of its text whether it is dates."""
         if len(self._types) > 1 and not are_dates:
             raise DataError(
-                "A column has one type in every file.",
+                "A column has the same type in every file.",
                 got=f"column {self._name!r} is text in {self._types[False]}, dates in {self._types[True]}",
                 fix=f"Write it alike in all of them, or list it: {listing('{at}categorical', self._name)}",
             )

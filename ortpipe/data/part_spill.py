@@ -6,16 +6,16 @@ import logging
 
 import numpy as np
 
-from ortpipe.data.ahead import ahead
 from ortpipe.data.config import PARTS
 from ortpipe.data.draw import TRAIN, Draw
-from ortpipe.data.reader import Reader, groups_with, parted
+from ortpipe.data.prefetch import prefetch
+from ortpipe.data.reader import Reader, groups_with, rows_with_parts
 from ortpipe.data.spill import Spill, SpillFile, fits, folder
 
 LOG = logging.getLogger(__name__)
 
 
-class Aside:
+class PartSpill:
     """The rows of a split to validate and test on, and a sample of those to train on, in a file without a name.
 
     They lie scattered over all groups, so that each would cost a pass over every row whenever it is read. One pass
@@ -57,10 +57,10 @@ class Aside:
     def part(self, part: int) -> Spill | None:
         """Return the rows of a part (to train on, a sample); None where they are read from the data."""
         if self._spills is None:
-            self._spills = self._lay_aside() if part in self._parts else None
+            self._spills = self._write_parts() if part in self._parts else None
         return (self._spills or {}).get(part)
 
-    def _lay_aside(self) -> dict[int, Spill]:
+    def _write_parts(self) -> dict[int, Spill]:
         reader, draw, trained = self._reader, self._draw, 0
         wanted = np.any([groups_with(reader.counts, draw, part) for part in self._parts], axis=0)
         spills: dict[int, Spill] = {}
@@ -68,8 +68,8 @@ class Aside:
             file = SpillFile()
             spills |= {part: Spill(file) for part in self._parts}
         except OSError as error:
-            return _failed(error)
-        for piece, codes in ahead(parted(reader, draw, np.flatnonzero(wanted).tolist())):
+            return _log_failure(error)
+        for piece, codes in prefetch(rows_with_parts(reader, draw, np.flatnonzero(wanted).tolist())):
             for part, spill in spills.items():
                 places = np.flatnonzero(codes == part)
                 if part == TRAIN:
@@ -79,12 +79,12 @@ class Aside:
                     try:
                         spill.write(piece.take(places).replace(part=None))
                     except OSError as error:
-                        return _failed(error)
+                        return _log_failure(error)
         for spill in spills.values():
             spill.flush()
         return spills
 
 
-def _failed(error: OSError) -> dict[int, Spill]:
+def _log_failure(error: OSError) -> dict[int, Spill]:
     LOG.warning("no rows are laid aside in %s: %s; each use reads them from the data", folder(), error)
     return {}

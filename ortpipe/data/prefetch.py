@@ -7,17 +7,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def ahead(items: Iterator[T], count: int = 2) -> Iterator[T]:
+def prefetch(items: Iterator[T], count: int = 2) -> Iterator[T]:
     """Yield the items in their order; up to `count` of them are made in a second thread before they are asked for.
 
     An error of theirs is raised where the item would have come. The thread makes one item at a time and waits for
     nothing else, so it never keeps a process from its end; it has ended when this iterator is closed.
 
-    >>> list(ahead(iter("abc")))
+    >>> list(prefetch(iter("abc")))
     ['a', 'b', 'c']
     """
     end = object()
-    pool = ThreadPoolExecutor(1, "ahead")
+    pool = ThreadPoolExecutor(1, "prefetch")
     made: list[Future[T | object]] = [pool.submit(next, items, end) for _ in range(count)]
     try:
         while (item := made.pop(0).result()) is not end:

@@ -7,11 +7,11 @@ import time
 
 import pytest
 
-from ortpipe.data.ahead import ahead
+from ortpipe.data.prefetch import prefetch
 
 
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def numbers(count, made, *, error=None):
@@ -25,14 +25,14 @@ def numbers(count, made, *, error=None):
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
 def test_items_come_in_their_order_from_one_other_thread(count):
     made = []
-    assert list(ahead(numbers(count, made))) == list(range(count))
+    assert list(prefetch(numbers(count, made))) == list(range(count))
     assert len({thread for _, thread in made} - {threading.current_thread()}) == min(1, count)
     assert threads() == []
 
 
 def test_an_error_comes_where_its_item_would_and_is_the_same_one():
     error = ValueError("row 7 of rows.parquet")
-    items = ahead(numbers(3, [], error=error))
+    items = prefetch(numbers(3, [], error=error))
     assert [next(items) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match=r"row 7 of rows\.parquet") as raised:
         next(items)
@@ -42,7 +42,7 @@ def test_an_error_comes_where_its_item_would_and_is_the_same_one():
 
 def test_no_more_is_made_than_was_said():
     made = []
-    items = ahead(numbers(100, made), count=3)
+    items = prefetch(numbers(100, made), count=3)
     assert next(items) == 0
     deadline = time.monotonic() + 10
     while len(made) < 4 and time.monotonic() < deadline:
@@ -61,7 +61,7 @@ def test_whoever_leaves_early_ends_the_thread_and_what_it_read_from():
         finally:
             closed.append(True)
 
-    for item in ahead(items()):
+    for item in prefetch(items()):
         if item == 2:
             break
     assert closed == [True]
@@ -69,8 +69,8 @@ def test_whoever_leaves_early_ends_the_thread_and_what_it_read_from():
 
 
 HELD = """
-from ortpipe.data.ahead import ahead
-held = ahead(iter(range(100)))
+from ortpipe.data.prefetch import prefetch
+held = prefetch(iter(range(100)))
 next(held)
 raise SystemExit(3)
 """
