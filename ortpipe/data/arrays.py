@@ -1,4 +1,4 @@
-"""Arrays on disk as rows: mapped slice by slice, so that what was read is not kept."""
+"""Arrays on disk as rows: memory-mapped slice by slice, so that only the current slice is in memory."""
 
 import math
 import zipfile
@@ -21,8 +21,8 @@ from ortpipe.data.stream import Labels, Windowed
 from ortpipe.errors import DataError, nearest
 from ortpipe.hashing import Hasher
 
-GROUP = 2**20  # bytes of rows that are read in one go, and stay together until they come in a window
-LOCAL_HEADER = 30  # bytes of a zip member's own header, in front of its name and extra field
+GROUP = 2**20  # bytes of rows that are read at once; a shuffle moves them together, up to the window
+LOCAL_HEADER = 30  # bytes of a zip member's local header before its name and extra field
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
@@ -37,7 +37,7 @@ class MappedArray:
     order: str
 
     def __getitem__(self, cut: slice) -> np.ndarray:
-        """Return a copy of some rows; the mapping lives no longer than this call."""
+        """Return a copy of some rows; the mapping ends with this call."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)[cut]
         mapped = np.memmap(self.file, self.dtype, "r", self.offset, self.shape, self.order)  # type: ignore[call-overload]
@@ -48,25 +48,25 @@ Array = MappedArray | np.ndarray
 
 
 def map_array(path: Path, start: int = 0) -> MappedArray:
-    """Return the array that begins at this byte of a file; raise ValueError where it is none of numbers or text."""
+    """Return the array at this byte of a file; raise ValueError unless it holds numbers or text."""
     with path.open("rb") as file:
         file.seek(start)
         version = npy.read_magic(file)
         if version not in HEADERS:
-            raise ValueError(f"an array of format {version}")
+            raise ValueError(f"unknown .npy format version {version}")
         shape, fortran, dtype = HEADERS[version](file)
         offset = file.tell()
     if dtype.hasobject:
-        raise ValueError("Object arrays hold pickles, which run code when they are opened")
+        raise ValueError("object arrays hold pickles, which run code when they are loaded")
     if path.stat().st_size < offset + math.prod(shape) * dtype.itemsize:
         raise ValueError("the file ends before the array does")
     return MappedArray(path, offset, dtype, shape, "F" if fortran else "C")
 
 
 def npz_arrays(path: Path) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name: mapped where they are stored as they are, else in memory.
+    """Return the arrays of an .npz file by name: mapped if stored uncompressed, else in memory.
 
-    NumPy maps no member of an archive: where its array begins stands in the member's own header.
+    NumPy cannot map a member of an archive; the member's local header tells where its array begins.
     """
     arrays: dict[str, Array] = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
@@ -77,8 +77,8 @@ def npz_arrays(path: Path) -> dict[str, Array]:
                 lengths = np.frombuffer(file.read(4), "<u2")
                 arrays[name] = map_array(path, member.header_offset + LOCAL_HEADER + int(lengths.sum()))
             else:
-                with archive.open(member) as packed:
-                    arrays[name] = npy.read_array(packed, allow_pickle=False)
+                with archive.open(member) as compressed:
+                    arrays[name] = npy.read_array(compressed, allow_pickle=False)
     return arrays
 
 
@@ -86,17 +86,16 @@ def npz_arrays(path: Path) -> dict[str, Array]:
 class ArraySet:
     """Arrays of the same rows, by name."""
 
-    where: str  # what to call them in messages
+    where: str  # their name in messages
     arrays: Mapping[str, Array]
-    part: int | None  # of all of their rows, as a place in `PARTS`; None where files do not say it
+    part: int | None  # of all their rows, as a place in `PARTS`; None if files do not define parts
 
 
 class ArrayReader:
-    """Rows of sets of arrays, in groups of GROUP bytes (see `Reader`): one set's rows, then the next one's.
+    """Reads the rows of sets of arrays, set after set, in groups of GROUP bytes (see `Reader`).
 
-    Everything is read once when it is made: checked, counted, and taken into the digest. The first set names the
-    inputs; label, sample_weight, column and heads name the arrays of labels, of row weights, of parts and of labels of
-    further outputs.
+    The constructor reads all rows once to check, count and hash them. The first set names the inputs; label,
+    sample_weight, column and heads name the arrays of labels, row weights, parts and labels of further outputs.
     """
 
     def __init__(
@@ -109,10 +108,10 @@ class ArrayReader:
     ) -> None:
         self._label, self._weight, self._column, self._heads = label, sample_weight, column, heads or {}
         arrays = sets[0].arrays
-        others = (label, sample_weight, column, *self._heads.values())
-        self._inputs = [name for name in arrays if name not in others]
+        not_inputs = (label, sample_weight, column, *self._heads.values())
+        self._inputs = [name for name in arrays if name not in not_inputs]
         for array_set in sets:
-            self._refuse(array_set, arrays)
+            self._check_set(array_set, arrays)
         self.row_bytes = row_bytes((arrays[name].dtype, arrays[name].shape) for name in self._inputs)
         size = max(1, GROUP // self.row_bytes)
         self._groups = [
@@ -122,22 +121,24 @@ class ArrayReader:
             for first in range(0, count, size)
         ]
         if not self._groups:
-            raise DataError("Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give rows.")
+            raise DataError(
+                "Data must hold at least one row.", got=f"none in {sets[0].where}", fix="Give at least one row."
+            )
         self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
         hasher, labels, digits = Hasher("arrays"), {name: Labels() for name in ("", *self._heads)}, LostDigits()
-        pieces = prefetch(map(self._checked, range(len(self._groups))))
+        pieces = prefetch(map(self._checked_rows, range(len(self._groups))))
         for number, ((array_set, cut), piece) in enumerate(zip(self._groups, pieces, strict=True)):
             part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
             self.counts[number] = np.bincount(part, minlength=len(PARTS))
-            for name, seen in labels.items():
-                seen.see(piece.of(name).label)
-            digits.see_rows(piece, offset_position(by_row(array_set.where), cut.start))
+            for name, distinct in labels.items():
+                distinct.update(piece.of(name).label)
+            digits.update_rows(piece, offset_position(by_row(array_set.where), cut.start))
             hasher.add(piece.digest(), part)
         self.digest, self.notes = hasher.hexdigest(), tuple(digits.notes())
-        self.labels = {name: seen.values for name, seen in labels.items()}
+        self.labels = {name: distinct.values for name, distinct in labels.items()}
 
     def pieces(self, group: int) -> Iterator[Rows]:
-        """Yield the rows of a group, all at once."""
+        """Yield the rows of a group, in one piece."""
         array_set, cut = self._groups[group]
         [(labels, part)] = self.read_labels(group)
         yield Rows(
@@ -149,7 +150,7 @@ class ArrayReader:
         )
 
     def read_labels(self, group: int) -> Iterator[Labelled]:
-        """Yield a group's labels, all at once."""
+        """Yield a group's labels, in one piece."""
         array_set, cut = self._groups[group]
         label = array_set.arrays[self._label][cut]
         part = None if array_set.part is None else np.full(len(label), array_set.part, np.int8)
@@ -160,8 +161,8 @@ class ArrayReader:
             check_parts(part, words, self._column, offset_position(by_row(array_set.where), cut.start))
         yield {"": label, **{head: array_set.arrays[name][cut] for head, name in self._heads.items()}}, part
 
-    def _checked(self, group: int) -> Rows:
-        """Return the rows of a group; name the array and row of a value that is not finite."""
+    def _checked_rows(self, group: int) -> Rows:
+        """Return the rows of a group; raise with the array and row of a value that is not finite."""
         try:
             [piece] = self.pieces(group)
         except DataError:
@@ -171,8 +172,8 @@ class ArrayReader:
             raise
         return piece
 
-    def _refuse(self, array_set: ArraySet, first: Mapping[str, Array]) -> None:
-        """Refuse a set that lacks an array which is named or in the first set, or has one of another shape."""
+    def _check_set(self, array_set: ArraySet, first: Mapping[str, Array]) -> None:
+        """Reject a set that lacks an array of the settings or of the first set, or has one of another width."""
         arrays, where = array_set.arrays, array_set.where
         settings = {"label": self._label, "sample_weight": self._weight, "split.column": self._column}
         settings |= {f"heads.{head}": name for head, name in self._heads.items()}
@@ -190,9 +191,9 @@ class ArrayReader:
             if arrays[name].shape[1:] != first[name].shape[1:]:
                 shape, width = arrays[name].shape, first[name].shape[1:]
                 raise DataError(
-                    "An array has the same width in every part of the data.",
-                    got=f"{name!r} of {where} has shape {shape}, {width} per row in the first part",
-                    fix="Check the split's files.",
+                    "An array must have the same width in every part of the data.",
+                    got=f"{name!r} of {where} has shape {shape}, but {width} per row in the first part",
+                    fix="Check the files of the split.",
                 )
         shape = arrays[self._label].shape
         for name, array in arrays.items():
@@ -203,12 +204,12 @@ class ArrayReader:
 
 @dataclass(frozen=True)
 class ArraySource(Windowed, ABC):
-    """Arrays by name: `label` and `sample_weight` name theirs, every other array is an input by its name.
+    """Arrays by name: the settings name the arrays of labels and weights; every other array is an input.
 
     Attributes:
-        path: where they are.
+        path: the file or folder of the arrays.
         label: the array of labels, shape [N] or [N, K].
-        sample_weight: the array of row weights, shape [N], or nothing.
+        sample_weight: the array of row weights, shape [N]; null: none.
         heads: further output of the model with a loss of its own → the array of its labels.
     """
 
@@ -218,11 +219,11 @@ class ArraySource(Windowed, ABC):
     heads: Mapping[str, str] = field(default_factory=dict)
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
-        """Read the arrays, or map them; pickled objects are refused."""
+        """Map the arrays or read them; pickled objects are rejected."""
         column = split.column if split else None
         sets = [ArraySet(path, self.arrays(Path(path), column), part) for path, part in paths_of(self.path, split)]
         return self.rows_of(ArrayReader(sets, self.label, self.sample_weight, column, self.heads))
 
     @abstractmethod
     def arrays(self, path: Path, column: str | None) -> Mapping[str, Array]:
-        """Return the arrays of a path by name; `column` is that of parts."""
+        """Return the arrays of a path by name; `column` names the array of parts."""

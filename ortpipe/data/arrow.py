@@ -1,4 +1,4 @@
-"""Columns of pyarrow as arrays: their values, their places among others, and which of them match a pattern."""
+"""Columns of pyarrow as arrays: their values, their places in a list of values, and their pattern matches."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array of its own values, not of a dictionary's places."""
-    whole = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    return whole.dictionary_decode() if hasattr(whole, "dictionary_decode") else whole
+    """Return a column as one array of values, without chunks or a dictionary."""
+    array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+    return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
@@ -25,12 +25,12 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column is of text, and not of a dictionary's categories."""
+    """Return whether a type is text, and not a dictionary of text."""
     return str(kind) in ("string", "large_string")
 
 
 def places(column: pa.Array | pa.ChunkedArray, values: Sequence[Any]) -> np.ndarray:
-    """Return each value's place among others, -1 where it is none of them.
+    """Return each value's place in `values`, -1 if it is not among them.
 
     >>> import pyarrow as pa
     >>> places(pa.array(["b", "a", "b", "c"]), ("a", "b")).tolist()
@@ -38,13 +38,17 @@ def places(column: pa.Array | pa.ChunkedArray, values: Sequence[Any]) -> np.ndar
     """
     from pyarrow import array, compute
 
-    whole = plain(column)
-    return compute.index_in(whole, value_set=array(values, whole.type)).fill_null(-1).to_numpy(zero_copy_only=False)
+    values_array = plain(column)
+    return (
+        compute.index_in(values_array, value_set=array(values, values_array.type))
+        .fill_null(-1)
+        .to_numpy(zero_copy_only=False)
+    )
 
 
 def matches(column: pa.Array, pattern: str) -> np.ndarray:
-    """Return which texts of a column hold a pattern, letters of either case."""
+    """Return which texts of a column contain a pattern, ignoring case."""
     import pyarrow.compute as pc
 
-    found = pc.match_substring_regex(column, pattern, ignore_case=True)
-    return found.fill_null(False).to_numpy(zero_copy_only=False)
+    matching = pc.match_substring_regex(column, pattern, ignore_case=True)
+    return matching.fill_null(False).to_numpy(zero_copy_only=False)

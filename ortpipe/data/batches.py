@@ -8,9 +8,9 @@ import numpy as np
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.rows import Rows, RowSet
 
-CHUNK = 32 * 2**20  # bytes of shuffled rows that are held at a time; of a stream half as many
-PREFETCHED = 3  # chunks of a stream that are made before they are asked for
-ALIGNED = 64  # bytes at whose multiples arrays begin
+CHUNK = 32 * 2**20  # bytes of shuffled rows in memory at a time; half as many of a stream
+PREFETCHED = 3  # chunks of a stream that are computed in advance
+ALIGNED = 64  # bytes; the start of an aligned array is a multiple
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -18,10 +18,9 @@ Arrays = Mapping[str, np.ndarray]
 def order(
     count: int, *, seed: int, number: int, window: int | None = None, group_sizes: Sequence[int] = ()
 ) -> np.ndarray:
-    """Return the row numbers of one pass, shuffled: they follow from the seed and the pass's number alone.
+    """Return the shuffled row numbers of one pass, which follow from the seed and the pass's number.
 
-    Where there are more rows than a window, the groups come in a new order, and of the rows in that order every
-    `window` ones are shuffled.
+    With more rows than a window, first the groups are shuffled, then each run of `window` rows in that order.
 
     >>> order(5, seed=0, number=1).tolist() == order(5, seed=0, number=1).tolist()
     True
@@ -36,21 +35,21 @@ def order(
 
 
 class Batches:
-    """Rows as a model reads them, cut into batches anew for each epoch.
+    """Rows as a model's feeds, divided into new batches for each epoch.
 
     Args:
-        rows: the rows; of a stream no more than its window is held.
-        feed: what a model reads of some rows, name → array [N, …].
+        rows: the rows; at most a window of a stream is in memory.
+        feed: returns a model's feeds of some rows, name → array [N, …].
         size: rows per batch; the last batch of an epoch may be smaller.
-        seed: of the order.
-        shuffle: draw a new order for every epoch (see `order`); otherwise rows come as they are.
-        single: give each batch as a chunk of its own.
-        aligned: let the arrays of whole batches begin at multiples of 64 bytes.
+        seed: seed of the order.
+        shuffle: use a new random order in every epoch (see `order`); otherwise the rows' own order.
+        single: yield each batch as a separate chunk.
+        aligned: start the arrays of full batches at multiples of 64 bytes.
 
     Attributes:
-        count: how many rows an epoch has.
-        size: rows per whole batch, at most `count`.
-        steps: how many batches an epoch has, the partial one included.
+        count: rows per epoch.
+        size: rows per full batch, at most `count`.
+        steps: batches per epoch, the partial one included.
     """
 
     def __init__(
@@ -71,40 +70,43 @@ class Batches:
         self.steps = -(-self.count // self.size)
         window = min(self.count, rows.window or self.count)
         self._window = window if window == self.count else max(self.size, window - window % self.size)
-        self._first = feed(rows.head(1))  # rows that do not fit the model are refused here
-        self._held = feed(rows) if isinstance(rows, Rows) else {}
+        self._first = feed(rows.head(1))  # rejects rows that do not fit the model
+        self._arrays = feed(rows) if isinstance(rows, Rows) else {}
 
     def epoch(self, number: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yield chunks, name → array [batches, size, …]; the partial batch comes last, as a chunk of its own.
+        """Yield chunks, name → array [batches, size, …]; the partial batch comes last, as a separate chunk.
 
-        Those of a stream are made ahead in a second thread: a window is filled while the last one's chunks are used.
+        A second thread prefetches the chunks of a stream: it fills a window while the last one's chunks are used.
 
         >>> batches = Batches(Rows({"x": np.arange(5)}, np.arange(5)), lambda rows: rows.inputs, 2, shuffle=False)
         >>> [chunk["x"].tolist() for chunk in batches.epoch(1)]
         [[[0, 1], [2, 3]], [[4]]]
         """
-        made = self._chunks(number)
-        return made if isinstance(self._rows, Rows) else prefetch(made, PREFETCHED)
+        batches = self._chunks(number)
+        return batches if isinstance(self._rows, Rows) else prefetch(batches, PREFETCHED)
 
     def _chunks(self, number: int) -> Iterator[dict[str, np.ndarray]]:
         most = CHUNK if isinstance(self._rows, Rows) else CHUNK // 2
         for arrays, index in self._windows(number):
             yield from chunks(arrays, index, self.size, 0 if self._single else most, aligned=self._aligned)
-            if rest := len(index) % self.size:
-                yield {name: array[index[-rest:]][None] for name, array in arrays.items()}
+            if partial := len(index) % self.size:
+                yield {name: array[index[-partial:]][None] for name, array in arrays.items()}
 
     def _windows(self, number: int) -> Iterator[tuple[Arrays, np.ndarray]]:
-        """Yield rows that are held at a time with their order: of rows in memory all at once."""
+        """Yield the rows that are in memory at a time and their order: one window if all rows are in memory."""
         if not isinstance(self._rows, Rows):
             yield from self._streamed(number)
         elif self._shuffle:
             sizes = self._rows.group_sizes
-            yield self._held, order(self.count, seed=self._seed, number=number, window=self._window, group_sizes=sizes)
+            yield (
+                self._arrays,
+                order(self.count, seed=self._seed, number=number, window=self._window, group_sizes=sizes),
+            )
         else:
-            yield self._held, np.arange(self.count)
+            yield self._arrays, np.arange(self.count)
 
     def _streamed(self, number: int) -> Iterator[tuple[Arrays, np.ndarray]]:
-        """Yield window after window with its order: `order`, of rows that come once."""
+        """Yield each window and its order: the same rows as by `order`, read once."""
         random, groups = np.random.default_rng([self._seed, number]), None
         if self._shuffle and self._window < self.count:
             groups = random.permutation(len(self._rows.counts))
@@ -127,26 +129,26 @@ class Batches:
 def chunks(
     rows: Arrays, index: np.ndarray, size: int, fit: float, *, aligned: bool = False
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the whole batches of these row numbers, as many at a time as fit so many bytes, or one."""
+    """Yield the full batches of these row numbers, in chunks of at most `fit` bytes or of one batch."""
     row_bytes = sum(array.nbytes // len(array) for array in rows.values())
     per_chunk = max(1, int(fit / max(1, row_bytes * size)))
-    whole = len(index) // size
-    for first in range(0, whole, per_chunk):
-        last = min(first + per_chunk, whole)
+    count = len(index) // size
+    for first in range(0, count, per_chunk):
+        last = min(first + per_chunk, count)
         batches = index[first * size : last * size].reshape(last - first, size)
-        take = _taken_aligned if aligned else _taken
+        take = _take_aligned if aligned else _take
         yield {name: take(array, batches) for name, array in rows.items()}
 
 
-def _taken(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+def _take(array: np.ndarray, index: np.ndarray) -> np.ndarray:
     return array.take(index, axis=0)  # four times as fast as array[…]
 
 
-def _taken_aligned(array: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Return array[index] of numbers, beginning where a compiled function reads it without a copy."""
+def _take_aligned(array: np.ndarray, index: np.ndarray) -> np.ndarray:
+    """Return array[index] of numbers, aligned so that a compiled function reads it without a copy."""
     shape = (*index.shape, *array.shape[1:])
     size = array.itemsize * math.prod(shape)
     memory = np.empty(size + ALIGNED, np.uint8)
     first = -memory.ctypes.data % ALIGNED
-    taken = memory[first : first + size].view(array.dtype).reshape(shape)
-    return array.take(index, axis=0, out=taken, mode="clip")  # every index is of a row; to raise, NumPy would copy
+    rows = memory[first : first + size].view(array.dtype).reshape(shape)
+    return array.take(index, axis=0, out=rows, mode="clip")  # every index is valid; mode="raise" would copy

@@ -1,4 +1,4 @@
-"""How rows are divided."""
+"""How rows are split."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,14 +14,14 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class SplitConfig(Config):
-    """How rows are divided.
+    """How rows are split into train, validation and test.
 
     Attributes:
-        test: a fraction of all rows; or the path of a file or folder that is read as the source's own; null: none.
+        test: a fraction of all rows; or the path of a file or folder, which is read like the source; null: none.
         validation: likewise.
-        column: a column whose values are `train`, `validation` and `test`; then fractions are not used.
-        stratify: fractions keep the classes' proportions in every part.
-        seed: of the rows that fractions draw.
+        column: a column whose values are `train`, `validation` and `test`; then fractions are ignored.
+        stratify: keep the classes' proportions in every part.
+        seed: of the random split by fractions.
     """
 
     test: Share | str | None = 0.25
@@ -37,15 +37,15 @@ class SplitConfig(Config):
             raise ConfigError(rule, key="test", got=f"test={test}, validation={validation}", fix=fix)
         if self.column is not None and self.files:
             raise ConfigError(
-                "The parts of the data come from a column or from files.",
+                "A split takes its parts from a column or from files, not from both.",
                 key="column",
-                got=f"column={self.column}, and files for {', '.join(self.files)}",
-                fix="Leave one of them out.",
+                got=f"column={self.column} and files for {', '.join(self.files)}",
+                fix="Remove one of them.",
             )
 
     @property
     def fractions(self) -> tuple[float, float]:
-        """The fractions of test and validation rows, 0 where a file or a column says which they are."""
+        """The fractions of test and validation rows, 0 if a file or a column defines the part."""
         if self.column is not None:
             return 0.0, 0.0
         test, validation = (f if isinstance(f, float) else 0.0 for f in (self.test, self.validation))
@@ -53,15 +53,15 @@ class SplitConfig(Config):
 
     @property
     def files(self) -> dict[str, str]:
-        """The files of parts: `validation` and `test`, where they have one."""
+        """The paths of `validation` and `test`, if they are files."""
         paths = {"validation": self.validation, "test": self.test}
         return {part: path for part, path in paths.items() if isinstance(path, str)}
 
 
 def check_parts(codes: np.ndarray, words: Any, column: str, position: Position) -> None:
-    """Refuse a split's column in which a word has the code of no part: -1."""
+    """Reject a split column that holds another word than a part's name (code -1)."""
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         [word] = words[row : row + 1].tolist()
-        rule, fix = "split.column holds the words train, validation and test.", nearest(str(word), PARTS)
+        rule, fix = "split.column may hold only train, validation and test.", nearest(str(word), PARTS)
         raise DataError(rule, got=f"{word!r} in column {column!r}, {position(row)}", fix=fix)

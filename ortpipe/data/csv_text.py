@@ -1,6 +1,6 @@
-"""The text of a CSV file as batches of columns: in memory, or laid down in a file without a name.
+"""The text of a CSV file as batches of columns, in memory or in a temporary file.
 
-Both ways give the same types and the same batches, one for each block of text that Arrow parses at a time.
+Both give the same types and the same batches: one for each block of text that Arrow parses at a time.
 """
 
 import re
@@ -16,17 +16,17 @@ from ortpipe.data.prefetch import prefetch
 from ortpipe.data.spill import ArrayPlace, SpillFile, fits, folder
 from ortpipe.errors import DataError
 
-NO_KIND = re.compile(r"In CSV column #(\d+):.* CSV conversion error to ")
+CONVERSION_ERROR = re.compile(r"In CSV column #(\d+):.* CSV conversion error to ")
 
 
 @dataclass(frozen=True)
 class CsvText:
-    """A file and how it is read.
+    """A CSV file and Arrow's options for it.
 
     Attributes:
         file: the file.
-        read, parse, convert: how.
-        check: refuses what is no text in a table, or in a batch whose first row has this number.
+        read, parse, convert: the options.
+        check: raises if a table, or a batch and the number of its first row, holds bytes that are no text.
     """
 
     file: Path
@@ -38,13 +38,13 @@ class CsvText:
 
 @dataclass
 class CsvBatches:
-    """The batches of a file that have rows.
+    """The non-empty batches of a file.
 
     Attributes:
-        schema: their columns.
+        schema: the schema of every batch.
         get: returns a batch by its number.
-        lengths: the rows of each.
-        size: bytes that they take in a temporary file.
+        lengths: the number of rows of each batch.
+        size: the bytes of the batches in a temporary file.
     """
 
     schema: pa.Schema
@@ -53,20 +53,20 @@ class CsvBatches:
     size: int = 0
 
     def read(self, number: int, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of a batch, at most so many rows at a time."""
+        """Yield these columns of a batch, at most `most` rows at a time."""
         if self.lengths:
             batch = self.get(number).select(columns)
             yield from (batch.slice(first, most) for first in range(0, len(batch), most))
 
     def note(self, file: str) -> str:
-        """Return what is said of the temporary file."""
+        """Return the note about the temporary file."""
         size = max(1, round(self.size / 1e6))
-        where = f"{folder()} (TMPDIR), in a file without a name that ends with the process"
+        where = f"an unnamed temporary file in {folder()} (TMPDIR), which is freed when the process ends"
         return f"the columns of {file}, {size:,} MB, are in {where}"
 
 
 def load_batches(text: CsvText) -> CsvBatches:
-    """Return the batches of a file that is read as a whole."""
+    """Read a whole file and return its batches."""
     table = csv.read_csv(text.file, text.read, text.parse, text.convert)
     text.check(table)
     batches = [batch for batch in table.to_batches() if len(batch)]
@@ -74,13 +74,13 @@ def load_batches(text: CsvText) -> CsvBatches:
 
 
 def spill_batches(text: CsvText) -> CsvBatches:
-    """Return the batches of a file that is read once, block by block, and again where a later block is of other types.
+    """Read a file block by block into a temporary file, and again if a later block has other types.
 
     Raises:
         DataError: there is no room for the temporary file.
     """
-    said = text.convert.column_types
-    types, names = dict(said), list[str]()
+    user_types = text.convert.column_types
+    types, names = dict(user_types), list[str]()
     while True:
         text.convert.column_types = types
         try:
@@ -91,16 +91,16 @@ def spill_batches(text: CsvText) -> CsvBatches:
                 )
                 return _spill_blocks(text, blocks)
         except pa.ArrowInvalid as error:
-            found = NO_KIND.match(str(error))
-            name = names[int(found[1])] if found is not None and names else None
-            looser = None if name is None or name in said else _wider_type(types[name])
-            if name is None or looser is None:
+            match = CONVERSION_ERROR.match(str(error))
+            name = names[int(match[1])] if match is not None and names else None
+            wider_type = None if name is None or name in user_types else _wider_type(types[name])
+            if name is None or wider_type is None:
                 raise
-            types = {**types, name: looser}
+            types = {**types, name: wider_type}
 
 
 def _wider_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return what Arrow takes a column for, where not all of its values are of this type."""
+    """Return the type that Arrow tries next if not all values of a column are of this one."""
     moments = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ns")]
     kinds = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), *moments, pa.float64()]
     kinds += [pa.string(), pa.binary()]
@@ -108,15 +108,15 @@ def _wider_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _spill_blocks(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
-    """Write blocks to a temporary file."""
+    """Write blocks to a temporary file and return its batches."""
     if not fits(size := text.file.stat().st_size):
-        raise _no_room(f"{size / 1e6:,.0f} MB of {text.file}, and too little room for as much in {folder()}")
+        raise _no_room(f"{size / 1e6:,.0f} MB of {text.file}, and less than twice as much free space in {folder()}")
     file, places, first = SpillFile(), list[ArrayPlace](), 0
 
     def get(number: int) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(pa.py_buffer(file.get(places[number])), blocks.schema)
 
-    laid = CsvBatches(blocks.schema, get)
+    batches = CsvBatches(blocks.schema, get)
     for batch in prefetch(blocks):
         text.check(batch, first)
         first += len(batch)
@@ -125,14 +125,14 @@ def _spill_blocks(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
                 places.append(file.put(np.frombuffer(batch.serialize(), np.uint8)))
             except OSError as error:
                 raise _no_room(f"{error}, in {folder()}") from error
-            laid.lengths.append(len(batch))
-            laid.size += batch.nbytes
-    return laid
+            batches.lengths.append(len(batch))
+            batches.size += batch.nbytes
+    return batches
 
 
 def _no_room(got: str) -> DataError:
     return DataError(
-        "The columns of a CSV file that streams are laid down in a temporary file.",
+        "Streaming a CSV file needs room for its columns in a temporary file.",
         got=got,
-        fix="Set TMPDIR to a folder with more room, {at}stream=false to hold the rows in memory, or write Parquet.",
+        fix="Set TMPDIR to a folder with more room, {at}stream=false to hold rows in memory, or convert to Parquet.",
     )

@@ -1,4 +1,4 @@
-"""Which rows fractions take: drawn by each row's number, so that no list of rows is kept."""
+"""The random split by fractions: a row's part follows from its number, so that no list of rows is kept."""
 
 import functools
 from collections import Counter
@@ -13,88 +13,88 @@ from ortpipe.errors import DataError
 
 TRAIN, VALIDATION, TEST = range(len(PARTS))
 BLOCK = 2**14  # rows that are drawn together
-CLASSES = 2**16  # of a stratified split at most
+CLASSES = 2**16  # at most, in a stratified split
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The part of every row that the data leave to train on; it follows from the seed and the row's number.
+    """The random part of each row that the data do not assign to validation or test.
 
-    Row k of N is in block ⌊k / BLOCK⌋, from which its share of the held-out rows is drawn. A stratified split numbers
-    the rows of each class for themselves.
+    It follows from the seed and the row's number: row k of N is in block ⌊k / BLOCK⌋, from which a proportional share
+    of the held-out rows is drawn. A stratified split numbers the rows of each class separately.
     """
 
     config: SplitConfig  # the fractions and the seed
-    quotas: Sequence[tuple[int, int, int]]  # of each class, its rows, how many are held out, and how many of these test
-    classes: Mapping[Any, int] | None  # label → class, in sorted order; None: all rows are of one
-    before: np.ndarray  # int [groups + 1, classes]: how many rows of each class precede a group, and at last all
+    quotas: Sequence[tuple[int, int, int]]  # per class: rows, held-out rows, test rows among these
+    classes: Mapping[Any, int] | None  # label → class number, in sorted order; None: one class
+    before: np.ndarray  # int [groups + 1, classes]: rows of each class before a group; the last are the totals
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """How many rows to train on stay, and go to validation and to the test."""
-        rows, held, tested = (sum(column) for column in zip(*self.quotas, strict=True))
-        return rows - held, held - tested, tested
+        """The number of rows drawn for train, validation and test."""
+        rows, held_out, tested = (sum(column) for column in zip(*self.quotas, strict=True))
+        return rows - held_out, held_out - tested, tested
 
     @property
     def key(self) -> str:
-        """What tells draws of the same rows apart."""
+        """A text that distinguishes the draws of the same rows."""
         config = self.config
         return f"{config.fractions} {config.stratify} {config.seed}" if any(config.fractions) else ""
 
-    def parts(self, label: np.ndarray, said: np.ndarray | None, seen: np.ndarray) -> np.ndarray:
-        """Return the part of each row, int8 [N]: `said` by the data, or else drawn.
+    def parts(self, label: np.ndarray, assigned: np.ndarray | None, seen: np.ndarray) -> np.ndarray:
+        """Return the part of each row, int8 [N]: the one that the data assign, else a random one.
 
-        `seen`, int [classes], is how many rows came before, and takes these in.
+        `seen`, int [classes], counts the rows of each class so far; these rows are added to it.
         """
-        codes = np.zeros(len(label), np.int8) if said is None else said.copy()
+        codes = np.zeros(len(label), np.int8) if assigned is None else assigned.copy()
         free = np.flatnonzero(codes == 0)
         if not any(self.config.fractions) or not len(free):
             return codes
         if self.classes is None:
-            codes[free] = self._next(0, seen, len(free))
+            codes[free] = self._next_parts(0, seen, len(free))
             return codes
         values, inverse = _distinct(label[free])
-        of_each = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
-        for value, rows in zip(values, of_each, strict=True):
+        rows_by_class = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
+        for value, rows in zip(values, rows_by_class, strict=True):
             if value not in self.classes:
-                raise _changed(f"a row of class {value!r}, of which there was none")
-            codes[free[rows]] = self._next(self.classes[value], seen, len(rows))
+                raise _changed_error(f"a row of the new class {value!r}")
+            codes[free[rows]] = self._next_parts(self.classes[value], seen, len(rows))
         return codes
 
     def check_group(self, group: int, seen: np.ndarray) -> None:
-        """Raise if a group that was read to its end had other rows, or others of a class, than when it was counted."""
+        """Raise if a group, read to its end, has other numbers of rows or of classes than when it was counted."""
         if any(self.config.fractions) and (seen != self.before[group + 1]).any():
-            raise _changed(f"other rows, or labels, in group {group + 1} than when they were counted")
+            raise _changed_error(f"another number of rows, or other labels, in group {group + 1}")
 
-    def _next(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
+    def _next_parts(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
         """Return the parts of the next rows of a class."""
         first = int(seen[number])
         seen[number] += count
         if seen[number] > self.quotas[number][0]:
-            raise _changed(f"more rows than the {self.quotas[number][0]} that were there")
+            raise _changed_error(f"more rows than the {self.quotas[number][0]} that were counted")
         start = first // BLOCK
         blocks = range(start, (first + count - 1) // BLOCK + 1)
-        drawn = [_block(self.config.seed, number, block, *self.quotas[number]) for block in blocks]
-        return np.concatenate(drawn)[first - start * BLOCK :][:count]
+        codes = [_block(self.config.seed, number, block, *self.quotas[number]) for block in blocks]
+        return np.concatenate(codes)[first - start * BLOCK :][:count]
 
 
 @functools.lru_cache(maxsize=256)
-def _block(seed: int, number: int, block: int, rows: int, held: int, tested: int) -> np.ndarray:
-    """Return the parts of a block's rows: those that the cumulative shares ⌊x · held / rows⌋ add in it, at random."""
+def _block(seed: int, number: int, block: int, rows: int, held_out: int, tested: int) -> np.ndarray:
+    """Return the parts of a block's rows: as many are held out, at random, as ⌊x · held_out / rows⌋ grows over it."""
     first, last = block * BLOCK, min((block + 1) * BLOCK, rows)
-    out = [end * held // rows for end in (first, last)]
-    tests = [end * tested // max(1, held) for end in out]
+    held_out_before = [end * held_out // rows for end in (first, last)]
+    tests_before = [end * tested // max(1, held_out) for end in held_out_before]
     codes = np.full(last - first, TRAIN, np.int8)
     order = np.random.default_rng([seed, number, block]).permutation(last - first)
-    codes[order[: out[1] - out[0]]] = VALIDATION
-    codes[order[: tests[1] - tests[0]]] = TEST
+    codes[order[: held_out_before[1] - held_out_before[0]]] = VALIDATION
+    codes[order[: tests_before[1] - tests_before[0]]] = TEST
     return codes
 
 
 def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[np.ndarray]]) -> Draw:
-    """Return the draw of a config: `counts`, int [groups], are the rows to train on of each group.
+    """Return the draw of a config; `counts`, int [groups], are the rows of each group that fractions may take.
 
-    `labels`, group by group those of its rows, in pieces, are read for a stratified split alone.
+    `labels`, those of each group's rows in pieces, are read only for a stratified split.
     """
     rows = int(counts.sum())
     test, validation = (round(fraction * rows) for fraction in config.fractions)
@@ -110,12 +110,12 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
     sizes = table.sum(axis=0)
     least = min(count for count in (rows - test - validation, validation, test) if count)
     if sizes.min() < 2:
-        raise _too_few(f"one row of class {values[int(sizes.argmin())]!r}")
+        raise _too_few_error(f"one row of class {values[int(sizes.argmin())]!r}")
     if len(values) > least:
-        raise _too_few(f"{len(values)} classes, and a part of {least} rows")
+        raise _too_few_error(f"{len(values)} classes, but a part of {least} rows")
     tests = _apportion(test, sizes)
-    held = tests + _apportion(validation, sizes - tests)
-    quotas = list(zip(sizes.tolist(), held.tolist(), tests.tolist(), strict=True))
+    held_out = tests + _apportion(validation, sizes - tests)
+    quotas = list(zip(sizes.tolist(), held_out.tolist(), tests.tolist(), strict=True))
     return Draw(config, quotas, {value: number for number, value in enumerate(values)}, _cumulative_sums(table))
 
 
@@ -125,10 +125,10 @@ def _cumulative_sums(table: np.ndarray) -> np.ndarray:
 
 
 def _distinct(label: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    """Return the distinct labels, sorted (of several columns as tuples), and each row's place among them."""
+    """Return the distinct labels, sorted (tuples if of several columns), and each row's place among them."""
     array = np.array(label.tolist()) if label.dtype == object else label
     if array.ndim > 2:
-        rule, got = "A stratified split needs rows that are of a class.", f"labels of shape {array.shape}"
+        rule, got = "A stratified split needs one class per row.", f"labels of shape {array.shape}"
         raise DataError(rule, key="stratify", got=got, fix="Set {key}=false.")
     values, inverse = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)
     return [tuple(value) if isinstance(value, list) else value for value in values.tolist()], inverse.reshape(-1)
@@ -140,22 +140,22 @@ def _count(pieces: Iterable[np.ndarray]) -> Counter[Any]:
         values, inverse = _distinct(label)
         counts.update(dict(zip(values, np.bincount(inverse, minlength=len(values)).tolist(), strict=True)))
         if len(counts) > CLASSES:
-            raise _too_few(f"more than {CLASSES:,} different labels")
+            raise _too_few_error(f"more than {CLASSES:,} different labels")
     return counts
 
 
-def _changed(got: str) -> DataError:
-    fix = "Start again, and leave the files as they are meanwhile."
-    return DataError("Rows are those that the data had when they were split.", got=got, fix=fix)
+def _changed_error(got: str) -> DataError:
+    fix = "Start again, and do not change the files during the run."
+    return DataError("The data must not change after they were split.", got=got, fix=fix)
 
 
-def _too_few(got: str) -> DataError:
+def _too_few_error(got: str) -> DataError:
     rule = "A stratified split needs rows of every class in every part."
     return DataError(rule, key="stratify", got=got, fix="Set {key}=false.")
 
 
 def _apportion(count: int, sizes: np.ndarray) -> np.ndarray:
-    """Return each class's share of a count: count · size / total, rounded so that they add up (largest remainders).
+    """Return each class's share of a count: count · size / total, rounded to add up (largest remainders).
 
     >>> _apportion(5, np.array([10, 10, 2])).tolist()
     [2, 2, 1]

@@ -1,4 +1,4 @@
-"""Rows as a model's feeds: bound by name, cast to the input's type, labels mapped to class indices."""
+"""Rows as a model's feeds: bound by name, cast to the input's dtype, labels mapped to class indices."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,19 +14,20 @@ from ortpipe.errors import DataError, OrtpipeError, listing
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
-    """Return everything a loss model reads: inputs, label and, where it has that input, row weights [N, 1] or [N]."""
+    """Return all feeds of a loss model: inputs, labels and, if it has that input, row weights [N, 1] or [N]."""
     arrays = feed_inputs(model, facts, rows)
-    for head, own in facts.predictions.items():
-        if own.label is not None:
+    for head, head_facts in facts.predictions.items():
+        if head_facts.label is not None:
             with name_head(head):
-                label = feed_label(model, own, rows.of(head))
-            arrays[own.label] = label.reshape(-1) if len(_input(model, own.label)[1]) == 1 else label
+                label = feed_label(model, head_facts, rows.of(head))
+            flat = len(_input(model, head_facts.label)[1]) == 1
+            arrays[head_facts.label] = label.reshape(-1) if flat else label
     if (facts.sample_weight is None) != (rows.sample_weight is None):
         raise DataError(
-            "Rows have weights where the loss takes them, and only there.",
-            got=f"rows {'without' if rows.sample_weight is None else 'with'} weights, a loss "
+            "Rows must have weights if and only if the loss takes them.",
+            got=f"rows {'without' if rows.sample_weight is None else 'with'} weights and a loss "
             f"{'without' if facts.sample_weight is None else 'with'} a weight input",
-            fix="Set add_loss.sample_weight=true together with data.source.sample_weight, or neither.",
+            fix="Set both add_loss.sample_weight=true and data.source.sample_weight, or neither.",
         )
     if facts.sample_weight is not None and rows.sample_weight is not None:
         dtype, shape = _input(model, facts.sample_weight)
@@ -35,45 +36,46 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
 
 
 def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
-    """Return the data inputs; refuse rows that lack one, or of another shape than the model takes."""
+    """Return the data inputs; reject rows that lack one, or whose shape does not fit the model."""
     names = facts.inputs
-    given = rows.inputs
-    if len(names) == len(given) == 1:
-        given = dict(zip(names, given.values(), strict=True))
-    elif rows.kept:  # of a table's columns a model may read some
-        given = {name: array for name, array in given.items() if name in names or name not in rows.kept}
-    if set(names) != set(given):
-        rule = "Data must hold the model's inputs by name."
-        fix = f"The model reads {', '.join(names)}: give no other, and name arrays of labels and weights as such."
-        if rows.kept and not given:
+    inputs = rows.inputs
+    if len(names) == len(inputs) == 1:
+        inputs = dict(zip(names, inputs.values(), strict=True))
+    elif rows.kept:  # a model may read only some columns of a table
+        inputs = {name: array for name, array in inputs.items() if name in names or name not in rows.kept}
+    if set(names) != set(inputs):
+        rule = "Data must hold exactly the model's inputs, by name."
+        fix = f"The model reads {', '.join(names)}: remove other arrays, or name them as labels or weights."
+        if rows.kept and not inputs:
             fix = f"The model reads {', '.join(names)}: data.source.encode=one_hot makes one input of all columns."
         raise DataError(rule, got=f"arrays {', '.join(sorted(rows.inputs))}", fix=fix)
-    arrays, read = {}, {i.name for i in model.graph.input}
-    for name in (name for name in names if name in read):  # nothing may read it, such as a length that is never used
+    arrays, graph_inputs = {}, {i.name for i in model.graph.input}
+    for name in (name for name in names if name in graph_inputs):  # the graph may not use one, such as a length
         dtype, shape = _input(model, name)
-        array = given[name]
-        expected, fixed = shape[1:], [d for d in shape[1:] if d is not None]
+        array = inputs[name]
+        expected, static = shape[1:], [d for d in shape[1:] if d is not None]
         if (
             array.shape[1:] != expected
-            and len(fixed) == len(expected)
-            and math.prod(array.shape[1:]) == math.prod(fixed)
+            and len(static) == len(expected)
+            and math.prod(array.shape[1:]) == math.prod(static)
         ):
-            array = array.reshape(len(array), *fixed)  # pixels as one row, for an image input
+            array = array.reshape(len(array), *static)  # flat pixels, for an image input
         if len(array.shape) != len(shape) or any(
             e is not None and e != a for e, a in zip(expected, array.shape[1:], strict=True)
         ):
             columns = rows.columns.get(name) or next(iter(rows.columns.values()), ())
-            named = f": {', '.join(columns[:20])}{' …' if len(columns) > 20 else ''}" if columns else ""
-            rule, fix = "Features must have the width that the model takes.", f"Give {_shown(expected)} per row."
-            raise DataError(rule, got=f"{_shown(array.shape[1:])} per row for input {name!r}{named}", fix=fix)
+            listed = f": {', '.join(columns[:20])}{' …' if len(columns) > 20 else ''}" if columns else ""
+            rule, fix = "Features must have the width that the model takes.", f"Give {_format_shape(expected)} per row."
+            got = f"{_format_shape(array.shape[1:])} per row for input {name!r}{listed}"
+            raise DataError(rule, got=got, fix=fix)
         arrays[name] = _cast(array, dtype, name)
     return arrays
 
 
 def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
-    """Return the labels: class indices [N, E…, 1] where the facts hold classes, else numbers [N, E…, K].
+    """Return the labels: class indices [N, E…, 1] if the facts have classes, else numbers [N, E…, K].
 
-    E… are the elements of a row, such as steps or pixels: none of a prediction [N, K].
+    E… are the elements of a row, such as steps or pixels; a prediction [N, K] has none.
     """
     assert facts.label is not None
     dtype, shape = _input(model, facts.label)
@@ -89,16 +91,16 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     if label.ndim != 2 or (width is not None and label.shape[1] != width):
         raise DataError(
             "Labels must have the width of the model's prediction.",
-            got=f"{_shown(rows.label.shape[1:])} per row",
-            fix=f"The model predicts {width}: choose other labels or another model; where those are scores of classes, "
-            f"set {facts.settings}.task=multiclass.",
+            got=f"{_format_shape(rows.label.shape[1:])} per row",
+            fix=f"The model predicts {width} values: choose other labels or another model; if the values are class "
+            f"scores, set {facts.settings}.task=multiclass.",
         )
     return _cast(label, dtype, "label")
 
 
 @contextmanager
 def name_head(head: str) -> Iterator[None]:
-    """Let errors about a head's labels or predictions name it; those about the prediction, "", are as they are."""
+    """Add the head's name to errors about its labels or predictions; "", the prediction, adds nothing."""
     try:
         yield
     except OrtpipeError as error:
@@ -107,52 +109,52 @@ def name_head(head: str) -> Iterator[None]:
 
 
 def check_labels(facts: Facts, rows: RowSet) -> None:
-    """Refuse labels that are no class of their classifier; of a stream, those that it remembers."""
-    for head, own in facts.predictions.items():
-        if own.classes is not None and (labels := rows.of(head).labels) is not None:
+    """Reject labels that are no class of their classifier; of a stream, only the labels it remembers."""
+    for head, head_facts in facts.predictions.items():
+        if head_facts.classes is not None and (labels := rows.of(head).labels) is not None:
             with name_head(head):
-                class_index(own, labels)
+                class_index(head_facts, labels)
 
 
 def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> np.ndarray:
-    """Return labels of elements in this shape: class indices [N, E…], or values [N, E…, K].
+    """Return labels of elements reshaped to `shape`: class indices [N, E…], or values [N, E…, K].
 
-    Values come in the prediction's own layout, its columns at `facts.class_axis`; dimensions of 1 may be left out.
-    A size that is None is free.
+    Values are expected in the prediction's layout, with columns at `facts.class_axis`; dimensions of 1 may be omitted.
+    A size of None is free.
     """
     values, axis = facts.task in ("regression", "multilabel"), facts.class_axis
-    own = list(shape[1:])
-    if values and axis is not None and axis < len(own):
-        own.insert(axis - 1, own.pop())
-    exact = _agree(label.shape[1:], own)
+    expected = list(shape[1:])
+    if values and axis is not None and axis < len(expected):
+        expected.insert(axis - 1, expected.pop())
+    exact = _sizes_match(label.shape[1:], expected)
     sizes = list(label.shape[1:]) if exact else [d for d in label.shape[1:] if d != 1]
-    if not exact and not _agree(sizes, [d for d in own if d != 1]):
+    if not exact and not _sizes_match(sizes, [d for d in expected if d != 1]):
         raise DataError(
             "Labels must have the shape of the model's prediction.",
-            got=f"{_shown(label.shape[1:])} per row",
-            fix=f"Give {_shown(tuple(own))} {'values' if values else 'classes'} per row, or say where the prediction "
-            f"has its classes with {facts.settings}.class_axis.",
+            got=f"{_format_shape(label.shape[1:])} per row",
+            fix=f"Give {_format_shape(tuple(expected))} {'values' if values else 'classes'} per row, or set "
+            f"{facts.settings}.class_axis to the prediction's axis of classes.",
         )
-    rest = iter(sizes)
-    fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(rest) for d in own))
-    return np.moveaxis(fitted, axis, -1) if values and axis is not None and axis < len(own) else fitted
+    remaining_sizes = iter(sizes)
+    fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(remaining_sizes) for d in expected))
+    return np.moveaxis(fitted, axis, -1) if values and axis is not None and axis < len(expected) else fitted
 
 
-def _agree(sizes: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    return len(sizes) == len(wanted) and all(w in (None, d) for w, d in zip(wanted, sizes, strict=True))
+def _sizes_match(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
+    return len(sizes) == len(expected) and all(e in (None, d) for e, d in zip(expected, sizes, strict=True))
 
 
-def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
-    """Return each label's class index, int64 [N], or [N, …] of elements; −1 of those that count nothing."""
+def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
+    """Return each label's class index, int64 [N], or [N, …] of elements; −1 for padding."""
     classes = facts.classes or ()
-    plain = facts.class_axis is None
-    label = given.reshape(len(given)) if plain and given.ndim == 2 and given.shape[1] == 1 else given
-    if plain and label.ndim != 1:
-        rule, got = "A classifier's labels are one class per row.", f"labels of shape {given.shape}"
+    per_row = facts.class_axis is None
+    label = labels.reshape(len(labels)) if per_row and labels.ndim == 2 and labels.shape[1] == 1 else labels
+    if per_row and label.ndim != 1:
+        rule, got = "A classifier needs one class per row.", f"labels of shape {labels.shape}"
         raise DataError(
             rule,
             got=got,
-            fix=f"Give one column of classes, or set {facts.settings}.task=multilabel, a label of each column.",
+            fix=f"Give one column of classes, or set {facts.settings}.task=multilabel, with a label in each column.",
         )
     index: dict[Any, int] = {c: i for i, c in enumerate(classes)}
     values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
@@ -161,8 +163,8 @@ def class_index(facts: Facts, given: np.ndarray) -> np.ndarray:
     unknown = [v for v in values.tolist() if v not in index]
     if unknown:
         rule, got = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
-        fix = f"Its classes are {', '.join(repr(c) for c in classes[:10])}; where the columns of an "
-        raise DataError(rule, got=got, fix=f"{fix}.onnx model mean these labels, list them: {facts.settings}.classes.")
+        fix = f"Its classes are {', '.join(repr(c) for c in classes[:10])}; if the outputs of an .onnx model stand "
+        raise DataError(rule, got=got, fix=f"{fix}for other labels, list those in {facts.settings}.classes.")
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 
@@ -174,23 +176,23 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | Non
 
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     if dtype.kind == "O" and array.dtype.kind not in "OSU":
-        rule, got = "An input of text takes text.", f"{name}: {array.dtype}, such as {array.ravel()[:1].tolist()}"
-        fix = f"Where a column's numbers are words, list it: {listing('data.source.categorical', name)}."
+        rule, got = "A text input takes text.", f"{name}: {array.dtype}, such as {array.ravel()[:1].tolist()}"
+        fix = f"If the column's numbers are categories, list it: {listing('data.source.categorical', name)}."
         raise DataError(rule, got=got, fix=fix)
     try:
         with np.errstate(over="raise", invalid="ignore"):
             cast = np.ascontiguousarray(array.astype(dtype, copy=False))
         if dtype.kind in "iu" and array.dtype.kind in "iuf" and (wrong := cast != array).any():
-            raise ValueError(f"{array[wrong][0]} is no {dtype}")
+            raise ValueError(f"{array[wrong][0]} is not a valid {dtype}")
         return cast
     except (ValueError, FloatingPointError) as error:
-        where: object = error
+        reason: object = error
         if isinstance(error, FloatingPointError):
             [first, *_] = np.argwhere(np.abs(array) > np.finfo(dtype).max)
-            where = f"{array[tuple(first)]} at {first.tolist()} is beyond {dtype}"
-        rule = "Values must be numbers that fit the model's type."
-        raise DataError(rule, got=f"{name}: {where}", fix=f"Encode or scale them to {dtype} first.") from error
+            reason = f"{array[tuple(first)]} at {first.tolist()} is out of range for {dtype}"
+        rule = "Values must be numbers that fit the model's dtype."
+        raise DataError(rule, got=f"{name}: {reason}", fix=f"Encode or scale them to {dtype} first.") from error
 
 
-def _shown(shape: tuple[int | None, ...]) -> str:
+def _format_shape(shape: tuple[int | None, ...]) -> str:
     return "×".join("?" if d is None else str(d) for d in shape) or "1"

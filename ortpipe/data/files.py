@@ -1,46 +1,46 @@
-"""The files of a source: one, or those of a folder, for each part of the data."""
+"""The files of a source, by part of the data: one file, or those of a folder."""
 
 from pathlib import Path
 
 from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.errors import DataError
 
-Stamp = tuple[int, int, int] | None  # what tells a file that was written anew: inode, size and time of change
+Stamp = tuple[int, int, int] | None  # shows whether a file was rewritten: inode, size and modification time
 
 
 def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
-    """Return a file, or the files of a folder that end so, sorted by name; refuse a path that has none."""
+    """Return the file, or a folder's files with these endings, sorted by name; raise if there are none."""
     place = Path(path)
     if place.is_file():
         return [place]
     if not place.is_dir():
-        raise DataError("The path of data must exist.", key="path", got=path, fix="Check {key} and the split's files.")
+        raise DataError("The data path must exist.", key="path", got=path, fix="Check {key} and the split's files.")
     files = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
     if not files:
-        raise DataError(f"A folder of data holds files that end in {' or '.join(endings)}.", got=f"none in {path}")
+        raise DataError(f"A data folder must hold files that end in {' or '.join(endings)}.", got=f"none in {path}")
     return files
 
 
 def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None]]:
-    """Return the source's own path and those of the split, each with its part in `PARTS`, None where unknown."""
+    """Return the paths of the source and of the split, each with its part's place in `PARTS`, None if unknown."""
     files = split.files if split is not None else {}
     return [(path, 0 if files else None), *((file, PARTS.index(part)) for part, file in files.items())]
 
 
 def files_with_parts(path: str, split: SplitConfig | None, endings: tuple[str, ...]) -> list[tuple[Path, int | None]]:
-    """Return the files of all of these paths, likewise."""
+    """Return the files of all of these paths, each with its part's place in `PARTS`, None if unknown."""
     return [(file, part) for place, part in paths_of(path, split) for file in files_of(place, endings)]
 
 
 def stamps(path: str | None, split: SplitConfig) -> dict[str, Stamp]:
-    """Return every file of a source and its split (of folders, their files) with its stamp."""
-    places = [Path(place) for place, _ in paths_of(path, split)] if path is not None else []
-    files = [file for place in places for file in (sorted(place.iterdir()) if place.is_dir() else [place])]
+    """Return the stamp of every file of a source and its split, those in folders included."""
+    paths = [Path(place) for place, _ in paths_of(path, split)] if path is not None else []
+    files = [file for place in paths for file in (sorted(place.iterdir()) if place.is_dir() else [place])]
     return {str(file): stamp(str(file)) for file in files}
 
 
 def stamp(file: str) -> Stamp:
-    """Return a file's stamp; None where there is none."""
+    """Return a file's stamp; None if it does not exist."""
     try:
         status = Path(file).stat()
     except OSError:

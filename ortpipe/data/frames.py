@@ -1,4 +1,4 @@
-"""Arrays of what a user has at hand: lists, frames and series of pandas and Polars, tensors."""
+"""Arrays from lists, frames and series of pandas and Polars, and tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from ortpipe.errors import DataError
 
 
 def column_names(value: Any) -> tuple[str, ...]:
-    """Return the names of a frame's columns; nothing for what is none."""
+    """Return the names of a frame's columns; () for other values."""
     names = getattr(value, "column_names", None) or getattr(value, "columns", None)
     return () if isinstance(value, np.ndarray) or names is None else tuple(map(str, names))
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """Return a value as an array, of which a message speaks by this name; one that is an array comes as it is.
+    """Return a value as an array, an array unchanged; `name` is its name in error messages.
 
     >>> as_array("label", [1, 2]).tolist()
     [1, 2]
@@ -28,7 +28,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
     )
     if sparse or not listed:
         fix = "Call its toarray() first." if sparse else "Give an array with one entry per row."
-        raise DataError("Rows are made of arrays.", got=f"{name} of type {type(value).__name__}", fix=fix)
+        raise DataError("Rows must be given as arrays.", got=f"{name} of type {type(value).__name__}", fix=fix)
     if names := column_names(value):
         return _of_frame(name, value, names)
     try:
@@ -39,7 +39,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
 
 
 def plain(column: Any) -> Any:
-    """Return a column of whole numbers or truth values of pandas' own types, none missing, as NumPy's; others as given.
+    """Return a pandas column of nullable integers or booleans, none missing, as a NumPy array; others unchanged.
 
     >>> import pandas as pd
     >>> plain(pd.Series([2, 1], dtype="Int64")).dtype, plain(pd.Series([True], dtype="boolean")).dtype
@@ -52,7 +52,7 @@ def plain(column: Any) -> Any:
 
 
 def without_intervals(frame: Any) -> Any:
-    """Return a frame of pandas whose intervals, as of pd.cut, are words such as (0, 1]."""
+    """Return a pandas frame with intervals, as pd.cut makes them, turned into words such as (0, 1]."""
 
     def holds_intervals(dtype: Any) -> bool:
         return str(getattr(getattr(dtype, "categories", dtype), "dtype", dtype)).startswith("interval")
@@ -63,22 +63,22 @@ def without_intervals(frame: Any) -> Any:
 
 
 def check_unique_columns(where: str, names: Sequence[str]) -> None:
-    """Refuse the names of a table's columns where two are the same."""
+    """Reject a table with two columns of the same name."""
     if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise DataError("Every column has a name of its own.", got=f"{twice!r} twice in {where}", fix="Rename one.")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise DataError("Column names must be unique.", got=f"{duplicate!r} twice in {where}", fix="Rename one.")
 
 
 def _of_frame(name: str, frame: Any, names: tuple[str, ...]) -> np.ndarray:
-    """Return a frame's columns side by side, in the type that holds all of them."""
+    """Return a frame's columns as one array [N, columns], in their common dtype."""
     check_unique_columns(name, names)
     keys = getattr(frame, "column_names", None) or list(frame.columns)
     columns = [np.asarray(frame[key]) for key in keys]
     for column, array in zip(names, columns, strict=True):
         if array.dtype.kind not in "biuf" and (len(columns) > 1 or name != "label"):
             raise DataError(
-                "The columns of a frame of inputs are numbers or truth values.",
+                "A frame of inputs may hold only numbers and truth values.",
                 got=f"column {column!r} of {name}, of type {array.dtype}",
-                fix="Encode it first, or give the frame by data=function, which encodes text.",
+                fix="Encode it first, or return the frame from a function (data=function), which encodes text.",
             )
     return np.stack(columns, axis=1)

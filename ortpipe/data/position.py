@@ -1,4 +1,4 @@
-"""Where a row is, as messages say it: of a CSV file its line, as an editor counts; elsewhere its number, from 0."""
+"""Where a row is, for messages: in a CSV file its line, as editors count; elsewhere its number, from 0."""
 
 import csv
 import gzip
@@ -9,12 +9,12 @@ Position = Callable[[int], str]  # a row, counted from 0 → "line 9 of patients
 
 
 def by_row(name: str = "") -> Position:
-    """Return the positions of rows by their numbers, which count from 0."""
+    """Return the position of rows by number, counted from 0."""
     return lambda row: f"row {row} of {name}" if name else f"row {row}"
 
 
 def offset_position(position: Position, first: int) -> Position:
-    """Return the positions of the rows from this one on.
+    """Return the position of rows that are counted from row `first` on.
 
     >>> offset_position(by_row("patients.parquet"), 10)(2)
     'row 12 of patients.parquet'
@@ -23,17 +23,17 @@ def offset_position(position: Position, first: int) -> Position:
 
 
 def by_line(file: Path, delimiter: str = ",", encoding: str = "utf-8", *, names: bool = True) -> Position:
-    """Return the positions of rows by lines of a CSV file, whose first line holds the names of columns or none.
+    """Return the position of rows by line of a CSV file; `names`: the first line holds the column names.
 
-    A row may follow empty lines, and a quoted field may hold several: the file is read up to the row, when it is asked.
+    There may be empty lines, and line breaks in quoted fields: each call reads the file up to the row.
     """
     return lambda row: f"line {_line(file, row + names, delimiter, encoding)} of {file}"
 
 
 def _line(file: Path, record: int, delimiter: str, encoding: str) -> int:
-    """Return the line in which a record begins, both counted as they are named: lines from 1, records from 0."""
-    read = gzip.open if file.suffix == ".gz" else open
-    with read(file, "rt", encoding=encoding, errors="replace", newline="") as text:
+    """Return the line in which a record begins; lines count from 1, records from 0."""
+    open_file = gzip.open if file.suffix == ".gz" else open
+    with open_file(file, "rt", encoding=encoding, errors="replace", newline="") as text:
         reader, line = csv.reader(text, delimiter=delimiter), 1
         limit = csv.field_size_limit(2**31 - 1)
         try:

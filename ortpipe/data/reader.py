@@ -1,4 +1,4 @@
-"""Where the rows of a stream are, and in which part each of them is."""
+"""Reading the rows of a stream group by group, and the part of each row."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
@@ -8,11 +8,13 @@ import numpy as np
 from ortpipe.data.draw import TRAIN, Draw
 from ortpipe.data.rows import Rows
 
-Labelled = tuple[dict[str, np.ndarray], np.ndarray | None]  # the label of each head, and what data say of the part
+Labelled = tuple[
+    dict[str, np.ndarray], np.ndarray | None
+]  # the labels of each head, and the parts if the data name them
 
 
 class Reader(Protocol):
-    """Groups of rows that can be read in any order, any number of times; see `RowSet`."""
+    """Reads groups of rows in any order, any number of times; see `RowSet`."""
 
     counts: np.ndarray
     labels: dict[str, np.ndarray | None]  # of the prediction, "", and of each head
@@ -21,14 +23,14 @@ class Reader(Protocol):
     digest: str  # sha256 (hex) of the content
 
     def pieces(self, group: int) -> Iterator[Rows]:
-        """Yield the rows of a group in pieces; each says which part its rows are in, unless all are to train on."""
+        """Yield the rows of a group in pieces, with the parts of the rows if the data name them."""
 
     def read_labels(self, group: int) -> Iterator[Labelled]:
-        """Yield the labels of a group's rows, and which part each is in, in pieces; nothing else is read."""
+        """Yield the labels and parts of a group's rows in pieces, without reading anything else."""
 
 
 def groups_with(counts: np.ndarray, draw: Draw, part: int) -> np.ndarray:
-    """Return which groups may hold rows of a part, bool [groups]: those that say so, or that it is drawn from."""
+    """Return which groups may hold rows of a part, bool [groups]: assigned by the data, or drawn at random."""
     drawn = part != TRAIN and draw.counts[part] > 0
     return (counts[:, part] > 0) | (drawn & (counts[:, TRAIN] > 0))
 
@@ -45,9 +47,9 @@ def rows_with_parts(reader: Reader, draw: Draw, groups: Iterable[int]) -> Iterat
 def labels_with_parts(
     reader: Reader, draw: Draw, groups: Sequence[int], head: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the labels of a head alone, likewise."""
+    """Yield the labels of a head in pieces, with the part of each row, int8 [N]."""
     for group in groups:
         seen = draw.before[group].copy()
-        for labels, said in reader.read_labels(group):
-            yield labels[head], draw.parts(labels[""], said, seen)
+        for labels, assigned in reader.read_labels(group):
+            yield labels[head], draw.parts(labels[""], assigned, seen)
         draw.check_group(group, seen)

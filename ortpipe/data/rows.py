@@ -1,4 +1,4 @@
-"""Rows: inputs by name, labels, weights; checked when made, told apart by a digest."""
+"""Rows: inputs by name, labels and weights, checked on creation and identified by a digest."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from ortpipe.data.raw_columns import RawColumn
 from ortpipe.errors import DataError
 from ortpipe.hashing import Hasher, digest_of
 
-PIECE = 4 * 2**20  # bytes of inputs that are read, or given to a model, at a time
-LEAST = 4  # bytes that a number takes at least: models read float32
+PIECE = 4 * 2**20  # bytes of inputs that are read, or fed to a model, at a time
+LEAST = 4  # bytes that a number counts at least: models read float32
 
 Category = str | int | bool
 
 
 class RowSet(ABC):
-    """Rows in memory or read anew for every pass: nothing that comes of them depends on which."""
+    """Rows in memory, or read again for every pass; results do not depend on which."""
 
-    on_disk: ClassVar[bool]  # they are read anew for every pass
-    counts: np.ndarray  # int [groups, 3], rows by the part that the data say; groups are read one at a time
-    labels: np.ndarray | None  # every one, or the distinct ones; None where there are too many, or they are floats
+    on_disk: ClassVar[bool]  # whether they are read again for every pass
+    counts: np.ndarray  # int [groups, 3], rows by the part that the data name; groups are read one at a time
+    labels: np.ndarray | None  # all labels, or the distinct ones; None if there are too many, or they are floats
     row_bytes: int  # of a row's inputs, at least four for each number
-    notes: tuple[str, ...] | None  # sentences about the rows for whoever runs on them; None: nobody looked
+    notes: tuple[str, ...] | None  # sentences about the rows for the user; None: not looked for yet
     window: int | None  # how many rows are shuffled together, or held as a sample; None: all of them
 
     @abstractmethod
@@ -41,11 +41,11 @@ class RowSet(ABC):
 
     @abstractmethod
     def digest(self) -> str:
-        """Return the sha256 (hex) of the content, and of what the order of a shuffled epoch depends on."""
+        """Return the sha256 (hex) of the content, and of all that decides the order of a shuffled epoch."""
 
     @abstractmethod
     def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
-        """Yield the rows of these groups in this order (all, as they are), as they can be read."""
+        """Yield the rows of these groups in this order (None: all groups in theirs), in pieces of any size."""
 
     @abstractmethod
     def select(self, part: int, draw: Draw) -> RowSet:
@@ -53,44 +53,44 @@ class RowSet(ABC):
 
     @abstractmethod
     def of(self, head: str) -> Self:
-        """Return the rows with the label of this further output as theirs; themselves of ""."""
+        """Return the rows with the labels of a head as `label`; "" is the prediction."""
 
     def read_labels(self, groups: Iterable[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Yield the labels of these groups alone, and the parts of their rows where the data say them."""
+        """Yield only the labels of these groups, and the parts of their rows if the data name them."""
         for rows in self.read(groups):
             yield rows.label, rows.part
 
     def spill_notes(self) -> tuple[str, ...]:
-        """Return what is said of rows that are kept in a temporary file, if any will be."""
+        """Return the notes about a temporary file of rows, if there will be one."""
         return ()
 
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
-        """Yield all rows in pieces of PIECE bytes; of more than `most` only every k-th, with the least such k."""
+        """Yield all rows in pieces of PIECE bytes; if more than `most`, only every k-th row, with the least such k."""
         step = 1 if most is None else max(1, -(-len(self) // most))
         size = max(1, PIECE // self.row_bytes)
-        held: list[Rows] = []
+        pieces: list[Rows] = []
         count = seen = 0
         for rows in self.read():
             spaced = rows if step == 1 else rows.take(np.arange(-seen % step, len(rows), step))
             seen, first = seen + len(rows), 0
             while first < len(spaced):
-                held.append(spaced.take(slice(first, first + size - count)))
-                first, count = first + len(held[-1]), count + len(held[-1])
+                pieces.append(spaced.take(slice(first, first + size - count)))
+                first, count = first + len(pieces[-1]), count + len(pieces[-1])
                 if count == size:
-                    yield concatenate(held)
-                    held, count = [], 0
-        if held:
-            yield concatenate(held)
+                    yield concatenate(pieces)
+                    pieces, count = [], 0
+        if pieces:
+            yield concatenate(pieces)
 
     def head(self, count: int) -> Rows:
-        """Return the first so many rows."""
-        held: list[Rows] = []
+        """Return the first `count` rows."""
+        pieces: list[Rows] = []
         for rows in self.read():
-            held.append(rows.take(slice(count)))
-            count -= len(held[-1])
+            pieces.append(rows.take(slice(count)))
+            count -= len(pieces[-1])
             if not count:
                 break
-        return concatenate(held)
+        return concatenate(pieces)
 
     def sample(self) -> Rows:
         """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
@@ -102,19 +102,19 @@ class Rows(RowSet):
     """Aligned arrays, one entry per row; lists, frames and series of pandas and Polars become arrays.
 
     Attributes:
-        inputs: model input name → array [N, …]; one input alone fits a model's only input under any name, and may be
-            given as it is.
+        inputs: model input name → array [N, …]; a single input fits a model's only input under any name, and may be
+            the array itself.
         label: [N] or [N, K]; classes as the user writes them (numbers or strings).
-        sample_weight: [N], or None where every row counts once.
-        heads: further output of the model → its label, where it has a loss of its own.
-        columns: input name → the names of its columns, where it has two dimensions and they are known.
+        sample_weight: [N], or None if every row counts once.
+        heads: further output of the model with a loss of its own → its labels.
+        columns: input name → the names of its columns, for inputs of two dimensions with known names.
         categories: column of the source → its values, in the order of their codes.
-        kept: what inputs hold that are columns of a table as they stand; nan may be among the numbers of these alone.
-        origin: what else the digest covers, such as the code that made them.
-        part: [N], each row's part as its place in `PARTS`, where the data say it themselves.
-        notes: sentences about them, where whoever read them looked; not part of the digest.
+        kept: raw input → the description of its column; only these inputs may hold nan.
+        origin: what else the digest covers, such as the code that made the rows.
+        part: [N], each row's part as its place in `PARTS`, if the data name it.
+        notes: sentences about the rows for the user, not part of the digest; None: not looked for yet.
         window: how many rows are shuffled together; None: all of them.
-        group_sizes: where there is a window, how many rows each group has that a stream would read in one go.
+        group_sizes: with a window, the number of rows in each group that a stream would read at once.
 
     Raises:
         DataError: ragged, empty or misaligned arrays, nan or infinite values.
@@ -149,41 +149,41 @@ class Rows(RowSet):
             raise DataError("Data must hold at least one input.", got="none", fix="Add an array of features.")
         if self.label.ndim == 0 or not len(self.label):
             got = f"labels of shape {self.label.shape}"
-            raise DataError("Data must hold at least one row.", got=got, fix="Give rows.")
+            raise DataError("Data must hold at least one row.", got=got, fix="Give at least one row.")
         weight = self.sample_weight
         if weight is not None and weight.ndim != 1:
-            raise DataError("Row weights have shape [N].", got=weight.shape, fix="Give one weight per row.")
+            raise DataError("Row weights must have shape [N].", got=weight.shape, fix="Give one weight per row.")
         if weight is not None and weight.dtype.kind not in "biuf":
             got = f"an array of {weight.dtype}"
-            raise DataError("Row weights are numbers.", got=got, fix="Choose another weight column.")
-        own = {f"input {name!r}" for name in self.kept}
+            raise DataError("Row weights must be numbers.", got=got, fix="Choose another weight column.")
+        raw_inputs = {f"input {name!r}" for name in self.kept}
         for name, array, columns in self.named():
-            self._check(name, array, columns, kept=name in own)
+            self._check(name, array, columns, raw=name in raw_inputs)
         if weight is not None and (weight < 0).any():
-            raise DataError("Row weights are not negative.", got=weight.min(), fix="Choose another weight column.")
+            raise DataError("Row weights must not be negative.", got=weight.min(), fix="Choose another weight column.")
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def of(self, head: str) -> Rows:
-        """Return the rows with the label of this further output as theirs; themselves of ""."""
+        """Return the rows with the labels of a head as `label`; "" is the prediction."""
         if head and head not in self.heads:
             raise DataError(
-                "Rows have a label for every output that has a loss of its own.",
-                got=f"none for {head!r}, labels for {', '.join(self.heads) or 'the prediction alone'}",
-                fix=f"Name its columns, or its array: data.source.heads={{{head}: …}}.",
+                "Rows must have labels for every output with a loss of its own.",
+                got=f"none for {head!r}, labels for {', '.join(self.heads) or 'the prediction only'}",
+                fix=f"Name the columns or the array of its labels: data.source.heads={{{head}: …}}.",
             )
         return self.replace(label=self.heads[head]) if head else self
 
     def replace(self, **fields: Any) -> Rows:
-        """Return the rows with other fields, of which nothing is checked again."""
+        """Return the rows with other fields, without checks."""
         rows = copy.copy(self)
         rows._set(**fields)
         return rows
 
     def named(self) -> Iterator[tuple[str, np.ndarray, Sequence[str]]]:
-        """Yield what messages call each array, the array, and the names of its columns."""
+        """Yield each array's name in messages, the array, and the names of its columns."""
         for name, array in self.inputs.items():
             yield f"input {name!r}", array, self.columns.get(name, ())
         yield "label", self.label, ()
@@ -192,38 +192,41 @@ class Rows(RowSet):
         if self.sample_weight is not None:
             yield "sample_weight", self.sample_weight, ()
 
-    def _check(self, name: str, array: np.ndarray, columns: Sequence[str], *, kept: bool) -> None:
+    def _check(self, name: str, array: np.ndarray, columns: Sequence[str], *, raw: bool) -> None:
         if array.ndim == 0 or len(array) != len(self.label):
             rule, fix = "Every array must have one entry per row.", "Check for ragged or missing rows."
             raise DataError(rule, got=f"{name} has shape {array.shape}, the labels {self.label.shape}", fix=fix)
-        if array.dtype == object and not name.startswith("label") and not (kept and _is_text(array)):
+        if array.dtype == object and not name.startswith("label") and not (raw and _is_text(array)):
             rule, fix = "Arrays must be rectangular and of one type.", "Check for ragged rows."
             if _is_text(array):
-                rule = "Arrays of inputs hold numbers, or words as NumPy's own text."
-                fix = "Words beside numbers are a table's: data=function gives a DataFrame, OrtClassifier takes one."
-            raise DataError(rule, got=f"{name} is an array of objects", fix=fix)
+                rule = "Arrays of inputs must hold numbers, or text of NumPy's dtype str."
+                fix = "Give columns of words and numbers as a DataFrame: by data=function, or to OrtClassifier."
+            raise DataError(rule, got=f"{name} is an array of Python objects", fix=fix)
         if array.dtype.kind not in "biufOSU":
-            rule, fix = "Arrays hold numbers, text or truth values.", "Write dates and the like as numbers."
+            rule, fix = (
+                "Arrays may hold only numbers, text and truth values.",
+                "Convert dates and other types to numbers.",
+            )
             raise DataError(rule, got=f"{name} of {array.dtype}", fix=fix)
-        check_finite(name, array, columns, missing=kept)
+        check_finite(name, array, columns, missing=raw)
 
     def __len__(self) -> int:
         return len(self.label)
 
     @property
     def counts(self) -> np.ndarray:  # type: ignore[override]  # it follows from the fields
-        """The rows by the part that the data say, int [1, 3]."""
+        """The number of rows by the part that the data name, int [1, 3]."""
         part = np.zeros(len(self), np.int8) if self.part is None else self.part
         return np.bincount(part, minlength=len(PARTS))[None]
 
     @property
     def labels(self) -> np.ndarray:  # type: ignore[override]
-        """Every label."""
+        """All labels."""
         return self.label
 
     @property
     def row_bytes(self) -> int:  # type: ignore[override]
-        """The bytes of a row's inputs, at least four for each number."""
+        """The bytes of a row's inputs, counting at least four for each number."""
         return row_bytes((array.dtype, array.shape) for array in self.inputs.values())
 
     def take(self, index: np.ndarray | slice) -> Rows:
@@ -243,20 +246,20 @@ class Rows(RowSet):
         yield self
 
     def sample(self) -> Rows:
-        """Return as many rows as the window, evenly spaced."""
+        """Return at most as many rows as the window, evenly spaced."""
         return self if self.window is None or len(self) <= self.window else super().sample()
 
     def select(self, part: int, draw: Draw) -> Rows:
-        """Return the rows of one part, a place in `PARTS`; it may have none."""
+        """Return the rows of one part, a place in `PARTS`; a part may be empty."""
         places = np.flatnonzero(draw.parts(self.label, self.part, np.zeros_like(draw.before[0])) == part)
         rows = self if len(places) == len(self) else self.take(places)
         sizes = np.diff(np.searchsorted(places, np.cumsum((0, *self.group_sizes))))
         return rows.replace(part=None, window=self.window, group_sizes=tuple(sizes.tolist()))
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of names, types, shapes and values, and of a window that does not hold all rows.
+        """Return the sha256 (hex) of names, dtypes, shapes and values, and of a window that does not hold all rows.
 
-        The names of columns and their categories, which a model's metadata tell, count where they are known.
+        Known column names and categories count too: a model's metadata record them.
         """
         order = [] if self.window is None or self.window >= len(self) else [self.window, *self.group_sizes]
         hasher = Hasher("rows").add(self.origin, order)
@@ -265,9 +268,10 @@ class Rows(RowSet):
         for name in sorted(self.heads):
             hasher.add("head", name, self.heads[name])
         if self.columns or self.categories:
-            hasher.add("columns", *(sorted(known.items()) for known in (self.columns, self.categories)))
+            hasher.add("columns", *(sorted(mapping.items()) for mapping in (self.columns, self.categories)))
         if self.kept:
-            hasher.add("kept", *([name, own.kind, own.missing, own.of] for name, own in sorted(self.kept.items())))
+            raw_columns = sorted(self.kept.items())
+            hasher.add("kept", *([name, column.kind, column.missing, column.of] for name, column in raw_columns))
         return hasher.add(self.label, self.sample_weight).hexdigest()
 
 
@@ -277,8 +281,8 @@ class Data:
 
     Attributes:
         train, validation, test: the rows.
-        files: the files that they were read from, each with what tells a changed one (see `files.stamps`).
-        notes: sentences about the rows for whoever runs on them; not part of the digest.
+        files: the files of the rows, each with a stamp that shows whether it changed (see `files.stamps`).
+        notes: sentences about the rows for the user; not part of the digest.
     """
 
     train: RowSet
@@ -292,7 +296,7 @@ class Data:
         return self._digest
 
     def __repr__(self) -> str:
-        """Say how many rows each part has, and what a row is."""
+        """Return the number of rows of each part, and the shapes of a row."""
         counts = ", ".join(f"{len(p)} {name}" for name, p in zip(PARTS, self._parts, strict=True) if p is not None)
         row = self.train.head(1)
         shapes = ", ".join(f"{name} {list(array.shape[1:])}" for name, array in row.inputs.items())
@@ -300,7 +304,7 @@ class Data:
 
     @functools.cached_property
     def digests(self) -> tuple[str | None, ...]:
-        """The digest of each part, None of one that is absent."""
+        """The digest of each part; None for an absent one."""
         return tuple(None if part is None else part.digest() for part in self._parts)
 
     @functools.cached_property
@@ -308,7 +312,7 @@ class Data:
         return digest_of("data", *self.digests)
 
     def of(self, head: str) -> Data:
-        """Return the data with the label of this further output as theirs; themselves of ""."""
+        """Return the data with the labels of a head as `label`; "" is the prediction."""
         _, validation, test = (None if part is None else part.of(head) for part in self._parts)
         return dataclasses.replace(self, train=self.train.of(head), validation=validation, test=test)
 
@@ -322,26 +326,26 @@ class Data:
         return any(part is not None and part.head(1).sample_weight is not None for part in self._parts)
 
     def changed(self) -> bool:
-        """Return whether rows that are read anew for every pass have changed on disk since they were first read."""
+        """Return whether the files of streamed rows have changed since they were first read."""
         on_disk = any(part is not None and part.on_disk for part in self._parts)
-        return on_disk and any(stamp(file) != known for file, known in self.files.items())
+        return on_disk and any(stamp(file) != first_stamp for file, first_stamp in self.files.items())
 
 
 def check_data(data: object) -> None:
-    """Refuse what is no `Data`, such as rows that were not split, before a stage reads its parts."""
+    """Reject everything but a `Data`, such as rows that were not split."""
     if not isinstance(data, Data):
-        rule = "A stage reads rows that are split into parts: a Data."
+        rule = "A stage needs a Data: rows that are split into parts."
         fix = "Give data=split(Rows(X, y), SplitConfig(test=0.25)), or Data(train=Rows(X, y))."
         raise DataError(rule, got=type(data).__name__, fix=fix)
 
 
 def row_bytes(arrays: Iterable[tuple[np.dtype, Sequence[int]]]) -> int:
-    """Return the bytes of one row of arrays [N, …], at least four for each number."""
+    """Return the bytes of one row of arrays [N, …], counting at least four for each number."""
     return max(1, sum(max(LEAST, dtype.itemsize) * int(np.prod(shape[1:])) for dtype, shape in arrays))
 
 
 def concatenate(pieces: Sequence[Rows]) -> Rows:
-    """Return pieces of the same source as one."""
+    """Concatenate pieces of the same source."""
     first = pieces[0]
     if len(pieces) == 1:
         return first
@@ -363,7 +367,7 @@ def _is_text(array: np.ndarray) -> bool:
 def check_finite(
     name: str, array: np.ndarray, columns: Sequence[str] = (), first: int = 0, *, missing: bool = False
 ) -> None:
-    """Refuse infinity, and nan unless it is a missing value, in floats whose first row has this number, by place."""
+    """Reject infinity, and nan unless `missing`, and name the place; `first` is the number of the array's first row."""
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return
     wrong = np.isinf(array) if missing else ~np.isfinite(array)
@@ -372,9 +376,9 @@ def check_finite(
     place = np.argwhere(wrong)[0]
     column = ""
     if array.ndim > 1:
-        known = array.ndim == 2 and len(columns) == array.shape[1]
-        column = f", column {columns[place[1]]!r}" if known else f", column {place[1]}"
+        has_names = array.ndim == 2 and len(columns) == array.shape[1]
+        column = f", column {columns[place[1]]!r}" if has_names else f", column {place[1]}"
     rule, fix = "Data must be finite.", "Drop or impute such rows before training."
     if name.startswith("label"):
-        fix = f"{fix} A step or pixel without a label is marked by a number, such as -100: add_loss.padding=-100."
+        fix = f"{fix} Mark a step or pixel without a label by a number such as -100, and set add_loss.padding=-100."
     raise DataError(rule, got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}", fix=fix)

@@ -1,4 +1,4 @@
-"""Parts of rows by the values of a column, for metrics of each."""
+"""Slices of rows by the values of a column, for metrics of each slice."""
 
 import itertools
 from collections.abc import Sequence
@@ -8,23 +8,23 @@ import numpy as np
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 
-FEW = 12  # numbers that are parts of their own; more are parted at their quartiles
-MOST = 30  # parts; the rest of them is one
+FEW = 12  # distinct numbers that get a slice each; more are divided at their quartiles
+MOST = 30  # slices of the most frequent values; all other values are one slice
 
 
 def columns_of(rows: Rows) -> list[str]:
-    """Return the names of the columns that rows have, as their table has them."""
-    found = [name for name, array in rows.inputs.items() if name in rows.kept or (array.ndim == 1 and len(array))]
+    """Return the column names of the rows, as in their table."""
+    names = [name for name, array in rows.inputs.items() if name in rows.kept or (array.ndim == 1 and len(array))]
     for name, columns in rows.columns.items():
         if name in rows.inputs:
             for column in columns:
-                found.append(owner_of(rows, column))
-    return list(dict.fromkeys(found))
+                names.append(owner_of(rows, column))
+    return list(dict.fromkeys(names))
 
 
 def owner_of(rows: Rows, column: str) -> str:
-    """Return the column of the user's table that became a column of an input: sex, of sex=f."""
-    return next((own for own in rows.categories if column.startswith(f"{own}=")), column)
+    """Return the table's column from which an input's column was encoded: sex, of sex=f."""
+    return next((name for name in rows.categories if column.startswith(f"{name}=")), column)
 
 
 def column_of(rows: Rows, name: str, key: str | None = None) -> np.ndarray:
@@ -34,19 +34,19 @@ def column_of(rows: Rows, name: str, key: str | None = None) -> np.ndarray:
             array = rows.inputs[name]
             return array.astype(str) if array.dtype.kind in "OSU" else array
         values = np.array([str(value) for value in rows.categories.get(name, ())])
-        for given, columns in rows.columns.items():
+        for input_name, columns in rows.columns.items():
             places = [i for i, column in enumerate(columns) if column.startswith(f"{name}=")]
             if places and name in rows.categories:
-                return values[rows.inputs[given][:, places].argmax(axis=1)]
+                return values[rows.inputs[input_name][:, places].argmax(axis=1)]
             if name in columns:
-                array = rows.inputs[given][:, columns.index(name)]
+                array = rows.inputs[input_name][:, columns.index(name)]
                 return array if not len(values) else values[array.astype(np.int64)]
-    rule = "Metrics are parted by columns that the rows have, by name."
+    rule = "Metrics by slice need the name of a column of the rows."
     raise DataError(rule, key=key, got=repr(name), fix=nearest(name, columns_of(rows)))
 
 
 def slice_by_value(values: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Return each part's name and which rows are in it: by value, of many numbers by quartile, "" for missing ones.
+    """Return each slice's name and its rows: one per value, of many numbers one per quartile, "" for missing ones.
 
     >>> [(name, where.tolist()) for name, where in slice_by_value(np.array(["b", "a", "b"]))]
     [('a', [False, True, False]), ('b', [True, False, True])]
@@ -54,33 +54,33 @@ def slice_by_value(values: np.ndarray) -> list[tuple[str, np.ndarray]]:
     ['to 25', '25 to 50', '50 to 75', 'from 75']
     """
     if values.dtype.kind == "f" and (gaps := np.isnan(values)).any():
-        rest = slice_by_value(values[~gaps])
-        return [("", gaps), *((name, _spread(where, ~gaps)) for name, where in rest)]
+        slices = slice_by_value(values[~gaps])
+        return [("", gaps), *((name, _scatter(where, ~gaps)) for name, where in slices)]
     distinct, counts = np.unique(values, return_counts=True)
     if values.dtype.kind in "iuf" and len(distinct) > FEW:
         edges = np.unique(np.quantile(values, [0.25, 0.5, 0.75]))
         place = np.searchsorted(edges, values, side="right")
         names = [f"{edge:.4g}" for edge in edges]
         between = [f"{low} to {high}" for low, high in itertools.pairwise(names)]
-        called = [f"to {names[0]}", *between, f"from {names[-1]}"]
-        return [(name, place == i) for i, name in enumerate(called) if (place == i).any()]
-    shown = distinct[np.sort(np.argsort(-counts, kind="stable")[:MOST])]
-    found = [(_named(value), values == value) for value in shown]
-    others = ~np.isin(values, shown)
-    return [*found, ("others", others)] if others.any() else found
+        ranges = [f"to {names[0]}", *between, f"from {names[-1]}"]
+        return [(name, place == i) for i, name in enumerate(ranges) if (place == i).any()]
+    frequent = distinct[np.sort(np.argsort(-counts, kind="stable")[:MOST])]
+    slices = [(_format_value(value), values == value) for value in frequent]
+    infrequent = ~np.isin(values, frequent)
+    return [*slices, ("others", infrequent)] if infrequent.any() else slices
 
 
-def _named(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float | np.floating) else str(value)
 
 
-def _spread(where: np.ndarray, known: np.ndarray) -> np.ndarray:
-    whole = np.zeros(len(known), bool)
-    whole[known] = where
-    return whole
+def _scatter(where: np.ndarray, present: np.ndarray) -> np.ndarray:
+    mask = np.zeros(len(present), bool)
+    mask[present] = where
+    return mask
 
 
 def check_columns(rows: Rows, names: Sequence[str], key: str) -> None:
-    """Refuse names of columns that rows do not have."""
+    """Reject names of columns that the rows do not have."""
     for name in names:
         column_of(rows, name, key)

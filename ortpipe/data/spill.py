@@ -1,4 +1,4 @@
-"""Rows in a temporary file that has no name: the system frees it with the process, however that ends."""
+"""Rows in an unnamed temporary file: the system frees it when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ import numpy as np
 
 from ortpipe.data.rows import PIECE, Rows, concatenate
 
-LARGE_FILES = Path("/var/tmp")  # on disk where /tmp is in memory, as on several Linux systems
+LARGE_FILES = Path("/var/tmp")  # on disk, also on Linux systems whose /tmp is in memory
 ALIGNED = 64  # bytes
 
 
 def folder() -> str:
-    """Return where temporary files of any size go: TMPDIR, where it is set."""
-    chosen = os.environ.get("TMPDIR") or (str(LARGE_FILES) if os.access(LARGE_FILES, os.W_OK) else None)
-    return chosen or tempfile.gettempdir()
+    """Return the folder for temporary files of any size: TMPDIR if it is set, else /var/tmp if it is writable."""
+    path = os.environ.get("TMPDIR") or (str(LARGE_FILES) if os.access(LARGE_FILES, os.W_OK) else None)
+    return path or tempfile.gettempdir()
 
 
 def fits(size: int) -> bool:
-    """Return whether a file of so many bytes takes at most half of the space that is free there."""
+    """Return whether a file of `size` bytes takes at most half of the free space in `folder()`."""
     return 2 * size <= shutil.disk_usage(folder()).free
 
 
 @dataclass(frozen=True)
 class ArrayPlace:
-    """Where an array is in a file."""
+    """The place of an array in a file."""
 
     first: int  # byte
     dtype: np.dtype
@@ -40,7 +40,7 @@ class ArrayPlace:
 
 
 class SpillFile:
-    """A file of arrays, which ends with this object."""
+    """A temporary file of arrays, which is closed with this object."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(dir=folder(), buffering=0)  # noqa: SIM115
@@ -48,38 +48,38 @@ class SpillFile:
         weakref.finalize(self, self._file.close)
 
     def put(self, array: np.ndarray) -> ArrayPlace:
-        """Write an array; not of objects."""
+        """Write an array of any dtype but object."""
         first = -(-self._end // ALIGNED) * ALIGNED
         self._file.seek(first)
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if array.size else b""
-        while len(data):  # a file without a buffer may take less than it is given
+        while len(data):  # an unbuffered file may write only a part
             data = data[self._file.write(data) :]  # type: ignore[arg-type]  # an array is a buffer
         self._end = self._file.tell()
         return ArrayPlace(first, array.dtype, array.shape)
 
     def get(self, place: ArrayPlace) -> np.ndarray:
-        """Return a copy of an array; what was mapped of the file no longer counts as memory then."""
+        """Return a copy of an array, so that its mapping can end and no longer counts as memory."""
         if 0 in place.shape:
             return np.empty(place.shape, place.dtype)
         return np.array(np.memmap(self._file, place.dtype, "r", place.first, place.shape))
 
 
 class Spill:
-    """Rows that are written once, and read as often as one likes, in pieces of PIECE bytes."""
+    """Rows that are written once and read any number of times, in pieces of PIECE bytes."""
 
     def __init__(self, file: SpillFile) -> None:
         self._file, self._waiting, self._none = file, list[Rows](), list[Rows]()
         self._pieces: list[dict[str, ArrayPlace | tuple[ArrayPlace, ArrayPlace]]] = []
 
     def write(self, rows: Rows) -> None:
-        """Add rows of the same source; `flush` ends it."""
+        """Add rows of the same source; call `flush` after the last ones."""
         self._none = self._none or [rows.replace(inputs={}, heads={}, label=np.empty(0), sample_weight=None)]
         self._waiting.append(rows)
         if sum(map(len, self._waiting)) * rows.row_bytes >= PIECE:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the buffered rows."""
         if self._waiting:
             rows = concatenate(self._waiting)
             self._waiting.clear()
@@ -96,7 +96,7 @@ class Spill:
             yield none.replace(inputs=inputs, heads=heads, label=arrays[LABEL], sample_weight=arrays.get(WEIGHT))
 
     def _put(self, array: np.ndarray) -> ArrayPlace | tuple[ArrayPlace, ArrayPlace]:
-        """Write an array; of text (str) its distinct words, and each entry's place among them."""
+        """Write an array; of Python strings, the distinct ones and each entry's place among them."""
         if array.dtype != object:
             return self._file.put(array)
         entries = array.reshape(-1).tolist()
@@ -111,7 +111,7 @@ class Spill:
         return np.array(json.loads(words.tobytes()), object)[codes]
 
 
-# what an array is, in front of its name
+# prefixes of array names: what the array is
 INPUT, HEAD, LABEL, WEIGHT = "ihlw"
 
 

@@ -1,4 +1,4 @@
-"""Dividing rows in those to train, validate and test on."""
+"""Loading a source and splitting its rows into train, validation and test."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from ortpipe.settings import Config
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """Where rows come from, how they are split, and by what a column of text becomes tokens.
+    """Where rows come from, how they are split, and how a text column is tokenized.
 
     Attributes:
         source: where rows come from.
-        split: which of them train, validate and test.
-        tokens: by what a column of text becomes tokens; null: it does not.
+        split: how rows are split into train, validation and test.
+        tokens: how a text column is tokenized; null: not at all.
     """
 
     source: Annotated[Source, SOURCES]
@@ -41,14 +41,14 @@ def load(config: DataConfig) -> Data:
 
 
 def split(rows: RowSet, config: SplitConfig) -> Data:
-    """Divide rows by what they say themselves, then those to train on by fractions, seeded.
+    """Split rows by the parts that the data name, then the training rows among them by seeded fractions.
 
     Raises:
         DataError: a part would be empty, or a class has too few rows to stratify.
     """
     if isinstance(rows, Rows) and rows.part is None and (config.column is not None or config.files):
         raise DataError(
-            "A split by column or by file needs a source that has them.",
+            "A split by column or by file needs a source of columns or files.",
             got=f"split.column={config.column}, split files {config.files or 'none'}",
             fix="Split by fractions, or choose a source such as csv, parquet or npz.",
         )
@@ -56,7 +56,7 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
     for name, count in zip(PARTS, counts.sum(axis=0).tolist(), strict=True):
         if not count and (name == "train" or name in config.files):
             where = f"column {config.column!r}" if config.column is not None else config.files.get(name, "the source")
-            fix = f"Mark rows as {name!r} in it." if config.column is not None else "Give a file with rows."
+            fix = f"Mark some rows as {name!r} in it." if config.column is not None else "Give a file with rows."
             raise DataError("Every part of the split must have rows.", got=f"no {name} rows in {where}", fix=fix)
     labels = (
         (label if part is None else label[part == 0] for label, part in rows.read_labels([group]))
@@ -68,13 +68,13 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
     if notes is None:
         digits = LostDigits()
         for piece in rows.read():
-            digits.see_rows(piece)
+            digits.update_rows(piece)
         notes = tuple(digits.notes())
     if train.window is not None and train.window < len(train):
         notes = (
             *notes,
-            f"{len(train):,} rows to train on are shuffled through a window of {train.window:,}, and as many at most "
-            "are fitted on (data.source.window): their order on disk should say nothing of their labels",
+            f"{len(train):,} training rows are shuffled through a window of {train.window:,} rows, and at most as many "
+            "are used to fit scikit-learn (data.source.window): rows on disk should not be sorted by label",
         )
     notes = (*notes, *train.spill_notes())
     return Data(train, validation if len(validation) else None, test if len(test) else None, notes=notes)

@@ -1,4 +1,4 @@
-"""Rows of a table that a trained model has not seen, as its inputs: columns by name, words as they were encoded."""
+"""New rows of a table as a trained model's inputs: columns found by name, words encoded as in training."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SHOWN = 8  # values or columns that a message names
 
 @dataclass(frozen=True)
 class UnseenTable:
-    """What a model reads of a table.
+    """The columns of a table that a model reads, and how they become its inputs.
 
     Attributes:
         model: the model, without its weights.
-        facts: what is known of it.
-        truth: the columns of truth values among those that it reads as they stand.
+        facts: the model's facts.
+        truth: the columns of truth values among its raw inputs.
         missing: texts that mark a missing value.
     """
 
@@ -39,36 +39,38 @@ class UnseenTable:
     truth: frozenset[str] = frozenset()
     missing: Sequence[str] = ()
     _kinds: dict[str, int] = field(init=False, default_factory=dict)
-    _unknown: dict[str, tuple[int, str]] = field(init=False, default_factory=dict)  # column → rows, the first of them
+    _unknown: dict[str, tuple[int, str]] = field(
+        init=False, default_factory=dict
+    )  # column → number of rows, and the first one
 
     def __post_init__(self) -> None:
-        read = {value.name: value.type.tensor_type for value in self.model.graph.input}
-        self._kinds.update({name: read[name].elem_type for name in self.facts.inputs if name in read})
+        types = {value.name: value.type.tensor_type for value in self.model.graph.input}
+        self._kinds.update({name: types[name].elem_type for name in self.facts.inputs if name in types})
         for name in self._kinds:
-            if len(read[name].shape.dim) != 1 and not self.facts.columns.get(name):
+            if len(types[name].shape.dim) != 1 and not self.facts.columns.get(name):
                 raise DataError(
-                    "Rows of a table are read by the names of the columns that the model was trained on.",
-                    got=f"input {name!r}, of which no columns are known",
-                    fix="Train on a table (data=csv, parquet), or feed the model's arrays to onnxruntime.",
+                    "Predicting from a table needs the names of the columns that the model was trained on.",
+                    got=f"input {name!r} without column names",
+                    fix="Train on a table (data=csv or data=parquet), or feed arrays to the model with onnxruntime.",
                 )
 
     @property
     def columns(self) -> dict[str, bool]:
-        """Each column that is read, and whether it is one of words: the others are numbers."""
-        found: dict[str, bool] = {}
+        """Each column that the model reads, and whether it holds words; the others hold numbers."""
+        holds_words: dict[str, bool] = {}
         for name, kind in self._kinds.items():
             if names := self.facts.columns.get(name):
-                found |= {column: column in self.facts.categories for column, _ in map(self._parted, names)}
+                holds_words |= {column: column in self.facts.categories for column, _ in map(self._split_name, names)}
             else:
-                found[name] = kind == onnx.TensorProto.STRING
-        return found
+                holds_words[name] = kind == onnx.TensorProto.STRING
+        return holds_words
 
     def check(self, names: Sequence[str], where: str) -> None:
-        """Refuse a table that lacks columns."""
+        """Reject a table that lacks columns."""
         if missing := [name for name in self.columns if name not in names]:
             more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
             raise DataError(
-                "Rows have the columns that the model reads.",
+                "Rows must have all columns that the model reads.",
                 got=f"no {', '.join(map(repr, missing[:SHOWN]))}{more} in {where}",
                 fix=f"{nearest(missing[0], names)} It reads {', '.join(list(self.columns)[: 3 * SHOWN])}.",
             )
@@ -80,99 +82,99 @@ class UnseenTable:
         for name, kind in self._kinds.items():
             if names := self.facts.columns.get(name):
                 columns = []
-                for column, value in map(self._parted, names):
+                for column, value in map(self._split_name, names):
                     if column not in codes:
                         columns.append(_numbers(table, column, position, gaps=False))
                     else:
-                        place = None if value is None else self._written(column).index(value)
+                        place = None if value is None else self._category_texts(column).index(value)
                         columns.append(codes[column] if place is None else (codes[column] == place).astype(np.float32))
                 inputs[name] = np.stack(columns, axis=1)
             elif kind == onnx.TensorProto.STRING:
-                words, places_of = texts(_whole(table, name), self.missing)
+                words, places_of = texts(_combined(table, name), self.missing)
                 words = np.array([word.lower() for word in words], object) if name in self.truth else words
                 inputs[name] = words[places_of]
                 self._count_unknown(name, words, places_of, position)
                 if name in self.truth and (wrong := {*words} - {"true", "false", ""}):
                     row = int(np.argmax(np.isin(inputs[name], [*wrong])))
                     raise DataError(
-                        f"Column {name!r} holds true and false: the model was trained on such.",
+                        f"Column {name!r} must hold true and false, as in training.",
                         got=f"{inputs[name][row]!r} in {position(row)}",
-                        fix="Correct it, or leave it empty where nothing is known.",
+                        fix="Correct it, or leave it empty if the value is missing.",
                     )
             else:
                 inputs[name] = _numbers(table, name, position, gaps=True)
-        kept = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
-        return feed_inputs(self.model, self.facts, Rows(inputs, np.zeros(table.num_rows), kept=kept))
+        raw_columns = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
+        return feed_inputs(self.model, self.facts, Rows(inputs, np.zeros(table.num_rows), kept=raw_columns))
 
     @property
     def notes(self) -> list[str]:
-        """What is said of words that the model does not know: it predicts all of them alike."""
-        said = "a word that was not in training, the first"
+        """A note for each column with words unknown to the model: it predicts the same for all of them."""
+        unknown = "a word that was not in training, the first"
         return [
-            f"column {name!r}: {count:,} row{'s have' if count > 1 else ' has'} {said} {first}"
+            f"column {name!r}: {count:,} row{'s have' if count > 1 else ' has'} {unknown} {first}"
             for name, (count, first) in self._unknown.items()
         ]
 
     @functools.cached_property
-    def _known(self) -> dict[str, frozenset[bytes]]:
-        """The words that the graph has codes for, by column."""
+    def _vocabularies(self) -> dict[str, frozenset[bytes]]:
+        """The words that the graph encodes, by column."""
         encoders = [node for node in self.model.graph.node if node.op_type == "LabelEncoder"]
         keys = [(node.input[0], a.strings) for node in encoders for a in node.attribute if a.name == "keys_strings"]
         return {name: frozenset(words) for name, words in keys if name in self._kinds}
 
     def _count_unknown(self, name: str, words: np.ndarray, places_of: np.ndarray, position: Position) -> None:
-        if name not in self._known or name in self.truth:
+        if name not in self._vocabularies or name in self.truth:
             return
-        unknown = np.array([word != "" and word.encode() not in self._known[name] for word in words])[places_of]
+        unknown = np.array([word != "" and word.encode() not in self._vocabularies[name] for word in words])[places_of]
         if unknown.any():
             row, (count, first) = int(np.argmax(unknown)), self._unknown.get(name, (0, ""))
             first = first or f"{words[places_of[row]]!r} in {position(row)}"
             self._unknown[name] = count + int(unknown.sum()), first
 
-    def _written(self, column: str) -> list[str]:
-        """Return the values of a column of words as they are written, in the order of their codes."""
+    def _category_texts(self, column: str) -> list[str]:
+        """Return the categories of a column as text, in the order of their codes."""
         values = self.facts.categories[column]
         return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
 
-    def _parted(self, name: str) -> tuple[str, str | None]:
-        """Return the column of the table, and the value of it, that a column of an input is of: `sex=f`, or `age`."""
+    def _split_name(self, name: str) -> tuple[str, str | None]:
+        """Split an input column's name into the table's column and its value: (sex, f) for `sex=f`, (age, None)."""
         for column, values in self.facts.categories.items():
             if name.startswith(f"{column}=") and (value := name[len(column) + 1 :]) in map(str, values):
-                return column, self._written(column)[[*map(str, values)].index(value)]
+                return column, self._category_texts(column)[[*map(str, values)].index(value)]
         return name, None
 
     def _codes(self, table: pa.RecordBatch | pa.Table, name: str, position: Position) -> np.ndarray:
-        known, words = self._written(name), _whole(table, name).cast("string")
+        categories, words = self._category_texts(name), _combined(table, name).cast("string")
         truth = all(isinstance(value, bool) for value in self.facts.categories[name])
-        codes = places(pc.utf8_lower(words) if truth else words, known)
+        codes = places(pc.utf8_lower(words) if truth else words, categories)
         if (codes < 0).any():
             row = int(np.argmax(codes < 0))
-            shown = ", ".join(map(repr, known[:SHOWN])) + (" …" if len(known) > SHOWN else "")
+            shown = ", ".join(map(repr, categories[:SHOWN])) + (" …" if len(categories) > SHOWN else "")
             raise DataError(
-                f"Column {name!r} holds the values that the model was trained on: {shown}.",
+                f"Column {name!r} may hold only values from training: {shown}.",
                 got=f"{repr(word) if (word := words[row].as_py()) else 'nothing'} in {position(row)}",
-                fix="Correct the rows, or train with data.source.encode=keep: then a word may be unknown.",
+                fix="Correct the rows, or train with data.source.encode=keep, which allows unknown words.",
             )
         return codes
 
 
-def _whole(table: Any, name: str) -> Any:
+def _combined(table: Any, name: str) -> Any:
     column = table.column(name)
     return column.combine_chunks() if hasattr(column, "combine_chunks") else column
 
 
 def _numbers(table: Any, name: str, position: Position, *, gaps: bool) -> np.ndarray:
-    """Return a column of numbers, nan where one is missing, which is refused unless there may be gaps."""
-    column = _whole(table, name)
+    """Return a column of numbers, nan for a missing one; reject missing numbers unless `gaps`."""
+    column = _combined(table, name)
     column = pc.utf8_trim_whitespace(column) if is_text(column.type) else column
     try:
         values = as_numpy(column if str(column.type) in ("double", "float") else column.cast("float64"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         row = next(place for place, value in enumerate(column) if not _is_number(value))
         raise DataError(
-            f"Column {name!r} holds numbers: the model was trained on them.",
+            f"Column {name!r} must hold numbers, as in training.",
             got=f"{column[row].as_py()!r} in {position(row)}",
-            fix="Correct it, or leave it empty where nothing is known."
+            fix="Correct it, or leave it empty if the value is missing."
             if gaps
             else "Correct it or drop the row; if it marks a missing value, train with data.source.encode=keep and name "
             "it in data.source.missing.",
@@ -181,9 +183,9 @@ def _numbers(table: Any, name: str, position: Position, *, gaps: bool) -> np.nda
     if wrong.any():
         row = int(np.argmax(wrong))
         raise DataError(
-            f"Column {name!r} has a finite number in every row: the model was trained on such.",
+            f"Column {name!r} must have a finite number in every row, as in training.",
             got=f"{'nothing' if np.isnan(values[row]) else values[row]} in {position(row)}",
-            fix="Correct or drop the row, or train with data.source.encode=keep: then values may be missing.",
+            fix="Correct or drop the row, or train with data.source.encode=keep, which allows missing values.",
         )
     return values
 

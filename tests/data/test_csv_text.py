@@ -94,7 +94,7 @@ def test_what_may_take_more_than_the_limit_is_laid_down_and_said(tmp_path, monke
     monkeypatch.setattr("ortpipe.data.stream.LIMIT", 1000)
     rows = source()
     assert isinstance(rows, Stream)
-    assert f"the columns of {tmp_path / 'rows.csv'}, 1 MB, are in {csv_text.folder()} (TMPDIR)" in rows.notes[-1]
+    assert f"the columns of {tmp_path / 'rows.csv'}, 1 MB, are in an unnamed temporary file in {csv_text.folder()} (TMPDIR)" in rows.notes[-1]
     held = Csv(path=str(tmp_path / "rows.csv"), label="y", stream=False)()
     assert isinstance(held, Rows)
     np.testing.assert_array_equal(rows.rows().inputs["X"], held.inputs["X"])
@@ -103,7 +103,7 @@ def test_what_may_take_more_than_the_limit_is_laid_down_and_said(tmp_path, monke
 def test_a_file_without_room_for_its_columns_is_refused(tmp_path, monkeypatch):
     (tmp_path / "rows.csv").write_text("a,y\n1,2\n3,4\n")
     monkeypatch.setattr(csv_text, "fits", lambda size: False)
-    with pytest.raises(DataError, match=r"too little room(.|\n)*TMPDIR(.|\n)*stream=false"):
+    with pytest.raises(DataError, match=r"less than twice as much free space(.|\n)*TMPDIR(.|\n)*stream=false"):
         Csv(path=str(tmp_path / "rows.csv"), label="y", stream=True)()
 
 

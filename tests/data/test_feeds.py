@@ -90,7 +90,7 @@ def test_rows_of_another_width_are_refused(text, shape, message):
     ids=["words", "too large for float16", "too large for float32", "a fraction", "too large for int32"],
 )
 def test_values_that_do_not_fit_the_models_type_are_refused(text, array):
-    with pytest.raises(DataError, match="fit the model's type"):
+    with pytest.raises(DataError, match="fit the model's dtype"):
         single(text, array)
 
 
@@ -201,7 +201,7 @@ def test_weights_stay_a_vector_where_the_model_takes_one():
 
 @pytest.mark.parametrize(("name", "weight"), [("w", None), (None, np.ones(5))])
 def test_weights_and_a_weighted_loss_come_together(name, weight):
-    with pytest.raises(DataError, match=r"weights where the loss takes them(.|\n)*add_loss\.sample_weight=true"):
+    with pytest.raises(DataError, match=r"weights if and only if the loss takes them(.|\n)*add_loss\.sample_weight=true"):
         feeds(model(WEIGHED), facts(sample_weight=name), Rows({"X": X}, Y, weight))
 
 
@@ -216,11 +216,11 @@ def test_labels_and_weights_are_vectors_where_the_model_takes_vectors():
 
 
 def test_a_number_beyond_the_models_type_is_named_with_its_place_row_weights_too():
-    with pytest.raises(DataError, match=r"X: 1e\+300 at \[1, 0\] is beyond float32"):
+    with pytest.raises(DataError, match=r"X: 1e\+300 at \[1, 0\] is out of range for float32"):
         single("float[N, 1] X", np.array([[0.0], [1e300]]))
     rows = Rows({"X": X}, Y, np.array([1, 1, 1e39, 1, 1]))
     text = "float[N, 3] X, float[N, 1] label, float[N, 1] weight"
-    with pytest.raises(DataError, match=r"sample_weight: 1e\+39 at \[2\] is beyond float32"):
+    with pytest.raises(DataError, match=r"sample_weight: 1e\+39 at \[2\] is out of range for float32"):
         feeds(model(text), facts(sample_weight="weight"), rows)
 
 

@@ -141,7 +141,7 @@ def test_another_window_is_another_order_that_the_data_say(kind, tmp_path):
 
 
 def test_a_stream_is_not_shuffled_as_a_whole():
-    with pytest.raises(ConfigError, match=r"through a window(.|\n)*window=64"):
+    with pytest.raises(ConfigError, match=r"need a shuffle window(.|\n)*window=64"):
         Parquet(path="rows.parquet", label="y", stream=True, window=None)
 
 

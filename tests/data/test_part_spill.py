@@ -126,15 +126,15 @@ def test_its_size_and_place_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(part_spill, "fits", lambda size: size < 32 * 3000)
     [*_, note] = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"])).notes
     assert note == (
-        "rows to validate and test on, and some to fit on, 1 MB, are laid aside in /scratch (TMPDIR), "
-        "in a file without a name that ends with the process"
+        "validation and test rows, and a sample of the training rows, 1 MB, are in an unnamed temporary file in "
+        "/scratch (TMPDIR), which is freed when the process ends"
     )
 
 
 def test_without_room_rows_are_read_from_the_data_each_time(tmp_path, monkeypatch, reads):
     monkeypatch.setattr(part_spill, "fits", lambda size: False)
     data = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"]))
-    assert "has no room for them" in data.notes[-1]
+    assert "has no room for a temporary file" in data.notes[-1]
     reads.clear()
     first, second = (concatenate(list(data.test.pieces())).digest() for _ in range(2))
     assert first == second

@@ -53,7 +53,7 @@ def test_each_column_is_an_input_as_it_stands(kind, tmp_path):
     assert kinds == {"age": "number", "rooms": "number", "city": "word", "vip": "word", "day": "date", "seen": "date"}
     assert [kept.missing for kept in rows.kept.values()] == [1, 0, 1, 0, 1, 1]
     assert rows.notes[0] == (
-        "6 columns as they stand: numbers age (1 missing), rooms; words city (1 missing), vip; "
+        "6 columns without encoding: numbers age (1 missing), rooms; words city (1 missing), vip; "
         "dates day (1 missing), seen (1 missing); label target"
     )
 
@@ -86,7 +86,7 @@ def test_words_that_other_readers_take_for_gaps_or_numbers_are_told(tmp_path):
     assert rows.kept["c"] == RawColumn("word")
     [note] = [note for note in rows.notes if "read as a word" in note]
     assert "'a': 'NA' in line 2 of" in note
-    assert "pandas, and whoever serves CSV with it, reads it as one" in note
+    assert "pandas, and servers that parse CSV with it, read it as one" in note
 
 
 def test_times_are_those_of_utc_where_a_column_has_a_zone(tmp_path):
@@ -127,7 +127,7 @@ def test_labels_are_never_missing(tmp_path):
     with pytest.raises(DataError, match="in column 'age', line 3") as refusal:
         written("csv", FRAME, tmp_path, encode="keep", label="age")()
     assert "encode" not in str(refusal.value)
-    with pytest.raises(DataError, match=r"in column 'age', line 3(.|\n)*with encode=keep a network"):
+    with pytest.raises(DataError, match=r"in column 'age', line 3(.|\n)*with encode=keep, networks"):
         written("csv", FRAME[["age", "target"]], tmp_path)()
 
 
@@ -135,7 +135,7 @@ def test_labels_are_never_missing(tmp_path):
     "settings", [{"encode": {"X": "keep"}}, {"inputs": {"X": ("a", "b")}, "encode": {"X": "keep"}}]
 )
 def test_an_input_that_keeps_its_column_has_one(settings):
-    with pytest.raises(ConfigError, match="holds that one"):
+    with pytest.raises(ConfigError, match="must have exactly one column"):
         Csv(path="rows.csv", label="y", **settings)
 
 

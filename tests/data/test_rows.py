@@ -34,10 +34,10 @@ BAD = {
     "one of two inputs too short": (lambda: rows(Z=X[:-1]), r"'Z' has shape \(149, 4\)"),
     "fewer weights than rows": (lambda: rows(weight=np.ones(3)), "sample_weight has shape"),
     "weights as a column": (lambda: rows(weight=np.ones((150, 1))), r"shape \[N\](.|\n)*\(150, 1\)"),
-    "a negative weight": (lambda: rows(weight=with_value(np.ones(150), 3, -0.5)), r"not negative(.|\n)*-0\.5"),
-    "weights in words": (lambda: rows(weight=NAMES), "weights are numbers"),
-    "weights as objects": (lambda: rows(weight=np.ones(150, object)), "weights are numbers"),
-    "ragged rows": (lambda: rows(np.array([[1], [2, 3]] * 75, dtype=object)), "array of objects"),
+    "a negative weight": (lambda: rows(weight=with_value(np.ones(150), 3, -0.5)), r"must not be negative(.|\n)*-0\.5"),
+    "weights in words": (lambda: rows(weight=NAMES), "weights must be numbers"),
+    "weights as objects": (lambda: rows(weight=np.ones(150, object)), "weights must be numbers"),
+    "ragged rows": (lambda: rows(np.array([[1], [2, 3]] * 75, dtype=object)), "array of Python objects"),
     "dates": (lambda: rows(np.full((150, 1), "2020-01-01", "M8[D]")), r"input 'X' of datetime64\[D\]"),
     "complex numbers": (lambda: rows(X + 1j), "input 'X' of complex128"),
     "nan in an input": (lambda: rows(with_value(X, (7, 2), np.nan)), "nan in input 'X', row 7, column 2"),
@@ -183,7 +183,7 @@ def test_a_stage_that_is_given_rows_that_were_not_split_says_how_to_split_them(s
 
 def test_rows_whose_elements_have_classes_are_of_none_to_stratify_by():
     rows = Rows({"X": np.zeros((9, 2))}, np.zeros((9, 4, 4), int))
-    with pytest.raises(DataError, match=r"of a class(.|\n)*\(9, 4, 4\)(.|\n)*stratify=false"):
+    with pytest.raises(DataError, match=r"one class per row(.|\n)*\(9, 4, 4\)(.|\n)*stratify=false"):
         split(rows, SplitConfig(stratify=True))
     assert len(split(rows, SplitConfig(test=1 / 3)).train) == 6
 

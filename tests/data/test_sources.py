@@ -91,7 +91,7 @@ def test_keywords_that_change_the_form_do_not_change_the_rows(params):
 
 
 def test_an_unknown_keyword_is_refused():
-    with pytest.raises(DataError, match=r"keywords of sklearn\.datasets\.load_iris(.|\n)*colour"):
+    with pytest.raises(DataError, match=r"keyword arguments of sklearn\.datasets\.load_iris(.|\n)*colour"):
         Bundled("iris", params={"colour": 1})()
 
 
@@ -113,7 +113,7 @@ def test_a_weight_column_that_does_not_exist_is_refused():
 
 
 def test_a_weight_column_with_negative_values_is_refused():
-    with pytest.raises(DataError, match="not negative"):
+    with pytest.raises(DataError, match="must not be negative"):
         Bundled("diabetes", sample_weight="age")()
 
 
@@ -187,13 +187,13 @@ NO_NPZ = {
 def test_a_file_that_holds_no_plain_arrays_is_refused(tmp_path, make):
     path = tmp_path / "rows.npz"
     make(path)
-    with pytest.raises(DataError, match=r"plain arrays(.|\n)*rows\.npz"):
+    with pytest.raises(DataError, match=r"arrays of numbers or text(.|\n)*rows\.npz"):
         Npz(str(path))()
 
 
 SETTINGS = {
     "a path": (lambda p: Npz(str(p / "no.npz")), "path", "{0} must be an .npz file"),
-    "a label": (lambda p: Csv(path=str(p / "rows.csv"), label="z"), "label", "{0} names columns"),
+    "a label": (lambda p: Csv(path=str(p / "rows.csv"), label="z"), "label", "{0} must name columns"),
     "parameters": (lambda p: Bundled("iris", params={"colour": 1}), "params", "Correct {0} or"),
     "words": (lambda p: Csv(path=str(p / "rows.csv"), label="1"), None, "list it: {0}categorical=[a]"),
 }
@@ -266,7 +266,7 @@ def test_made_up_rows_can_be_weighed():
 
 @pytest.mark.parametrize("params", [{"colour": 1}, {"noise": "much"}])
 def test_an_unknown_keyword_of_a_maker_is_refused(params):
-    with pytest.raises(DataError, match=r"keywords of sklearn\.datasets\.make_regression"):
+    with pytest.raises(DataError, match=r"keyword arguments of sklearn\.datasets\.make_regression"):
         Synthetic(params=params)()
 
 

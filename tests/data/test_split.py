@@ -112,13 +112,13 @@ def test_a_part_that_the_column_does_not_name_is_not_there(kind, tmp_path):
 
 
 def test_a_column_of_numbers_does_not_say_parts(tmp_path):
-    with pytest.raises(DataError, match=r"words train, validation and test(.|\n)*'x' of float64"):
+    with pytest.raises(DataError, match=r"may hold only train, validation and test(.|\n)*'x' of float64"):
         load(DataConfig(written("csv", FRAME, tmp_path), SplitConfig(column="x")))
 
 
 @pytest.mark.parametrize("config", [SplitConfig(column="age"), SplitConfig(test="held.csv")])
 def test_a_source_without_columns_or_files_says_so(config):
-    with pytest.raises(DataError, match=r"needs a source that has them"):
+    with pytest.raises(DataError, match=r"needs a source of columns or files"):
         load(DataConfig(Bundled("diabetes"), config))
 
 
@@ -137,5 +137,5 @@ def test_an_array_of_another_width_in_another_part_is_refused(kind, tmp_path):
         other = tmp_path / "held"
         np.save(other / "X.npy", np.ones((5, 3)))
         np.save(other / "y.npy", np.ones(5))
-    with pytest.raises(DataError, match=r"same width(.|\n)*'X' of .*held.* has shape \(5, 3\), \(1,\) per row"):
+    with pytest.raises(DataError, match=r"same width(.|\n)*'X' of .*held.* has shape \(5, 3\), but \(1,\) per row"):
         load(DataConfig(source, SplitConfig(test=str(other))))

@@ -221,7 +221,7 @@ NO_ARRAYS = {
 def test_a_file_that_is_no_plain_array_is_named(spoil, tmp_path):
     source = written("npy", tmp_path)
     spoil(tmp_path / "X.npy")
-    with pytest.raises(DataError, match=r"plain array(.|\n)*X\.npy"):
+    with pytest.raises(DataError, match=r"one array of numbers or text(.|\n)*X\.npy"):
         source()
 
 

@@ -107,7 +107,7 @@ BAD = {
         {},
         "(nothing|nan) in column 'target', (row 3|line 5) of",
     ),
-    "a missing label column": (FRAME, {"label": "targte"}, r"label names columns(.|\n)*Did you mean 'target'"),
+    "a missing label column": (FRAME, {"label": "targte"}, r"label must name columns(.|\n)*Did you mean 'target'"),
     "a missing weight column": (FRAME, {"sample_weight": "wage"}, r"sample_weight(.|\n)*Did you mean 'age'"),
     "a missing input column": (FRAME, {"inputs": {"X": ("ag",)}}, r"inputs\.X(.|\n)*'ag'(.|\n)*Did you mean 'age'"),
     "weights in words": (FRAME, {"sample_weight": "city"}, "weights(.|\n)*numbers(.|\n)*'city'"),
@@ -126,7 +126,7 @@ def test_a_table_that_cannot_be_trained_on_is_refused_by_name(table, frame, sett
 
 def test_a_column_with_too_many_words_is_refused_unless_it_is_looked_up(table):
     frame = pd.DataFrame({"id": [f"r{i}" for i in range(10_001)], "target": 1.0})
-    with pytest.raises(DataError, match=r"10000 columns(.|\n)*'id'(.|\n)*encode=index"):
+    with pytest.raises(DataError, match=r"10000 values per column(.|\n)*'id'(.|\n)*encode=index"):
         table(frame)()
     assert table(frame, encode="index")().inputs["X"].max() == 10_000
 
@@ -134,7 +134,7 @@ def test_a_column_with_too_many_words_is_refused_unless_it_is_looked_up(table):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"label": ()}, r"^label must name a column"),
+        ({"label": ()}, r"^label must name at least one column"),
         ({"delimiter": ";;"}, r"one character(.|\n)*';;'"),
         ({"inputs": {}}, "at least one column"),
         ({"inputs": {"X": ()}}, "at least one column"),
@@ -210,7 +210,7 @@ def test_a_tab_is_written_as_a_command_line_can_and_another_delimiter_is_told(tm
     path = tmp_path / "rows.csv"
     path.write_text("x\ty\n1\t2\n")
     assert Csv(path=str(path), label="y", delimiter="\\t")().label.tolist() == [2]
-    with pytest.raises(DataError, match=r"fix: .* separated otherwise: 'delimiter=\"\\t\"'"):
+    with pytest.raises(DataError, match=r"fix: .* to have another delimiter: 'delimiter=\"\\t\"'"):
         Csv(path=str(path), label="y")()
     path.write_text("x;y\n1;2\n")
     with pytest.raises(DataError, match=r"'delimiter=\";\"'"):
@@ -222,17 +222,17 @@ def test_words_and_labels_that_differ_by_capitals_or_spaces_alone_are_said(encod
     path = tmp_path / "rows.csv"
     path.write_text("city,y\nRome,yes\nrome,Yes\nOslo ,no\nOslo,no\n")
     notes = Csv(path=str(path), label="y", encode=encode)().notes
-    assert "column 'city': 'Rome' and 'rome' (1 more such) differ by capitals or spaces alone, and each is" in str(
+    assert "column 'city': 'Rome' and 'rome' (1 more such pairs) differ only by case or spaces, but count as" in str(
         notes
     )
-    assert "column 'y': 'yes' and 'Yes' differ by capitals or spaces alone, and each is a word of its own" in str(notes)
+    assert "column 'y': 'yes' and 'Yes' differ only by case or spaces, but count as different words" in str(notes)
 
 
 def test_a_number_beyond_float32_is_said_to_become_infinite(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("x,y\n1e40,1\n2,2\n")
     [note] = [note for note in Csv(path=str(path), label="y")().notes if "float32" in note]
-    assert note.endswith("becomes infinite in float32, which ends at 3.4e38: scale the column")
+    assert note.endswith("becomes infinite in float32, whose maximum is 3.4e38: scale the column")
 
 
 @pytest.mark.parametrize("source", [Csv, Parquet])

@@ -54,9 +54,9 @@ def test_longer_texts_are_cut_and_that_is_said(folder):
 
 
 def test_a_column_that_is_no_text_is_named(folder):
-    with pytest.raises(DataError, match=r"'words', which is not there") as refusal:
+    with pytest.raises(DataError, match=r"'words', which does not exist") as refusal:
         TokensConfig(str(folder), column="words")(Rows({"X": np.zeros((2, 1))}, np.zeros(2)))
-    assert refusal.value.fix == "Set source.encode=keep: columns stay as they stand."
+    assert refusal.value.fix == "Set source.encode=keep: it leaves text columns unencoded."
 
 
 def test_the_missing_package_is_named_with_its_extra(folder, monkeypatch):

@@ -153,7 +153,7 @@ def test_a_column_is_text_where_the_user_says_so_the_same_from_every_source(kind
     assert months.tolist() == frame.month.astype(str).tolist()
     mixed = source(kind, with_cells("age", {60: "foo"}), tmp_path, categorical=("age",))()
     assert "foo" in mixed.categories["age"]
-    with pytest.raises(DataError, match=r"categorical names columns(.|\n)*Did you mean 'month'"):
+    with pytest.raises(DataError, match=r"categorical must name columns(.|\n)*Did you mean 'month'"):
         source(kind, frame, tmp_path, categorical=("mnth",))()
 
 
@@ -181,7 +181,7 @@ def test_text_that_holds_numbers_alone_stays_text_where_its_type_says_so_and_tha
     frame = FRAME.assign(grade=pd.Series(["1", "2"] * 221))
     rows = source("parquet", frame, tmp_path)()
     assert rows.categories == {"grade": ("1", "2")}
-    assert "column 'grade' is of text and holds numbers alone" in rows.notes[1]
+    assert "column 'grade' has type text but holds only numbers" in rows.notes[1]
     assert source("parquet", FRAME.assign(target=frame.grade), tmp_path)().label[:2].tolist() == ["1", "2"]
 
 
@@ -230,7 +230,7 @@ def test_notes_reach_the_data_of_a_run_streamed_too(tmp_path):
     for stream in (False, True):
         own = source("parquet", FRAME.assign(id=2**24 + 1 + np.arange(len(FRAME))), tmp_path, stream=stream)
         first, second, *more = load(DataConfig(own, SplitConfig(test=0.25))).notes
-        assert ["are laid aside in" in note for note in more] == [True] * stream
+        assert ["are in an unnamed temporary file in" in note for note in more] == [True] * stream
         assert first == "3 inputs from 3 columns: age, bmi, id; label target"
         assert "column 'id', row 0 of " in second
         assert "rows.parquet: 16777217 becomes 16777216 in float32" in second

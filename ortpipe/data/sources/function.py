@@ -1,4 +1,4 @@
-"""Rows that a function of the user's own makes."""
+"""Rows from a user's function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ from ortpipe.errors import ConfigError, DataError
 
 @dataclass(frozen=True, kw_only=True)
 class Function(TableSource):
-    """A function by import path, called with `params`; modules in the working folder are found.
+    """A function by import path, called with `params`; it may be in a module of the working folder.
 
-    It returns `Rows`, a pair (X, y), a dict of arrays (`label` and `sample_weight` name theirs), or a table of pandas,
-    Polars or PyArrow, of which label, sample_weight, inputs and encode say what its columns are.
+    It returns `Rows`, a pair (X, y), a dict of arrays (`label` and `sample_weight` name two of them), or a table of
+    pandas, Polars or PyArrow, whose columns label, sample_weight, inputs and encode describe.
 
     Attributes:
         function: `module:function` or `module.function`.
-        params: its keywords.
+        params: its keyword arguments.
     """
 
     function: str
@@ -46,7 +46,7 @@ class Function(TableSource):
         return module, name
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
-        """Call the function; the digest of its rows covers the file that it is written in."""
+        """Call the function; the digest of its rows covers the function's file."""
         with own.working_folder_first():
             function = own.load(":".join(self._name), "function", DataError)
             origin = own.code(function)
@@ -60,10 +60,10 @@ class Function(TableSource):
     def _rows(self, returned: Any, column: str | None) -> Rows:
         if isinstance(returned, Rows | tuple) and self.heads:
             raise DataError(
-                "{key} names columns of a table, or arrays of a dict.",
+                "{key} must name columns of a table, or arrays of a dict.",
                 key="heads",
                 got=f"{self.function} returned {'Rows' if isinstance(returned, Rows) else 'a pair'}",
-                fix="Return a dict of arrays, or Rows with the labels of each output in `heads`, and leave out {key}.",
+                fix="Return a dict of arrays; or remove {key}, and return Rows with each output's labels in `heads`.",
             )
         if isinstance(returned, Rows):
             return returned
@@ -73,7 +73,7 @@ class Function(TableSource):
         if isinstance(returned, Mapping):
             heads = {head: name for head, name in self.heads.items() if isinstance(name, str)}
             if not isinstance(self.label, str) or len(heads) < len(self.heads):
-                rule = "The labels of a dict of arrays are one array, and those of each head another."
+                rule = "In a dict of arrays, the labels and those of each head must be one array each."
                 raise ConfigError(rule, key="label", got=[self.label, self.heads], fix="Name one.")
             arrays = {str(name): np.asarray(array) for name, array in returned.items()}
             sets = [ArraySet(self.function, arrays, None)]
@@ -93,8 +93,8 @@ class Function(TableSource):
             table = pa.Table.from_pandas(without_intervals(frame), preserve_index=False) if pandas else pa.table(frame)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise DataError(
-                "Every column of a table holds values of one type.",
+                "Every column of a table must hold values of one type.",
                 got=f"{self.function} returned a table with {'; '.join(map(str, error.args))}",
-                fix="Make each column numbers, text or truth values.",
+                fix="Convert each column to numbers, text or truth values.",
             ) from error
         return TableReader(self, {self.function: table.schema}, [group_of(table, self.function)], column)

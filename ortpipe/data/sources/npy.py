@@ -10,13 +10,13 @@ from ortpipe.errors import DataError
 
 @dataclass(frozen=True)
 class Npy(ArraySource):
-    """A folder of .npy files, each an array by the file's name; or one file of features beside that of the labels.
+    """A folder of .npy files, one array each, named by its file; or one file of features, with labels beside it.
 
-    Its `path` is the folder, or `X.npy`, then the only input; the label `y` is y.npy in the same folder.
+    `path` is the folder, or a file such as X.npy, which is then the only input; the label `y` is y.npy in its folder.
     """
 
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
-        """Return the arrays of a folder, or of a file and those beside it that are named, mapped."""
+        """Map the arrays of a folder, or of a file and the files beside it that the settings name."""
         files = files_of(str(path), (".npy",))
         if path.is_file():
             names = (self.label, self.sample_weight, column, *self.heads.values())
@@ -27,6 +27,6 @@ class Npy(ArraySource):
             try:
                 arrays[file.stem] = map_array(file)
             except ValueError as error:
-                rule, fix = "An .npy file holds one plain array.", "Write it with numpy.save."
+                rule, fix = "An .npy file must hold one array of numbers or text.", "Write it with numpy.save."
                 raise DataError(rule, got=f"{file}: {error}", fix=fix) from error
         return arrays

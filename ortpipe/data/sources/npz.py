@@ -9,7 +9,7 @@ from ortpipe.errors import DataError
 
 @dataclass(frozen=True)
 class Npz(ArraySource):
-    """An .npz file: arrays that are stored uncompressed (numpy.savez) are mapped, others held in memory."""
+    """An .npz file: uncompressed arrays (numpy.savez) are memory-mapped, compressed ones read into memory."""
 
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
         """Return the arrays of the archive."""
@@ -17,7 +17,7 @@ class Npz(ArraySource):
             return npz_arrays(path)
         except Exception as error:
             raise DataError(
-                "{key} must be an .npz file of plain arrays.",
+                "{key} must be an .npz file of arrays of numbers or text.",
                 key="path",
                 got=f"{path}: {'not a file' if not path.is_file() else error}",
                 fix="Check the path; write such a file with numpy.savez.",

@@ -26,7 +26,7 @@ BUFFER = 2**18  # bytes of a column that are read from disk at a time
 
 @dataclass(frozen=True, kw_only=True)
 class Parquet(TableSource, Windowed):
-    """A Parquet file, or a folder of them; one that does not fit in memory streams, row group by row group.
+    """A Parquet file, or a folder of them; large ones are streamed, row group by row group.
 
     Attributes:
         path: the file, or a folder whose `.parquet` files are read, sorted by name.
@@ -35,7 +35,7 @@ class Parquet(TableSource, Windowed):
     path: str
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
-        """Read every row once, to check it and to learn the categories; then hold them or stream."""
+        """Read all rows once to check them and learn their categories; return them in memory or as a stream."""
         schemas, groups = {}, []
         for file, part in files_with_parts(self.path, split, (".parquet",)):
             with _open(file) as opened_file:
@@ -64,6 +64,6 @@ def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.P
 
 
 def _tables(file: Path, group: int, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a row group, at most so many at a time; pyarrow.dataset would hold the group as a whole."""
+    """Yield the rows of a row group, at most `most` at a time; pyarrow.dataset would read the group at once."""
     with _open(file, _metadata(file, file.stat().st_mtime_ns)) as opened_file:
         yield from opened_file.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)

@@ -1,4 +1,4 @@
-"""Rows that scikit-learn makes up: a known linear function, or clusters of classes."""
+"""Rows that scikit-learn generates: a linear function with noise, or clusters of classes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,11 +20,11 @@ class Synthetic(Config):
 
     Attributes:
         task: `regression` (y = X·w + bias + noise) or `classification` (clusters of normal points).
-        rows: how many.
-        features: how many, all of them informative as far as scikit-learn's default goes.
-        seed: of the features, the function or clusters, the noise and the weights.
-        sample_weight: draw a weight for each row, uniform in [0.5, 1.5).
-        params: more keywords of the maker, such as `bias` and `noise`, or `n_classes`.
+        rows: number of rows.
+        features: number of features; scikit-learn's default decides how many are informative.
+        seed: seed of the features, the function or clusters, the noise and the weights.
+        sample_weight: give each row a random weight, uniform in [0.5, 1.5).
+        params: more keyword arguments of that function, such as `bias` and `noise`, or `n_classes`.
     """
 
     task: Annotated[str, one_of("task", MAKERS)] = "regression"
@@ -35,23 +35,23 @@ class Synthetic(Config):
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
-        """Make the rows.
+        """Generate the rows.
 
-        >>> made = Synthetic(rows=3, features=2)()
-        >>> made.inputs["X"].shape, made.label.shape, made.digest() == Synthetic(rows=3, features=2)().digest()
+        >>> rows = Synthetic(rows=3, features=2)()
+        >>> rows.inputs["X"].shape, rows.label.shape, rows.digest() == Synthetic(rows=3, features=2)().digest()
         ((3, 2), (3,), True)
         """
         from sklearn import datasets
 
-        own = {"n_samples": self.rows, "n_features": self.features, "random_state": self.seed}
+        settings = {"n_samples": self.rows, "n_features": self.features, "random_state": self.seed}
         try:
-            features, label = getattr(datasets, MAKERS[self.task])(**{**self.params, **own})
+            features, label = getattr(datasets, MAKERS[self.task])(**{**self.params, **settings})
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"{{key}} must be keywords of sklearn.datasets.{MAKERS[self.task]}.",
+                f"{{key}} must be keyword arguments of sklearn.datasets.{MAKERS[self.task]}.",
                 key="params",
                 got=error,
-                fix="Correct {key}; rows, features and seed are keys of their own.",
+                fix="Correct {key}; set rows, features and seed by their own keys.",
             ) from error
         weights = np.random.default_rng(self.seed).uniform(0.5, 1.5, self.rows) if self.sample_weight else None
         return Rows(inputs={"X": features}, label=label, sample_weight=weights)
