@@ -130,9 +130,9 @@ def _spill_blocks(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
     return batches
 
 
-def _no_room(got: str) -> DataError:
+def _no_room(actual: str) -> DataError:
     return DataError(
         "Streaming a CSV file needs room for its columns in a temporary file.",
-        got=got,
+        got=actual,
         fix="Set TMPDIR to a folder with more room, {at}stream=false to hold rows in memory, or convert to Parquet.",
     )

@@ -128,8 +128,8 @@ def _distinct(label: np.ndarray) -> tuple[list[Any], np.ndarray]:
     """Return the distinct labels, sorted (tuples if of several columns), and each row's place among them."""
     array = np.array(label.tolist()) if label.dtype == object else label
     if array.ndim > 2:
-        rule, got = "A stratified split needs one class per row.", f"labels of shape {array.shape}"
-        raise DataError(rule, key="stratify", got=got, fix="Set {key}=false.")
+        rule, actual = "A stratified split needs one class per row.", f"labels of shape {array.shape}"
+        raise DataError(rule, key="stratify", got=actual, fix="Set {key}=false.")
     values, inverse = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)
     return [tuple(value) if isinstance(value, list) else value for value in values.tolist()], inverse.reshape(-1)
 
@@ -144,14 +144,14 @@ def _count(pieces: Iterable[np.ndarray]) -> Counter[Any]:
     return counts
 
 
-def _changed_error(got: str) -> DataError:
+def _changed_error(actual: str) -> DataError:
     fix = "Start again, and do not change the files during the run."
-    return DataError("The data must not change after they were split.", got=got, fix=fix)
+    return DataError("The data must not change after they were split.", got=actual, fix=fix)
 
 
-def _too_few_error(got: str) -> DataError:
+def _too_few_error(actual: str) -> DataError:
     rule = "A stratified split needs rows of every class in every part."
-    return DataError(rule, key="stratify", got=got, fix="Set {key}=false.")
+    return DataError(rule, key="stratify", got=actual, fix="Set {key}=false.")
 
 
 def _apportion(count: int, sizes: np.ndarray) -> np.ndarray:

@@ -66,8 +66,8 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
             columns = rows.columns.get(name) or next(iter(rows.columns.values()), ())
             listed = f": {', '.join(columns[:20])}{' …' if len(columns) > 20 else ''}" if columns else ""
             rule, fix = "Features must have the width that the model takes.", f"Give {_format_shape(expected)} per row."
-            got = f"{_format_shape(array.shape[1:])} per row for input {name!r}{listed}"
-            raise DataError(rule, got=got, fix=fix)
+            actual = f"{_format_shape(array.shape[1:])} per row for input {name!r}{listed}"
+            raise DataError(rule, got=actual, fix=fix)
         arrays[name] = _cast(array, dtype, name)
     return arrays
 
@@ -150,10 +150,10 @@ def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
     per_row = facts.class_axis is None
     label = labels.reshape(len(labels)) if per_row and labels.ndim == 2 and labels.shape[1] == 1 else labels
     if per_row and label.ndim != 1:
-        rule, got = "A classifier needs one class per row.", f"labels of shape {labels.shape}"
+        rule, actual = "A classifier needs one class per row.", f"labels of shape {labels.shape}"
         raise DataError(
             rule,
-            got=got,
+            got=actual,
             fix=f"Give one column of classes, or set {facts.settings}.task=multilabel, with a label in each column.",
         )
     index: dict[Any, int] = {c: i for i, c in enumerate(classes)}
@@ -162,9 +162,9 @@ def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
         index[str(facts.padding) if values.dtype.kind == "U" else facts.padding] = -1
     unknown = [v for v in values.tolist() if v not in index]
     if unknown:
-        rule, got = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
+        rule, actual = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
         fix = f"Its classes are {', '.join(repr(c) for c in classes[:10])}; if the outputs of an .onnx model stand "
-        raise DataError(rule, got=got, fix=f"{fix}for other labels, list those in {facts.settings}.classes.")
+        raise DataError(rule, got=actual, fix=f"{fix}for other labels, list those in {facts.settings}.classes.")
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 
@@ -176,9 +176,9 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | Non
 
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     if dtype.kind == "O" and array.dtype.kind not in "OSU":
-        rule, got = "A text input takes text.", f"{name}: {array.dtype}, such as {array.ravel()[:1].tolist()}"
+        rule, actual = "A text input takes text.", f"{name}: {array.dtype}, such as {array.ravel()[:1].tolist()}"
         fix = f"If the column's numbers are categories, list it: {listing('data.source.categorical', name)}."
-        raise DataError(rule, got=got, fix=fix)
+        raise DataError(rule, got=actual, fix=fix)
     try:
         with np.errstate(over="raise", invalid="ignore"):
             cast = np.ascontiguousarray(array.astype(dtype, copy=False))

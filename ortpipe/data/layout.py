@@ -218,8 +218,8 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
         return np.dtype(np.float64)
     way_out = "" if is_.is_nested(kind) else f"; {categorical_fix(name)}"
     way_out += "; {at}encode=keep keeps dates" if is_.is_date(kind) or is_.is_timestamp(kind) else ""
-    rule, got = "A column may hold numbers, text or truth values.", f"column {name!r} of {file}, of type {kind}"
-    raise DataError(rule, got=got, fix=f"Convert it to numbers or text, or leave it out of {{at}}inputs{way_out}.")
+    rule, actual = "A column may hold numbers, text or truth values.", f"column {name!r} of {file}, of type {kind}"
+    raise DataError(rule, got=actual, fix=f"Convert it to numbers or text, or leave it out of {{at}}inputs{way_out}.")
 
 
 def _count(number: int, noun: str) -> str:

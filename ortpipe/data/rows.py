@@ -148,14 +148,14 @@ class Rows(RowSet):
         if not self.inputs:
             raise DataError("Data must hold at least one input.", got="none", fix="Add an array of features.")
         if self.label.ndim == 0 or not len(self.label):
-            got = f"labels of shape {self.label.shape}"
-            raise DataError("Data must hold at least one row.", got=got, fix="Give at least one row.")
+            actual = f"labels of shape {self.label.shape}"
+            raise DataError("Data must hold at least one row.", got=actual, fix="Give at least one row.")
         weight = self.sample_weight
         if weight is not None and weight.ndim != 1:
             raise DataError("Row weights must have shape [N].", got=weight.shape, fix="Give one weight per row.")
         if weight is not None and weight.dtype.kind not in "biuf":
-            got = f"an array of {weight.dtype}"
-            raise DataError("Row weights must be numbers.", got=got, fix="Choose another weight column.")
+            actual = f"an array of {weight.dtype}"
+            raise DataError("Row weights must be numbers.", got=actual, fix="Choose another weight column.")
         raw_inputs = {f"input {name!r}" for name in self.kept}
         for name, array, columns in self.named():
             self._check(name, array, columns, raw=name in raw_inputs)

@@ -175,8 +175,8 @@ class Windowed(Config):
 
     def __post_init__(self) -> None:
         if self.stream and self.window is None:
-            rule, got = "Streamed rows need a shuffle window.", "stream=true and window=null"
-            raise ConfigError(rule, key="window", got=got, fix=f"Set {{key}}={WINDOW} (MiB), or {{at}}stream=false.")
+            rule, actual = "Streamed rows need a shuffle window.", "stream=true and window=null"
+            raise ConfigError(rule, key="window", got=actual, fix=f"Set {{key}}={WINDOW} (MiB), or {{at}}stream=false.")
 
     def rows_of(self, reader: Reader) -> RowSet:
         """Return the rows of a reader: streamed or in memory as the user chose, else by their size."""

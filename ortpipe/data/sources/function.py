@@ -53,8 +53,8 @@ class Function(TableSource):
             try:
                 returned = function(**self.params)
             except Exception as error:
-                rule, got = "{key} must return rows.", f"{self.function} raised {type(error).__name__}: {error}"
-                raise DataError(rule, key="function", got=got, fix="Correct the function or {at}params.") from error
+                rule, actual = "{key} must return rows.", f"{self.function} raised {type(error).__name__}: {error}"
+                raise DataError(rule, key="function", got=actual, fix="Correct the function or {at}params.") from error
         return self._rows(returned, split.column if split else None).replace(origin=origin)
 
     def _rows(self, returned: Any, column: str | None) -> Rows:
