@@ -1,4 +1,4 @@
-"""Convolution and its transpose. Each one's input gradient is the other; both share one kernel gradient."""
+"""Convolution and its transpose: each one's input gradient is the other, and they share one kernel gradient."""
 
 import math
 from dataclasses import replace
@@ -24,28 +24,29 @@ from ortpipe.autodiff.windows import (
 # Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, a matrix product for each of its places takes less than half
 # the time of a convolution whose kernel is dy; from 5×5 on the copies cost more than they save.
 PLACES = 9
-# Joined, what the places see is one product: 1.3 to 4 times as fast for few channels or small images; 1.2 to 1.6 times
-# as slow from 16 channels of 16×16 on, where it leaves the cache.
+# Joined, the places are one product: 1.3 to 4 times as fast for few channels or small images; 1.2 to 1.6 times as slow
+# from 16 channels of 16×16 on, where it no longer fits the cache.
 COLUMNS, CACHED = 32, 5000
-# With the batch behind the image, slices of lines of up to 16 numbers copy longer ones: 1.1 to 2.4 times as fast.
+# With the batch as the last axis, slices of lines of up to 16 numbers copy longer runs: 1.1 to 2.4 times as fast.
 SHORT = 16
-# Beyond 16×16, where no more kernels than channels are turned, their Conv is 1.1 to 1.4 times as fast as ConvTranspose.
+# Beyond 16×16, with no more kernels than channels, a Conv with turned kernels is 1.1 to 1.4 times as fast as
+# ConvTranspose.
 LARGE = 256
-# Depthwise, the products of lines take half to a third of the time of places up to 32 numbers, as long with 64.
+# Depthwise, products of lines take half to a third of the time of places up to 32 numbers, the same time with 64.
 LINE = 64
 
 
 def conv(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
     """Conv y = x ⋆ w + b: dx = dy transposed-convolved with w, dw = x ⋆ dy, db = Σ dy."""
     windows, group = window(node), node.attributes.get_int("group", 1)
-    turns = group > 1 or windows.kernel.prod() == 1 or _large(node, x, *_channels(w, group))
+    turns = group > 1 or windows.kernel.prod() == 1 or _is_large(node, x, *_channels(w, group))
     turns = turns and all(windows.strides == 1)
-    dx = (_spread_by_turned_kernels if turns else _spread)(op, node, dy, w, x, windows, group)
-    return [dx, _kernel(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
+    dx = (_input_by_turned_kernels if turns else _input_by_transpose)(op, node, dy, w, x, windows, group)
+    return [dx, _kernel_gradient(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
-def _large(node: Node, x: Value, kernels: int | None, channels: int | None) -> bool:
-    """Return whether images are large, and kernels not more than channels, as far as is known."""
+def _is_large(node: Node, x: Value, kernels: int | None, channels: int | None) -> bool:
+    """Return whether images are large and kernels no more than channels; False if a size is not static."""
     if None in spatial(x) or kernels is None or channels is None:
         return False
     return kernels <= channels and math.prod(static(node, x)) > LARGE
@@ -56,42 +57,43 @@ def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: V
     group, (windows, extra) = node.attributes.get_int("group", 1), _transposed_window(node)
     dx = op.Conv(dy, w, **_attributes(windows, group))
     if any(extra >= windows.strides):
-        dx = _cut(op, dx, x)  # what lies beyond the last window came from no input
-    return [dx, _kernel(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
+        dx = _crop(op, dx, x)  # places beyond the last window depend on no input
+    return [dx, _kernel_gradient(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
 def col2im(op: Backward, node: Node, dy: Value, x: Value, image: Value, block: Value) -> Gradients:
-    """Col2Im adds columns up to an image: dx = the columns of dy, by a convolution with unit kernels."""
+    """Col2Im sums columns to an image: dx = the columns of dy, by a convolution with unit kernels."""
     kernel = op.constant(block)
     if kernel is None or dy.dtype is None:
         raise not_static(node, block, "the block's shape")
     sizes = kernel.numpy()
     units = op.const(np.eye(sizes.prod(), dtype=dy.dtype.numpy()).reshape(-1, 1, *sizes))
-    given = {n: node.attributes.get_ints(n) for n in ("dilations", "pads", "strides") if n in node.attributes}
+    attributes = {n: node.attributes.get_ints(n) for n in ("dilations", "pads", "strides") if n in node.attributes}
     one_channel = op.Reshape(dy, op.Concat([-1, 1], image, axis=0))
-    return [op.Reshape(op.Conv(one_channel, units, **given), op.shape(x))]
+    return [op.Reshape(op.Conv(one_channel, units, **attributes), op.shape(x))]
 
 
-def _spread(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
-    """Return dx by ConvTranspose; output_padding is what the stride left over at the end of x."""
-    left = _left_over(windows, spatial(x))
-    padding = [int(s) - 1 if rest is None else rest for rest, s in zip(left, windows.strides, strict=True)]
+def _input_by_transpose(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
+    """Return dx by ConvTranspose; output_padding covers the places at the end of x that no window reaches."""
+    unreached = _unreached_places(windows, spatial(x))
+    padding = [int(s) - 1 if places is None else places for places, s in zip(unreached, windows.strides, strict=True)]
     extra = {"output_padding": padding} if any(padding) else {}
     dx = op.ConvTranspose(dy, w, **_attributes(windows, group), **extra)
-    return _cut(op, dx, x) if None in left else dx
+    return _crop(op, dx, x) if None in unreached else dx
 
 
-def _spread_by_turned_kernels(
+def _input_by_turned_kernels(
     op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int
 ) -> Value:
-    """Return dx, where strides are 1, by a Conv of dy with kernels turned around.
+    """Return dx, for strides of 1, by a Conv of dy with turned (flipped) kernels.
 
-    Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group; with strides, where dy had to
-    be spread by zeros, that is two to three times as fast. A kernel of one place is a plain product: 1.1 to 2.5 times.
+    Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group; with strides, where zeros had
+    to be put into dy, ConvTranspose is two to three times as fast. A kernel of one place is a plain product: 1.1 to 2.5
+    times as fast.
     """
     n = len(windows.kernel)
     begin, end = windows.extents - 1 - windows.begin, windows.extents - 1 - windows.end
-    if min(*begin, *end) < 0:  # x was padded by more than a window reaches
+    if min(*begin, *end) < 0:  # the padding of x is wider than a window
         dy = op.Slice(dy, np.maximum(-begin, 0), np.where(end < 0, end, FAR), range(2, n + 2))
     if group == 1:
         turned = op.Transpose(w, perm=[1, 0, *range(2, n + 2)])
@@ -108,15 +110,15 @@ def _spread_by_turned_kernels(
     return op.Conv(dy, turned, **_attributes(plain, group))
 
 
-def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
+def _kernel_gradient(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
     """dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation]."""
     channels, places = _channels(w, group), windows.kernel.prod()
-    depthwise, known = group > 1 and channels == (1, 1), None not in channels
+    depthwise, static_channels = group > 1 and channels == (1, 1), None not in channels
     sizes, counts = spatial(x), spatial(dy)
-    images = None in counts or math.prod(static(node, dy)) >= 16  # smaller ones are many small products
-    if places == 1 and images and not any(windows.pads) and not depthwise and (known or group == 1):
+    images = None in counts or math.prod(static(node, dy)) >= 16  # smaller ones would be many small products
+    if places == 1 and images and not any(windows.pads) and not depthwise and (static_channels or group == 1):
         return _kernel_by_images(op, x, dy, w, windows, group)
-    if places <= PLACES and known and None not in (*sizes, *counts):
+    if places <= PLACES and static_channels and None not in (*sizes, *counts):
         if depthwise and places > 1 and static(node, x)[-1] <= LINE:
             return _kernel_by_lines(op, node, x, dy, windows, group)
         return _kernel_by_places(op, node, x, dy, w, windows, group)
@@ -125,16 +127,16 @@ def _kernel(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Wi
     if group == 1:
         data = op.Transpose(x, perm=swap)
     else:  # the batch's images become the channels of a group, the group's channels become the batch
-        data = op.Reshape(x, _behind(op, [0, group, -1], x))
+        data = op.Reshape(x, _with_spatial_sizes(op, [0, group, -1], x))
         data = op.Transpose(data, perm=[2, 1, 0, *range(3, n + 3)])
-        data = op.Reshape(data, _behind(op, [0, -1], x))
+        data = op.Reshape(data, _with_spatial_sizes(op, [0, -1], x))
     swapped = replace(windows, strides=windows.dilations, dilations=windows.strides)
     dw = op.Conv(data, op.Transpose(dy, perm=swap), **_attributes(swapped, group))
-    if any(windows.strides > 1):  # rows that no window reached make it longer than the kernel
+    if any(windows.strides > 1):  # places that no window reaches make it longer than the kernel
         dw = op.Slice(dw, [0] * n, windows.kernel, range(2, n + 2))
     dw = op.Transpose(dw, perm=swap)
     if None in (*sizes, *counts) and w.shape is not None and w.shape.is_static():
-        dw = op.Reshape(dw, w.shape.numpy())  # which nobody can infer of free axes, and train's Scan must know
+        dw = op.Reshape(dw, w.shape.numpy())  # cannot be inferred from free axes, but train's Scan needs it
     return dw
 
 
@@ -149,9 +151,9 @@ def _kernel_by_images(op: Backward, x: Value, dy: Value, w: Value, windows: Wind
 
 
 def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
-    """Return dw, place by place of the kernel: dy (M × N·O) times what the place sees of x (C × N·O), per group.
+    """Return dw, place by place of the kernel: dy (M × N·O) times the values of x that it sees (C × N·O), per group.
 
-    What one place sees is gone before the next one's is cut; all at once are K times x, and K times more when joined.
+    One place's values are freed before the next one's are sliced; all at once are K times x, joined twice that.
     """
     outer, inner = _channels(w, group)
     assert outer is not None and inner is not None
@@ -159,9 +161,9 @@ def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
     turn, first = ([1, *range(2, n + 2), 0], 1) if sizes[-1] <= SHORT else ([1, 0, *range(2, n + 2)], 2)
     data, turned, axes = op.Transpose(x, perm=turn), op.Transpose(dy, perm=turn), range(first, first + n)
     spans = (np.array(static(node, dy)) - 1) * windows.strides + 1
-    behind = np.maximum(0, spans + windows.extents - 1 - sizes - windows.begin)
-    if any(windows.begin) or any(behind):
-        data = op.Pad(data, [v for pads in (windows.begin, behind) for v in np.insert([0, 0], first, pads)])
+    end = np.maximum(0, spans + windows.extents - 1 - sizes - windows.begin)
+    if any(windows.begin) or any(end):
+        data = op.Pad(data, [v for pads in (windows.begin, end) for v in np.insert([0, 0], first, pads)])
     rows = op.Reshape(turned, [outer, -1] if group == 1 else [group, outer, -1])
     if group > 1 and outer * inner > 1:
         rows = op.Transpose(rows, perm=[0, 2, 1])
@@ -173,7 +175,7 @@ def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
         if group == 1:
             part = op.Reshape(seen, [inner, -1])
             part = part if joins else op.Gemm(rows, part, transB=1)
-        elif outer * inner == 1:  # of long lines; a product of one row and one column takes six times as long
+        elif outer * inner == 1:  # a sum of long lines: a product of one row and one column takes six times as long
             part = op.ReduceSum(seen * turned, [*range(1, n + 2)], keepdims=0)
         else:
             part = op.MatMul(op.Reshape(seen, [group, inner, -1]), rows)
@@ -190,29 +192,29 @@ def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
 def _kernel_by_lines(op: Backward, node: Node, x: Value, dy: Value, windows: Window, group: int) -> Value:
     """Return a depthwise dw by products of lines, which lie along the last axis.
 
-    The lines of x that a row of the kernel sees (C × N·O × W), turned, times those of dy (C × N·O × V) say what each
-    place of a line gives with each of the other's, Σ x[w] · dy[v]; a place of the kernel is the sum of some of them.
+    The lines of x that a row of the kernel sees (C × N·O × W), transposed, times those of dy (C × N·O × V) are the
+    products of each place of one line with each of the other's, Σ x[w] · dy[v]; each dw is the sum of some of them.
     """
     assert x.dtype is not None
     sizes, counts, n = static(node, x), static(node, dy), len(windows.kernel)
     *heights, width = windows.kernel
     starts = np.arange(counts[-1]) * windows.strides[-1] - windows.begin[-1]
-    at = starts[:, None] + np.arange(width) * windows.dilations[-1]  # [V, K]: what the place sees
-    picks = (np.arange(sizes[-1])[:, None, None] == at).astype(x.dtype.numpy())  # [W, V, K]
-    picked = op.const(picks.reshape(-1, width))
+    columns = starts[:, None] + np.arange(width) * windows.dilations[-1]  # [V, K]: the column of x at each place
+    picks = (np.arange(sizes[-1])[:, None, None] == columns).astype(x.dtype.numpy())  # [W, V, K]
+    selection = op.const(picks.reshape(-1, width))
     swap, axes = [1, 0, *range(2, n + 2)], range(2, n + 1)
     data, lines = op.Transpose(x, perm=swap), op.Reshape(op.Transpose(dy, perm=swap), [group, -1, counts[-1]])
     steps, spans = windows.strides[:-1], (np.array(counts[:-1]) - 1) * windows.strides[:-1] + 1
-    behind = np.maximum(0, spans + windows.extents[:-1] - 1 - sizes[:-1] - windows.begin[:-1])
-    if any(windows.begin[:-1]) or any(behind):
-        data = op.Pad(data, [0, 0, *windows.begin[:-1], 0, 0, 0, *behind, 0])
+    end = np.maximum(0, spans + windows.extents[:-1] - 1 - sizes[:-1] - windows.begin[:-1])
+    if any(windows.begin[:-1]) or any(end):
+        data = op.Pad(data, [0, 0, *windows.begin[:-1], 0, 0, 0, *end, 0])
     parts = []
     for place in np.ndindex(*heights):
         start = place * windows.dilations[:-1]
         seen = op.Slice(data, start, start + spans, axes, steps) if heights else data
         seen = op.Transpose(op.Reshape(seen, [group, -1, sizes[-1]]), perm=[0, 2, 1])
         products = op.Reshape(op.MatMul(seen, lines), [group, sizes[-1] * counts[-1]])
-        parts.append(op.MatMul(products, picked))
+        parts.append(op.MatMul(products, selection))
     dw = parts[0] if len(parts) == 1 else op.Concat(*parts, axis=1)
     return op.Reshape(dw, [group, 1, *windows.kernel])
 
@@ -222,44 +224,44 @@ def _bias(op: Backward, dy: Value) -> Value:
 
 
 def _transposed_window(node: Node) -> tuple[Window, Ints]:
-    """Return the windows that a ConvTranspose slides over its output, and what its output has beyond the last one.
+    """Return the windows that a ConvTranspose slides over its output, and the output's places beyond the last one.
 
-    A wanted size or auto_pad decides the pads; more than there is to pad is never taken away, as onnxruntime.
+    output_shape or auto_pad decides the pads; as in onnxruntime, they never become negative.
     """
     plain, mode, sizes = unpadded(node), auto_pad(node), spatial(node.inputs[0])
     n, strides = len(plain.kernel), plain.strides
     extra = np.array(node.attributes.get_ints("output_padding", [0] * n))
-    wanted = node.attributes.get_ints("output_shape", ())[-n:]
-    if not wanted and not mode.startswith("SAME"):
+    output_sizes = node.attributes.get_ints("output_shape", ())[-n:]
+    if not output_sizes and not mode.startswith("SAME"):
         pads = node.attributes.get_ints("pads", plain.pads) if mode == "NOTSET" else plain.pads
         return replace(plain, pads=np.array(pads)), extra
-    if wanted and None in sizes:
+    if output_sizes and None in sizes:
         raise not_static(node, node.inputs[0], f"spatial axis {sizes.index(None)}, which output_shape needs,")
     totals = plain.extents - strides + extra  # the output of SAME is stride · size
-    if wanted:
-        totals += strides * static(node, node.inputs[0]) - wanted
+    if output_sizes:
+        totals += strides * static(node, node.inputs[0]) - output_sizes
     return replace(plain, pads=halves(np.maximum(0, totals), mode)), extra + np.maximum(0, -totals)
 
 
-def _left_over(windows: Window, sizes: list[int | None]) -> list[int | None]:
-    """Return how many places at the end of each padded axis no window reaches; None where the size is not static."""
-    rests = zip(sizes, windows.strides, windows.begin + windows.end - windows.extents, strict=True)
-    return [0 if s == 1 else None if size is None else int((size + rest) % s) for size, s, rest in rests]
+def _unreached_places(windows: Window, sizes: list[int | None]) -> list[int | None]:
+    """Return how many places at the end of each padded axis no window reaches; None if the size is not static."""
+    axes = zip(sizes, windows.strides, windows.begin + windows.end - windows.extents, strict=True)
+    return [0 if s == 1 else None if size is None else int((size + margin) % s) for size, s, margin in axes]
 
 
 def _channels(w: Value, group: int) -> tuple[int | None, int | None]:
-    """Return how many kernels a group has, and how many channels each kernel; None where not static."""
+    """Return the number of kernels per group, and of channels per kernel; None if not static."""
     outer, inner = ranked(w)[:2]
     return outer // group if isinstance(outer, int) else None, inner if isinstance(inner, int) else None
 
 
 def _attributes(windows: Window, group: int) -> dict[str, Any]:
-    plain = {"strides": (windows.strides, 1), "dilations": (windows.dilations, 1), "pads": (windows.pads, 0)}
-    attributes = {name: values.tolist() for name, (values, usual) in plain.items() if any(values != usual)}
+    settings = {"strides": (windows.strides, 1), "dilations": (windows.dilations, 1), "pads": (windows.pads, 0)}
+    attributes = {name: values.tolist() for name, (values, default) in settings.items() if any(values != default)}
     return {**attributes, **({"group": group} if group != 1 else {})}
 
 
-def _behind(op: Backward, head: list[int], x: Value) -> Value:
+def _with_spatial_sizes(op: Backward, head: list[int], x: Value) -> Value:
     """Return the shape `head` followed by x's spatial sizes."""
     sizes = spatial(x)
     if None not in sizes:
@@ -267,8 +269,8 @@ def _behind(op: Backward, head: list[int], x: Value) -> Value:
     return op.Concat(head, op.Slice(op.Shape(x), [2], [FAR]), axis=0)
 
 
-def _cut(op: Backward, gradient: Value, x: Value) -> Value:
-    """Return the part of a gradient from the origin on that has x's shape."""
+def _crop(op: Backward, gradient: Value, x: Value) -> Value:
+    """Crop a gradient to x's shape, from the origin on."""
     return op.Slice(gradient, [0] * ranked(x).rank(), op.shape(x))
 
 

@@ -16,19 +16,19 @@ from ortpipe.graph.query import called
 
 Matrix = npt.NDArray[np.float64]
 # Measured on onnxruntime 1.19 (CPU): products of strips take a third to a half of the time of MaxPool's Indices and
-# MaxUnpool up to 64 places a strip, three quarters with 90, at most as long with 128.
+# MaxUnpool up to 64 places per strip, three quarters with 90, at most the same time with 128.
 STRIP = 128
 
 
 def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
-    """Return matrix · x along one axis: a value's places there become as many as the matrix has rows."""
+    """Return matrix · x along one axis, whose size becomes the number of the matrix's rows."""
     assert x.dtype is not None
     rank = ranked(x).rank()
     if isinstance(matrix, Value):
         rows, weights = None, matrix
     else:
-        rows, known = len(matrix), matrix.astype(x.dtype.numpy())
-        weights = op.const(np.ascontiguousarray(known.T) if axis == rank - 1 else known)
+        rows, cast = len(matrix), matrix.astype(x.dtype.numpy())
+        weights = op.const(np.ascontiguousarray(cast.T) if axis == rank - 1 else cast)
     if axis == rank - 1:
         y = op.MatMul(x, op.Transpose(weights) if rows is None else weights)
     elif axis == rank - 2:
@@ -44,17 +44,17 @@ def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
 def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is that place (as PyTorch)."""
     windows = unpadded(node)
-    tile, sizes = _tile(node, x, windows), windows.kernel.tolist()
-    if tile and _strips(node, x, windows):
-        return [_by_strips(op, node, dy, x, windows)]
-    if tile and x.dtype == ir.DataType.FLOAT:  # MaxUnpool has no other
-        places = op.Max(_indices(op, node), op.const(np.array(0)))  # those of windows of nan or -inf are < 0
+    tile, sizes = _tiles(node, x, windows), windows.kernel.tolist()
+    if tile and _has_short_strips(node, x, windows):
+        return [_max_pool_by_strips(op, node, dy, x, windows)]
+    if tile and x.dtype == ir.DataType.FLOAT:  # the only dtype of MaxUnpool
+        places = op.Max(_indices(op, node), op.const(np.array(0)))  # those of windows with only nan or -inf are < 0
         return [op.MaxUnpool(dy, places, kernel_shape=sizes, strides=sizes)]
     indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
     shared[windows.kernel == 1] = 1  # how many windows may share a place
     if op.opset >= 16 or shared.prod() == 1:
         return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
-    # before opset 16 nothing scatters and adds: every n-th window shares no place with the next
+    # before opset 16 no operator scatters and adds: take every n-th window, which shares no place with the next
     parts, n = [], len(shared)
     for start in np.ndindex(*shared):
         part, places = (op.Slice(v, start, [FAR] * n, range(2, n + 2), shared) for v in (dy, indices))
@@ -62,40 +62,40 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     return [op.total(parts, x)]
 
 
-def _strips(node: Node, x: Value, windows: Window) -> bool:
-    """Return whether windows that fill x begin at its edge, and their strips are short; lines are faster without."""
+def _has_short_strips(node: Node, x: Value, windows: Window) -> bool:
+    """Return whether tiling windows begin at the edge of x and have short strips; 1-D pools are faster without."""
     images = len(windows.kernel) > 1 and x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
     return images and windows.kernel[0] * math.prod(static(node, x)[1:]) <= STRIP and not any(window(node).begin)
 
 
-def _by_strips(op: Backward, node: Node, dy: Value, x: Value, windows: Window) -> Value:
-    """Return dx by strips, which are one window high, as rows of a matrix: products with 0-1 matrices copy and count.
+def _max_pool_by_strips(op: Backward, node: Node, dy: Value, x: Value, windows: Window) -> Value:
+    """Return dx by strips one window high, as rows of a matrix: products with 0-1 matrices copy and count.
 
-    e = [x = y of its window]; the first maximum is where relu(e − how many of the window's e come earlier) is 1.
-    Infinities are cut to the largest numbers: times 0 they would spread over their strip. In float32 e is
+    e = [x = y of its window]; the first maximum is where relu(e − number of earlier e in the window) is 1.
+    Infinities are clipped to the largest numbers: times 0 they would turn their strip into nan. In float32 e is
     max(0, 1 + (x − y) · 2¹²⁰), which is one kernel; comparing and casting takes three times as long.
     """
     assert x.dtype is not None
     dtype, y, counts = x.dtype.numpy(), node.outputs[0], [1, *static(node, node.outputs[0])[1:]]
     places = np.indices([windows.kernel[0], *static(node, x)[1:]]).reshape(len(counts), -1)
     owners = np.ravel_multi_index(tuple(places // windows.kernel[:, None]), counts)
-    wide = op.const((np.arange(math.prod(counts))[:, None] == owners).astype(dtype))
+    copies = op.const((np.arange(math.prod(counts))[:, None] == owners).astype(dtype))
     earlier = np.triu(owners[:, None] == owners, 1)
     largest = float(np.finfo(dtype).max)
     strips, tops = (
         op.Clip(op.reshape(v, [-1, n], [None, n]), -largest, largest)
         for v, n in ((x, len(owners)), (y, math.prod(counts)))
     )
-    below = op.Gemm(tops, wide, strips, alpha=-1.0)
+    difference = op.Gemm(tops, copies, strips, alpha=-1.0)
     single = x.dtype == ir.DataType.FLOAT
-    equal = op.HardSigmoid(below, alpha=2.0**120, beta=1.0) if single else op.cast(op.Equal(below, 0), x)
+    equal = op.HardSigmoid(difference, alpha=2.0**120, beta=1.0) if single else op.cast(op.Equal(difference, 0), x)
     first = op.Relu(op.MatMul(equal, op.const((np.eye(len(owners)) - earlier).astype(dtype))))
-    given = op.MatMul(op.reshape(dy, [-1, math.prod(counts)], [None, math.prod(counts)]), wide)
-    return op.Reshape(given * first, op.shape(x))
+    dy_by_place = op.MatMul(op.reshape(dy, [-1, math.prod(counts)], [None, math.prod(counts)]), copies)
+    return op.Reshape(dy_by_place * first, op.shape(x))
 
 
-def _tile(node: Node, x: Value, windows: Window) -> bool:
-    """Return whether windows lie side by side and fill x."""
+def _tiles(node: Node, x: Value, windows: Window) -> bool:
+    """Return whether the windows tile x: side by side, without a gap or remainder."""
     side_by_side = all(windows.kernel == windows.strides) and all(windows.dilations == 1)
     sizes, counts = spatial(x), spatial(node.outputs[0])
     if not side_by_side or None in (*sizes, *counts):
@@ -112,7 +112,7 @@ def _indices(op: Backward, node: Node) -> Value:
     if n >= 3 or any(strides != 1):
         return op.MaxPool(x, outputs=2, **attributes)[1]
     windows = window(node)
-    # onnx.reference gives Indices only where strides differ: an axis of one place more makes them differ
+    # onnx.reference returns Indices only if strides differ: an extra axis of one place makes them differ
     attributes = {"kernel_shape": (windows.kernel, 1), "strides": (windows.strides, 2)}
     attributes |= {"dilations": (windows.dilations, 1), "pads": (np.append(windows.begin, 0), *windows.end, 0)}
     attributes = {name: np.hstack(values).tolist() for name, values in attributes.items()}
@@ -123,8 +123,8 @@ def _indices(op: Backward, node: Node) -> Value:
 def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """AveragePool: dx = Aᵀ dy, with A a product of one small matrix per axis (which places a window averages).
 
-    With count_include_pad a window counts its pads too, but never what lies beyond them (ceil_mode), as PyTorch.
-    Where sizes are free, the matrices are what the operator makes of the unit matrix, one axis at a time.
+    With count_include_pad a window counts its pads too, but no places beyond them (ceil_mode), as PyTorch.
+    For free sizes, the matrices are the operator's outputs for the unit matrix, one axis at a time.
     """
     return [_over_windows(op, node, dy, x, average=True)]
 
@@ -143,17 +143,17 @@ def _over_windows(op: Backward, node: Node, dy: Value, x: Value, *, average: boo
             dy = along(op, dy, i + 2, _of_unit_matrix(op, node, x, i, average=average))
         return dy
     windows, include = window(node), bool(node.attributes.get_int("count_include_pad", 0))
-    # the output says how many windows there are: up to opset 21, ceil_mode keeps one that lies on the pads alone
+    # count windows by the output: up to opset 21, ceil_mode keeps one that covers only pads
     for axis, (size, count) in enumerate(zip(static(node, x), static(node, node.outputs[0]), strict=True)):
         dy = along(op, dy, axis + 2, membership(windows, axis, size, count, average=average, include=include).T)
     return dy
 
 
 def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool) -> Value:
-    """Return the matrix (places × windows) of spatial axis i, from the pool itself with that axis alone."""
-    windows, given = unpadded(node), node.attributes.get_ints("pads", None)
+    """Return the matrix (places × windows) of spatial axis i, by the pool itself on only this axis."""
+    windows, pads = unpadded(node), node.attributes.get_ints("pads", None)
     attributes: dict[str, Any] = {"kernel_shape": [int(windows.kernel[i])], "strides": [int(windows.strides[i])]}
-    attributes |= {"pads": list(given[i :: len(windows.kernel)])} if given else {"auto_pad": auto_pad(node)}
+    attributes |= {"pads": list(pads[i :: len(windows.kernel)])} if pads else {"auto_pad": auto_pad(node)}
     if windows.dilations[i] != 1:
         attributes["dilations"] = [int(windows.dilations[i])]
     for name in ("ceil_mode", "count_include_pad") if average else ("ceil_mode",):
@@ -171,8 +171,8 @@ def membership(windows: Window, axis: int, size: int, count: int, *, average: bo
     matrix = np.zeros((count, size))
     rows = np.broadcast_to(np.arange(count)[:, None], places.shape)
     np.add.at(matrix, (rows[inside], places[inside]), 1.0)
-    counted = places < size + windows.end[axis] if include else inside
-    return matrix / np.maximum(counted.sum(axis=1, keepdims=True), 1) if average else matrix
+    counts = places < size + windows.end[axis] if include else inside
+    return matrix / np.maximum(counts.sum(axis=1, keepdims=True), 1) if average else matrix
 
 
 def global_average(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
@@ -206,17 +206,17 @@ def _inverse_power(op: Backward, y: Value, power: int) -> Value:
         return op.like(1, y)
     zero = op.Equal(y, 0)
     safe = op.Where(zero, 1, y)
-    raised = safe if power == 1 else op.Pow(safe, power)
-    return op.Where(zero, 0, op.Reciprocal(raised))
+    powered = safe if power == 1 else op.Pow(safe, power)
+    return op.Where(zero, 0, op.Reciprocal(powered))
 
 
 def max_unpool(op: Backward, node: Node, dy: Value, x: Value, places: Value, shape: Value | None = None) -> Gradients:
     """MaxUnpool: dx = dy at the places that x was written to."""
     if shape is not None:
         raise DeriveError(
-            "MaxUnpool has a gradient where its windows say the size of its output.",
-            got=f"{called(node)}, with output_shape",
-            fix="Leave output_shape out, or freeze the parameters in front of it (derive.frozen).",
+            "MaxUnpool has a gradient only if its windows decide the size of its output.",
+            got=f"{called(node)}, with the input output_shape",
+            fix="Remove output_shape, or freeze the parameters before the node (derive.frozen).",
         )
     return [op.Gather(op.reshape(dy, [-1], [None]), places)]
 

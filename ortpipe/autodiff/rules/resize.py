@@ -1,4 +1,4 @@
-"""Resize: separable and linear, so that its gradient is one small constant matrix per resized axis."""
+"""Resize: separable and linear, so its gradient is one small constant matrix per resized axis."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from ortpipe.autodiff.windows import not_static
 from ortpipe.graph.types import equal
 
 Vector = npt.NDArray[np.floating[Any]]
-# How far behind a place the next one is nearer
+# From which distance to the place before the next place is nearer
 NEAREST: dict[str, Callable[[Vector], npt.NDArray[np.bool_]]] = {
     "round_prefer_floor": lambda ratio: ratio > 0.5,
     "round_prefer_ceil": lambda ratio: ratio >= 0.5,
@@ -26,7 +26,7 @@ NEAREST: dict[str, Callable[[Vector], npt.NDArray[np.bool_]]] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """How one axis is resized: from `size` places to `count`, output place o lying at about o / scale."""
+    """How one axis is resized: from `size` places to `count`; output place o lies at about o / scale."""
 
     axis: int
     size: int
@@ -36,32 +36,32 @@ class Axis:
 
     @property
     def same(self) -> bool:
-        """Whether nothing changes along it."""
+        """Whether the axis stays unchanged."""
         return self.scale == 1 and self.crop == (0.0, 1.0) and self.size == self.count
 
 
 def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> Gradients:
     """y = (M₁ ⊗ M₂ ⊗ …)·x, one interpolation matrix per axis: dx = (M₁ᵀ ⊗ M₂ᵀ ⊗ …)·dy.
 
-    All modes and coordinate transformations, antialias, exclude_outside, crops; what is extrapolated has no gradient.
-    Where an axis's size or scale is free, or runtimes disagree, Mᵢ is what the operator makes of the unit matrix.
+    All modes and coordinate transformations, antialias, exclude_outside, crops; extrapolated places have no gradient.
+    If an axis's size or scale is free, or runtimes disagree, Mᵢ is the operator's output for the unit matrix.
     """
     axes, free = _axes(op, node)
     if free:
         return [_resize_free(op, node, dy, x, axes, free)]
-    moved = [(a, _matrix(node, a)) for a in axes if not a.same]
-    blocks = {a.axis: _block(a, matrix) for a, matrix in moved}
+    resized = [(a, _matrix(node, a)) for a in axes if not a.same]
+    blocks = {a.axis: _block_size(a, matrix) for a, matrix in resized}
     rank = ranked(x).rank()
-    if moved and None not in blocks.values() and 3 <= rank <= 5 and min(blocks) >= 2:
+    if resized and None not in blocks.values() and 3 <= rank <= 5 and min(blocks) >= 2:
         # every place of x is copied to a block of y: a pool sums the block, several times faster than matrices
         window = [blocks.get(i) or 1 for i in range(2, rank)]
-        pooled = op.AveragePool(dy, kernel_shape=window, strides=window)
-        pooled.shape = x.shape
-        return [pooled * math.prod(window)]
-    moved.sort(key=lambda pair: pair[0].size / pair[0].count)  # the strongest reduction first
-    for a, matrix in moved:
+        averages = op.AveragePool(dy, kernel_shape=window, strides=window)
+        averages.shape = x.shape
+        return [averages * math.prod(window)]
+    resized.sort(key=lambda pair: pair[0].size / pair[0].count)  # the strongest reduction first
+    for a, matrix in resized:
         dy = along(op, dy, a.axis, matrix.T)
-        dy.shape = x.shape if a is moved[-1][0] else dy.shape
+        dy.shape = x.shape if a is resized[-1][0] else dy.shape
     return [dy]
 
 
@@ -70,36 +70,36 @@ def _resize_free(op: Backward, node: Node, dy: Value, x: Value, axes: Sequence[A
         if not a.same:
             dy = along(op, dy, a.axis, _matrix(node, a).T)
     for place in free:
-        dy = along(op, dy, _named(node, x)[place], op.Transpose(_of_unit_matrix(op, node, x, place)))
+        dy = along(op, dy, _named_axes(node, x)[place], op.Transpose(_of_unit_matrix(op, node, x, place)))
     dy.shape = x.shape
     return dy
 
 
 def _of_unit_matrix(op: Backward, node: Node, x: Value, place: int) -> Value:
-    """Return the matrix (count × size) of one of the axes that the node names, as the third of four."""
-    named, (_, roi, scales, sizes) = _named(node, x), (*node.inputs, None, None, None)[:4]
+    """Return the matrix (count × size) of an axis that the node names, by resizing a unit matrix [1, 1, size, size]."""
+    named, (_, roi, scales, sizes) = _named_axes(node, x), (*node.inputs, None, None, None)[:4]
 
-    def third(value: Value, before: list[int], at: int, after: int) -> tuple[Value, ...]:
-        return op.cast(op.ints(before), value), op.Gather(value, [at]), op.cast(op.ints([after]), value)
+    def with_third(value: Value, before: list[int], index: int, after: int) -> tuple[Value, ...]:
+        return op.cast(op.ints(before), value), op.Gather(value, [index]), op.cast(op.ints([after]), value)
 
     corners = size = factor = None
     if _crops(node):
         assert roi is not None
-        low, high = third(roi, [0, 0], place, 0), third(roi, [1, 1], place + len(named), 1)
+        low, high = with_third(roi, [0, 0], place, 0), with_third(roi, [1, 1], place + len(named), 1)
         corners = op.Concat(*low, *high, axis=0)
-    if _is_given(scales):
+    if _is_present(scales):
         assert scales is not None
-        factor = op.Concat(*third(scales, [1, 1], place, 1), axis=0)
+        factor = op.Concat(*with_third(scales, [1, 1], place, 1), axis=0)
     else:
         assert sizes is not None
         size = op.Concat(op.ints([1, 1]), op.Gather(sizes, [place]), op.Reshape(op.dim(x, named[place]), [1]), axis=0)
-    left_out = ("axes", "extrapolation_value", "keep_aspect_ratio_policy")
-    attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name not in left_out}
+    omitted = ("axes", "extrapolation_value", "keep_aspect_ratio_policy")
+    attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name not in omitted}
     inputs = [op.Unsqueeze(op.eye(x, named[place]), [0, 1]), corners, factor, size]
     return op.Squeeze(op.Resize(*inputs[: 3 if size is None else 4], **attributes), [0, 1])
 
 
-def _named(node: Node, x: Value) -> list[int]:
+def _named_axes(node: Node, x: Value) -> list[int]:
     rank = ranked(x).rank()
     return [a % rank for a in node.attributes.get_ints("axes", range(rank))]
 
@@ -108,21 +108,21 @@ def _crops(node: Node) -> bool:
     return node.attributes.get_string("coordinate_transformation_mode", "half_pixel") == "tf_crop_and_resize"
 
 
-def _is_given(scales: Value | None) -> bool:
-    return scales is not None and (scales.shape is None or list(scales.shape) != [0])  # an empty one is left out
+def _is_present(scales: Value | None) -> bool:
+    return scales is not None and (scales.shape is None or list(scales.shape) != [0])  # an empty one counts as absent
 
 
-def _block(axis: Axis, matrix: Matrix) -> int | None:
-    """Return n where every place is copied to n neighbouring ones and nothing else happens."""
-    n, rest = divmod(axis.count, axis.size)
-    return n if rest == 0 and np.array_equal(matrix, np.kron(np.eye(axis.size), np.ones((n, 1)))) else None
+def _block_size(axis: Axis, matrix: Matrix) -> int | None:
+    """Return n if the matrix only copies every place to n neighbouring ones, else None."""
+    n, remainder = divmod(axis.count, axis.size)
+    return n if remainder == 0 and np.array_equal(matrix, np.kron(np.eye(axis.size), np.ones((n, 1)))) else None
 
 
 def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
-    """Return what happens to each axis that the node names, from its scales or sizes, and which places are free."""
+    """Return how each named axis is resized, by scales or sizes, and the places of free axes in the node's list."""
     (x, roi, scales, sizes), y = (*node.inputs, None, None, None)[:4], node.outputs[0].shape
     assert x is not None
-    named = _named(node, x)
+    named = _named_axes(node, x)
     crops: list[tuple[float, float] | None] = [(0.0, 1.0)] * len(named)
     policy = node.attributes.get_string("keep_aspect_ratio_policy", "stretch")
     if _crops(node):
@@ -130,11 +130,11 @@ def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
         crops = list(zip(corners[: len(named)], corners[len(named) :], strict=True)) if corners else [None] * len(named)
     factors: Sequence[float | None] = [None] * len(named)
     counts: Sequence[Any] = [None] * len(named)
-    if _is_given(scales):
+    if _is_present(scales):
         factors = _numbers(op, scales) or factors
     elif y is not None:
-        known = [y[a] if isinstance(y[a], int) else None for a in named]
-        counts = [int(n) for n in _numbers(op, sizes) or ()] or known
+        static_counts = [y[a] if isinstance(y[a], int) else None for a in named]
+        counts = [int(n) for n in _numbers(op, sizes) or ()] or static_counts
     axes, free = [], []
     for place, (axis, crop, factor, count) in enumerate(zip(named, crops, factors, counts, strict=True)):
         size = ranked(x)[axis]
@@ -147,20 +147,20 @@ def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
             scale = count / size if factor is None else factor
             axes.append(Axis(axis, size, count if factor is None else math.floor(scale * size), scale, crop))
             continue
-        # a free axis may stay as it is, and so does the batch whatever its new size is called
-        kept = factor is None and count is None and (axis == 0 or (y is not None and equal(size, y[axis])))
-        if not (factor == 1 or (kept and policy == "stretch")) or crop != (0.0, 1.0):
+        # a free axis may stay unchanged; the batch does, even if its new size has another name
+        unchanged = factor is None and count is None and (axis == 0 or (y is not None and equal(size, y[axis])))
+        if not (factor == 1 or (unchanged and policy == "stretch")) or crop != (0.0, 1.0):
             free.append(place)
-    if policy == "stretch" or not (axes or free) or _is_given(scales):
+    if policy == "stretch" or not (axes or free) or _is_present(scales):
         return axes, free
     if free:
         raise not_static(node, x, f"resized axis {named[free[0]]}")
-    scale = (min if policy == "not_larger" else max)(a.scale for a in axes)  # one for all
+    scale = (min if policy == "not_larger" else max)(a.scale for a in axes)  # the same for all axes
     return [Axis(a.axis, a.size, math.floor(scale * a.size + 0.5), scale, a.crop) for a in axes], free
 
 
 def _is_sure(node: Node, size: int, factor: float | None) -> bool:
-    """Whether runtimes agree on the places: ONNX aligns the corners of the size before rounding, onnxruntime after."""
+    """Return whether runtimes agree on the places: ONNX aligns corners before rounding the size, onnxruntime after."""
     transformation = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     return (
         factor is None
@@ -179,10 +179,10 @@ def _matrix(node: Node, a: Axis) -> Matrix:
     attributes, mode = node.attributes, node.attributes.get_string("mode", "nearest")
     transformation = attributes.get_string("coordinate_transformation_mode", "half_pixel")
     antialias = bool(attributes.get_int("antialias", 0))
-    # where nearest jumps, rounding decides: float32, as onnxruntime computes it
+    # mode nearest depends on rounding: use float32 as onnxruntime does
     place = _places(a, transformation, np.float32 if mode == "nearest" else np.float64)
-    left = np.ceil(place) - 1  # the nearest place before; a place that is hit exactly counts as the one after
-    ratio = place - left
+    before = np.ceil(place) - 1  # the nearest place before; an exact hit counts as the place after
+    ratio = place - before
     if mode == "nearest":
         offsets = np.array([0.0, 1.0])
         after = NEAREST[attributes.get_string("nearest_mode", "round_prefer_floor")](ratio)
@@ -197,7 +197,7 @@ def _matrix(node: Node, a: Axis) -> Matrix:
             np.maximum(1 - distance, 0) if linear else _cubic(distance, attributes.get_float("cubic_coeff_a", -0.75))
         )
         weights = weights / weights.sum(axis=1, keepdims=True) if antialias else weights
-    places = left[:, None] + offsets
+    places = before[:, None] + offsets
     if attributes.get_int("exclude_outside", 0):
         weights = weights * ((places >= 0) & (places < a.size))
         weights = weights / weights.sum(axis=1, keepdims=True)
@@ -210,9 +210,9 @@ def _matrix(node: Node, a: Axis) -> Matrix:
 
 
 def _places(a: Axis, transformation: str, precise: type[np.floating[Any]]) -> Vector:
-    """Return where each output place lies on the input axis; length is the output's size before it is rounded."""
+    """Return where each output place lies on the input axis."""
     o, scale = np.arange(a.count, dtype=precise), precise(a.scale)
-    length = scale * precise(a.size)
+    length = scale * precise(a.size)  # the output's size before rounding
     if transformation == "align_corners":
         return o * 0 if length == 1 else o * (a.size - 1) / (length - 1)
     if transformation == "asymmetric":
