@@ -110,7 +110,7 @@ def test_gaps_and_unknown_words_are_read_by_a_model_of_raw_columns_and_the_words
     assert capsys.readouterr().err == said
     assert np.isfinite(parquet.read_table(tmp_path / "made.parquet")["probability_cat"].to_numpy()).all()
     given.write_text("smokes,colour,age\ntrue,pink,\nmaybe,,1.5\n")
-    with pytest.raises(DataError, match=r"'smokes' holds true and false(?s:.)*'maybe' in line 3"):
+    with pytest.raises(DataError, match=r"'smokes' must hold true and false(?s:.)*'maybe' in line 3"):
         predict(model, given, tmp_path / "other.csv", {})
 
 

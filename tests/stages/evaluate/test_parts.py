@@ -71,7 +71,7 @@ def test_a_column_is_found_in_any_encoding() -> None:
         assert columns_of(rows) == ["sex", "age"]
         assert column_of(rows, "sex").tolist() == ["f", "m", "m", "f"]
         assert column_of(rows, "age").tolist() == [1.5, 2, 3, 4]
-        with pytest.raises(DataError, match="columns that the rows have"):
+        with pytest.raises(DataError, match="need the name of a column of the rows"):
             column_of(rows, "aeg")
 
 
@@ -87,5 +87,5 @@ def test_evaluate_records_slices_and_intervals_and_refuses_other_columns() -> No
     assert [part["rows"] for part in record["slices"]["is_a"].values()] == [(WORDS != "a").sum(), (WORDS == "a").sum()]
     low, high = record["intervals"]["mean_absolute_error"]
     assert low < high
-    with pytest.raises((DataError, EvaluateError), match="columns that the rows have"):
+    with pytest.raises((DataError, EvaluateError), match="need the name of a column of the rows"):
         evaluate(model, EvaluateConfig(by=("isa",)), data=data)

@@ -307,12 +307,12 @@ def test_state_names_make_way_for_the_models_own(from_text):
 
 
 def test_weights_where_the_loss_takes_none_are_refused(network, diabetes):
-    with pytest.raises(DataError, match="rows with weights, a loss without"):
+    with pytest.raises(DataError, match="rows with weights and a loss without"):
         train(network(), TrainConfig(epochs=1), data=weighted(diabetes))
 
 
 def test_missing_weights_where_the_loss_takes_some_are_refused(network, diabetes):
-    with pytest.raises(DataError, match="rows without weights, a loss with"):
+    with pytest.raises(DataError, match="rows without weights and a loss with"):
         train(network(weighted=True), TrainConfig(epochs=1), data=diabetes)
 
 
