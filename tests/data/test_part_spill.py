@@ -1,4 +1,4 @@
-"""Rows to validate and test on, and a sample, are laid aside in one pass, and are the rows that the data have."""
+"""Validation and test rows, and a sample, are written to a temporary file in one pass, and are the rows of the data."""
 
 import collections
 import errno
@@ -81,7 +81,7 @@ SPLITS = {
 
 @pytest.mark.parametrize("kind", ["parquet", "npy"])
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
-def test_what_is_laid_aside_are_the_rows_of_memory(kind, split, tmp_path):
+def test_the_written_parts_are_the_rows_of_memory(kind, split, tmp_path):
     streamed, held = (load(DataConfig(written(kind, tmp_path, split, stream), split)) for stream in (True, False))
     for part in ("validation", "test"):
         one, other = (concatenate(list(getattr(data, part).pieces())) for data in (streamed, held))
