@@ -29,9 +29,7 @@ def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
                     busy(_holder(handle))
                     _try_lock(handle, wait=True)
                 locked = _is_at(handle, path)  # if not, the previous holder removed the file
-            with contextlib.suppress(
-                OSError
-            ):  # the text is optional: locks work on a full disk and on another user's file
+            with contextlib.suppress(OSError):  # the text is optional: a full disk locks, too, and another user's file
                 os.truncate(handle, 0)
                 os.write(handle, f"process {os.getpid()} on {platform.node()}".encode())
         except OSError as error:

@@ -28,7 +28,8 @@ class HelperEnded(RuntimeError):
 
 def saves(module: str) -> bool:
     """Return whether a helper's import of a module saves time: it is not here yet, and another core is free for it."""
-    return sys.platform == "linux" and module not in sys.modules and len(os.sched_getaffinity(0)) > 1
+    can_fork = sys.platform == "linux" and hasattr(os, "fork")
+    return can_fork and module not in sys.modules and len(os.sched_getaffinity(0)) > 1
 
 
 def import_all(*names: str) -> None:

@@ -217,7 +217,7 @@ def test_of_rows_that_cannot_be_read_only_the_cause_is_said(
     (tmp_path / "rows.csv").write_text("a,y\n1,2\n,4\n")
     own = ["~experiment", "name=mine", "data=csv", "data.source.path=rows.csv", "data.source.label=y", "add_loss=l2"]
     said = refused(call, *own, *model)
-    assert said.startswith("The config has 1 error.\nData must have a value in every row")
+    assert said.startswith("The config has 1 error.\nColumns that are read must have a value in every row")
     assert "line 3 of rows.csv" in said
 
 

@@ -721,12 +721,12 @@ def test_an_interruption_amid_single_steps_goes_back_to_the_last_whole_epoch(net
             super().run_into(feeds, results)
 
     monkeypatch.setattr(SeenSession, "steps", [], raising=False)
-    monkeypatch.setattr(mini_batch, "Session", Interrupted)
+    monkeypatch.setattr(load, "Session", Interrupted)
     monkeypatch.setattr(mini_batch, "CARRIED", 0)
     with pytest.raises(KeyboardInterrupt):
         train(source, config, data=diabetes, report=told.append)
     assert told[-1].epochs == 2
-    monkeypatch.setattr(mini_batch, "Session", SeenSession)
+    monkeypatch.setattr(load, "Session", SeenSession)
     assert train(source, config, data=diabetes, start=told[-1]).digest() == whole.digest()
 
 
