@@ -1,13 +1,12 @@
 """From a typed config to a run: check the ground, load the data, join plan and listeners."""
 
-import contextlib
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from hydra.conf import HydraConf
@@ -18,8 +17,7 @@ from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.data_facts import data_facts, in_words
 from ortpipe.app.run.environment import command_of, environment
-from ortpipe.app.run.folder import RunFolder, drawing
-from ortpipe.app.run.helper import Helper, import_all, saves
+from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import RunRecord, origin_tags, replaced
 from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
@@ -31,10 +29,9 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.data.split import load
-from ortpipe.errors import OrtpipeError, under
+from ortpipe.errors import under
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective
-from ortpipe.pipeline.digest import key_of, parts_of
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
@@ -93,13 +90,6 @@ def choice(config: Mapping[str, Any]) -> str:
     return next((str(value["name"]) for value in config.values() if isinstance(value, dict) and "name" in value), "")
 
 
-class Helpers(NamedTuple):
-    """The processes that import and work beside a run, where they save time."""
-
-    recorder: Helper | None = None
-    drawing: Helper | None = None
-
-
 def execute(
     config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: Job | None = None, command: str | None = None
 ) -> None:
@@ -108,32 +98,6 @@ def execute(
     `command` is the one that does the same, where Python started the run.
     """
     resolved = with_versions(resolved)
-    with contextlib.ExitStack() as ending:
-        helpers = Helpers()
-        if job is None and command is None:  # a process of our own, which has not begun threads
-            helpers = Helpers(config.recorder.helper(), drawing() if config.figures and saves("matplotlib") else None)
-        for helper in filter(None, helpers):
-            ending.enter_context(helper)
-        _execute(config, resolved, hydra, job, command, helpers)
-
-
-def _import_ahead(plan: Plan, source: str, context: Mapping[str, Any], store: Store | None) -> None:
-    """Import what the run needs later, while a helper imports what recording it needs."""
-    convert, ahead = plan[0], ["pyarrow.parquet"]
-    with contextlib.suppress(OrtpipeError, OSError):  # of files that it reads: convert says it
-        stored = store is not None and store.find(convert.stage.name, key_of(parts_of(convert, None, context)))
-        ahead += ["sklearn.base"] if source == "sklearn" and not stored else []
-    import_all(*ahead)
-
-
-def _execute(
-    config: RunConfig,
-    resolved: dict[str, Any],
-    hydra: HydraConf,
-    job: Job | None,
-    command: str | None,
-    helpers: Helpers,
-) -> None:
     breakdown = Breakdown(BEGAN if job is None and command is None else None)
     breakdown.lap("imports, config")
     folder = Path(hydra.runtime.output_dir)
@@ -158,11 +122,7 @@ def _execute(
     if data.notes:
         record.notes["data"] = tuple(data.notes)
     before_the_end(record.abandon)
-    plan = plan_of(config)
-    if helpers.recorder is not None:
-        _import_ahead(plan, resolved["convert"]["source"].get("name", ""), context, store_of(config))
-        breakdown.lap("imports, config")
-    recording = config.recorder(record, resolved, helpers.recorder)
+    recording = config.recorder(record, resolved)
     record.mlflow = recording.run_id
     breakdown.lap("recorder opens")
 
@@ -184,16 +144,15 @@ def _execute(
 
     screen = Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
     text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
-    files = RunFolder(record, text, facts, values, example, config.figures and job is None, helpers.drawing)
     listeners: list[Listener] = [
         breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", files),
+        breakdown.timed("run folder", RunFolder(record, text, facts, values, example, config.figures and job is None)),
         guard,
         *([] if job is not None and job.manifest.live else [breakdown.timed("screen", screen)]),
         breakdown.timed("recorder", recording),
     ]
     store = store_of(config, {"folder": str(folder), "mlflow": recording.run_id}, resolved["data"])
-    artifact = run(plan, context, listeners, store)
+    artifact = run(plan_of(config), context, listeners, store)
     if job is None:
         summary = {**recording.summary, "took": f"{time.perf_counter() - started:.1f} s"}
         print(closing(artifact, folder, summary), flush=True)

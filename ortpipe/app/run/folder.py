@@ -1,13 +1,11 @@
 """The run folder: everything needed to understand and repeat a run, with or without tracking."""
 
-import contextlib
 import dataclasses
 import io
 import json
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,6 @@ from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.clock import Clock
 from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.example import EXAMPLE, write_example
-from ortpipe.app.run.helper import Helper, import_all
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
@@ -70,10 +67,9 @@ class RunFolder:
             [Artifact], Mapping[str, np.ndarray]
         ] = lambda artifact: {},  # some rows, as the model's input
         draws: bool = True,  # figures; else `illustrate` does later
-        helper: Helper | None = None,  # that draws them, of `drawing`
     ) -> None:
         self.record, self.folder, self._values, self._draws = record, record.folder, values, draws
-        self._example, self._clock, self._helper = example, Clock(record.epochs), helper
+        self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results the store holds
 
@@ -125,11 +121,6 @@ class RunFolder:
         self.record.write()
 
     def _finish(self, artifact: Artifact) -> None:
-        last_stage = self.folder / "stages" / self.record.stage_folders[-1] if self.record.stages else None
-        helper = self._helper if self._draws and last_stage is not None else None
-        if helper is not None:
-            with contextlib.suppress(RuntimeError):  # it was killed
-                helper.ask(last_stage)
         model, weights = artifact.apart()
         write_atomically(model, self.folder, weights=weights)
         if is_quantized(model):
@@ -137,7 +128,7 @@ class RunFolder:
         write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
         if self._draws:
-            draw(artifact, self.folder, helper)
+            draw(artifact, self.folder)
         self.record.metrics = artifact.facts.as_json(lineage=False).get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
         for fact in ("intervals", "slices", "importance", "sensitivity"):
@@ -182,21 +173,9 @@ class RunFolder:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
 
 
-def drawing() -> Helper:
-    """Return a process that draws the figures of an artifact in a folder."""
-    return Helper(_drawn, partial(import_all, "matplotlib.figure", "matplotlib.backends.backend_agg"))
-
-
-def _drawn(place: Path) -> dict[str, bytes]:
-    return figures(load_artifact(place))
-
-
-def draw(artifact: Artifact, run: Path, helper: Helper | None = None) -> None:
-    """Write the figures of a run's last artifact into its folder; a helper was asked to draw them."""
-    try:
-        pictures = figures(artifact) if helper is None else helper.answer()
-    except RuntimeError:  # it was killed, or its folder was changed
-        pictures = figures(artifact)
+def draw(artifact: Artifact, run: Path) -> None:
+    """Write the figures of a run's last artifact into its folder."""
+    pictures = figures(artifact)
     if not pictures:
         return
     with atomic_folder(run / "figures") as folder:

@@ -36,7 +36,7 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
     `parent` is the run of a sweep, whose jobs go into its experiment. Without one, runs that are left over from
     processes that are gone are closed.
     """
-    import_client()  # which takes seconds: not while others wait
+    _import()  # which takes seconds: not while others wait
     with reached(target.tracking_uri):
         if parent is not None:
             return client_at(target.tracking_uri), _experiment_of(target.tracking_uri, parent)
@@ -104,11 +104,10 @@ def reached(uri: str) -> Iterator[None]:
 
 def client_at(uri: str) -> MlflowClient:
     """Return a client that sends no telemetry, and fails within seconds where a server is away."""
-    return import_client()(tracking_uri=uri)
+    return _import()(tracking_uri=uri)
 
 
-def import_client() -> type[MlflowClient]:
-    """Return the class of clients: MLflow is imported, with what it reads from the environment set."""
+def _import() -> type[MlflowClient]:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "15")

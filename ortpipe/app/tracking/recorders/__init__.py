@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ortpipe.app.run.helper import Helper
 from ortpipe.app.run.record import RunRecord
 from ortpipe.pipeline.events import Event
 from ortpipe.settings import Catalogue, Config
@@ -37,11 +36,7 @@ class Recording:
 class Recorder(Config):
     """A config that opens records; a TrackingError before any work says that what it records to cannot be reached."""
 
-    def helper(self) -> Helper | None:
-        """Return a process for `__call__`, begun before the run's data are loaded; None where it saves nothing."""
-        return None
-
-    def __call__(self, record: RunRecord, config: dict[str, Any], helper: Helper | None = None) -> Recording:
+    def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
         """Open the record of one run, whose files are written in its folder; `config` is resolved."""
         return Recording()
 

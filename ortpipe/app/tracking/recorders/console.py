@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-from ortpipe.app.run.helper import Helper
 from ortpipe.app.run.record import RunRecord
 from ortpipe.app.tracking.recorders import Recorder, Recording
 from ortpipe.pipeline.events import Event, RunStarted, StageFinished
@@ -14,7 +13,7 @@ from ortpipe.pipeline.flatten import flatten
 class Console(Recorder):
     """Lines on standard output."""
 
-    def __call__(self, record: RunRecord, config: dict[str, Any], helper: Helper | None = None) -> Recording:
+    def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
         """Return what prints."""
         return Lines(config)
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortpipe.app.run.helper import Helper, saves
 from ortpipe.app.run.record import RunRecord
 from ortpipe.app.tracking.client import close_dead, open_store
-from ortpipe.app.tracking.helped_run import HelpedRun, helper
 from ortpipe.app.tracking.metrics import Epochs, Results
 from ortpipe.app.tracking.mlflow_run import MlflowRun
 from ortpipe.app.tracking.model import name_best
@@ -33,13 +31,9 @@ class Mlflow(Target, Recorder):
 
     system_metrics: bool = False
 
-    def helper(self) -> Helper | None:
-        """Return a process that imports MLflow; none if that is here, or its monitor is to be."""
-        return helper(self) if saves("mlflow") and not self.system_metrics else None
-
-    def __call__(self, record: RunRecord, config: dict[str, Any], helper: Helper | None = None) -> Recording:
+    def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
         """Open a run's record."""
-        return MlflowRecording(self, record, helper, watched=self.system_metrics)
+        return MlflowRecording(self, record, watched=self.system_metrics)
 
     def open_sweep(self, record: RunRecord) -> Recording:
         """Open a sweep's record, whose children are its jobs' runs."""
@@ -49,18 +43,12 @@ class Mlflow(Target, Recorder):
 class MlflowRecording(Recording):
     """Keeps a run's record up to date; a failure while the run goes on is printed once and stops nothing."""
 
-    def __init__(
-        self, target: Target, record: RunRecord, helper: Helper | None = None, *, watched: bool = False
-    ) -> None:
+    def __init__(self, target: Target, record: RunRecord, *, watched: bool = False) -> None:
         self._target, self._results, self._epochs = target, Results(), Epochs()
         self._command = _sync(target, record.folder)
         self._failed: Exception | None = None
         self._pushed = 0.0  # when, by the clock that only goes forward
-        self._run: MlflowRun | HelpedRun
-        if helper is None:
-            self._run = MlflowRun(target, record, results=self._results)
-        else:
-            self._run = HelpedRun(helper, target, record, self._results)
+        self._run = MlflowRun(target, record, results=self._results)
         self.run_id, self.summary = self._run.run_id, _summary(target, self._run)
         self._watch = _watch(self.run_id, target.tracking_uri) if watched else lambda: None
 
@@ -149,7 +137,7 @@ def _watch(run_id: str, uri: str) -> Callable[[], None]:
     return monitor.finish
 
 
-def _summary(target: Target, run: MlflowRun | HelpedRun) -> dict[str, str]:
+def _summary(target: Target, run: MlflowRun) -> dict[str, str]:
     """Return what a run is called, and how to see it: a server's address, or the command that starts one."""
     uri = target.tracking_uri
     by_server = uri.startswith("http")
