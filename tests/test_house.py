@@ -285,3 +285,15 @@ def test_no_two_classes_have_one_name() -> None:
         for node in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
             named[node.name].append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
+
+
+def test_locals_and_parameters_say_what_they_hold() -> None:
+    vague = {"made", "found", "own", "given", "known", "kept", "told", "said", "held", "wanted", "asked"}
+    places = set()
+    for path, module in MODULES.items():
+        functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.Lambda)]
+        for node in (node for function in functions for node in ast.walk(function)):
+            stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in vague
+            if stored or (isinstance(node, ast.arg) and node.arg in vague):
+                places.add(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert places == set()
