@@ -80,9 +80,7 @@ def _kind(dtype: Any) -> Kind:
 
 
 def _has_missing(column: Any) -> bool:
-    import pyarrow.compute as pc
-
-    return bool(column.null_count or pc.any(pc.is_nan(column.cast("float64"))).as_py())
+    return bool(column.null_count or np.isnan(column.cast("float64").to_numpy()).any())
 
 
 def _decoded(column: Any) -> Any:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Stream
@@ -40,8 +42,6 @@ class Flights(TableSource):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Read the rows."""
-        import pyarrow as pa
-
         table = pa.Table.from_pandas(self.frame(), preserve_index=False)
         groups = [group_of(table, PACKAGE)]
         reader = TableReader(self, {PACKAGE: table.schema}, groups, split.column if split else None)

@@ -6,7 +6,9 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyarrow import parquet
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import files_with_parts
@@ -16,10 +18,6 @@ from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import DataError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import parquet
 
 BUFFER = 2**18  # bytes of a column that are read from disk at a time
 
@@ -55,11 +53,9 @@ def _metadata(file: Path, changed: int) -> parquet.FileMetaData:
 
 
 def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.ParquetFile:
-    from pyarrow import ArrowInvalid, parquet
-
     try:
         return parquet.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=BUFFER)
-    except (ArrowInvalid, OSError) as error:
+    except (pa.ArrowInvalid, OSError) as error:
         raise DataError("A Parquet file must be readable.", got=f"{file}: {error}", fix="Write it again.") from error
 
 
