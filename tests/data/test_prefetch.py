@@ -10,8 +10,11 @@ import pytest
 from ortpipe.data.prefetch import prefetch
 
 
+@pytest.fixture
 def threads():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+    """Return what lists the threads that this test began: another test's may stay until its iterator is collected."""
+    earlier = {*threading.enumerate()}
+    return lambda: [thread for thread in {*threading.enumerate()} - earlier if thread.name.startswith("prefetch")]
 
 
 def numbers(count, made, *, error=None):
@@ -23,14 +26,14 @@ def numbers(count, made, *, error=None):
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
-def test_items_come_in_their_order_from_one_other_thread(count):
+def test_items_come_in_their_order_from_one_other_thread(count, threads):
     made = []
     assert list(prefetch(numbers(count, made))) == list(range(count))
     assert len({thread for _, thread in made} - {threading.current_thread()}) == min(1, count)
     assert threads() == []
 
 
-def test_an_error_comes_where_its_item_would_and_is_the_same_one():
+def test_an_error_comes_where_its_item_would_and_is_the_same_one(threads):
     error = ValueError("row 7 of rows.parquet")
     items = prefetch(numbers(3, [], error=error))
     assert [next(items) for _ in range(3)] == [0, 1, 2]
@@ -52,7 +55,7 @@ def test_no_more_is_made_than_was_said():
     items.close()
 
 
-def test_whoever_leaves_early_ends_the_thread_and_what_it_read_from():
+def test_whoever_leaves_early_ends_the_thread_and_what_it_read_from(threads):
     closed = []
 
     def items():
