@@ -111,7 +111,11 @@ def _spill_blocks(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
     """Write blocks to a temporary file and return its batches."""
     if not fits(size := text.file.stat().st_size):
         raise _no_room(f"{size / 1e6:,.0f} MB of {text.file}, and less than twice as much free space in {folder()}")
-    file, places, first = SpillFile(), list[ArrayPlace](), 0
+    try:
+        file = SpillFile()
+    except OSError as error:
+        raise _no_room(f"{error}, in {folder()}") from error
+    places, first = list[ArrayPlace](), 0
 
     def get(number: int) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(pa.py_buffer(file.get(places[number])), blocks.schema)

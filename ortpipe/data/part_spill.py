@@ -66,12 +66,11 @@ class PartSpill:
     def _write_parts(self) -> dict[int, Spill]:
         reader, draw, train_rows = self._reader, self._draw, 0
         groups = np.any([groups_with(reader.counts, draw, part) for part in self._parts], axis=0)
-        spills: dict[int, Spill] = {}
         try:
             file = SpillFile()
-            spills |= {part: Spill(file) for part in self._parts}
         except OSError as error:
             return _log_failure(error)
+        spills = {part: Spill(file) for part in self._parts}
         for piece, codes in prefetch(rows_with_parts(reader, draw, np.flatnonzero(groups).tolist())):
             for part, spill in spills.items():
                 places = np.flatnonzero(codes == part)
@@ -83,8 +82,11 @@ class PartSpill:
                         spill.write(piece.take(places).replace(part=None))
                     except OSError as error:
                         return _log_failure(error)
-        for spill in spills.values():
-            spill.flush()
+        try:
+            for spill in spills.values():
+                spill.flush()
+        except OSError as error:
+            return _log_failure(error)
         return spills
 
 

@@ -20,9 +20,11 @@ ALIGNED = 64  # bytes
 
 
 def folder() -> str:
-    """Return the folder for temporary files of any size: TMPDIR if it is set, else /var/tmp if it is writable."""
-    path = os.environ.get("TMPDIR") or (str(LARGE_FILES) if os.access(LARGE_FILES, os.W_OK) else None)
-    return path or tempfile.gettempdir()
+    """Return the folder for temporary files of any size: TMPDIR, else /var/tmp, whichever is there and writable."""
+    for path in (os.environ.get("TMPDIR"), str(LARGE_FILES)):
+        if path and os.path.isdir(path) and os.access(path, os.W_OK):
+            return path
+    return tempfile.gettempdir()
 
 
 def fits(size: int) -> bool:

@@ -2,7 +2,10 @@
 
 import collections
 import errno
+import io
 import logging
+import os
+import tempfile
 
 import numpy as np
 import pandas as pd
@@ -11,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 from ortpipe.data import arrays, part_spill, table_reader
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import concatenate
+from ortpipe.data.rows import PIECE, concatenate
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.spill import Spill
@@ -152,6 +155,17 @@ def test_a_disk_that_fills_up_meanwhile_is_logged_and_changes_no_row(tmp_path, m
     again = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"]))
     with caplog.at_level(logging.WARNING):
         assert concatenate(list(again.validation.pieces())).digest() == expected
+    assert "No space left on device" in caplog.text
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full disk here")
+def test_a_disk_that_is_full_is_logged_also_where_all_rows_fit_into_the_last_piece(tmp_path, monkeypatch, caplog):
+    config = DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"])
+    expected = concatenate(list(load(config).validation.pieces())).digest()
+    monkeypatch.setattr("ortpipe.data.spill.PIECE", PIECE)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
+    with caplog.at_level(logging.WARNING):
+        assert concatenate(list(load(config).validation.pieces())).digest() == expected
     assert "No space left on device" in caplog.text
 
 

@@ -115,3 +115,11 @@ def test_the_folder_is_that_of_the_environment_or_one_on_disk(tmp_path, monkeypa
     monkeypatch.delenv("TMPDIR")
     monkeypatch.setattr(spill, "LARGE_FILES", tmp_path)
     assert spill.folder() == str(tmp_path)
+
+
+def test_a_temporary_folder_that_is_not_there_is_passed_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(spill, "LARGE_FILES", tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    assert spill.folder() == str(tmp_path)
+    assert spill.fits(1)
+    assert SpillFile().put(np.arange(3)).shape == (3,)
