@@ -56,18 +56,18 @@ class Interpreter:
         model: with operators of the table alone.
         weights: initializer → its value, of those whose value is not in the model.
         instead: operator → what runs its nodes of the outermost graph instead of its function.
+        key: of the random numbers of this step; None: none are drawn.
     """
 
     model: onnx.ModelProto
     weights: Mapping[str, np.ndarray]
     instead: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    key: Any = None  # of the random numbers of this step
-    _numbers: dict[str, int] = field(default_factory=dict)  # of random nodes, by their output
+    key: Any = None
 
     def __post_init__(self) -> None:
         self._version = next((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), 1)
         random = (node for node in _nodes(self.model.graph.node) if node.op_type in RANDOM)
-        self._numbers = {node.output[0]: number for number, node in enumerate(random)}
+        self._numbers = {node.output[0]: number for number, node in enumerate(random)}  # of random nodes
 
     def run(
         self, graph: onnx.GraphProto, arguments: Sequence[Array], outer: Mapping[str, Array] | None = None

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ortpipe.runtime.xla.node import Array, Node, Result, Unsupported, integers
-from ortpipe.runtime.xla.operators.windows import pads_of
+from ortpipe.runtime.xla.operators.windows import entries_by_place, pads_of
 
 lax = jax.lax
 
@@ -36,17 +36,7 @@ def _windows(x: Array, fill: Any, layout: Any) -> list[tuple[tuple[int, ...], Ar
     kernel, strides, dilations, pads, beyond = layout
     widths = [(0, 0), (0, 0), *((a, b + c) for (a, b), c in zip(pads, beyond, strict=True))]
     x = jnp.pad(x, widths, constant_values=fill)
-    counts = [
-        (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
-    ]
-    entries_by_place = []
-    for place in np.ndindex(*kernel):
-        cuts = [
-            slice(i * d, i * d + (count - 1) * s + 1, s)
-            for i, d, s, count in zip(place, dilations, strides, counts, strict=True)
-        ]
-        entries_by_place.append((place, x[(slice(None), slice(None), *cuts)]))
-    return entries_by_place
+    return entries_by_place(x, kernel, strides, dilations)
 
 
 def max_pool(node: Node, x: Array) -> Result:

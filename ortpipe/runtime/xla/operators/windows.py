@@ -70,26 +70,29 @@ def by_product(
     x: Array, w: Array, strides: Sequence[int], pads: Sequence[Pads], dilations: Sequence[int], groups: int
 ) -> Array:
     """Return a convolution as one product for each group, of kernels [M, C·K] and windows [C·K, N·…]."""
-    kernel, count = w.shape[2:], math.prod(w.shape[1:])
+    count = math.prod(w.shape[1:])
     columns = jnp.moveaxis(jnp.pad(x, [(0, 0), (0, 0), *pads]), 0, 1)  # [C, N, …]
-    sizes = [
-        (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(columns.shape[2:], kernel, strides, dilations, strict=True)
-    ]
-    windows = [
-        columns[
-            (
-                ...,
-                *(
-                    slice(i * d, i * d + (size - 1) * s + 1, s)
-                    for i, d, s, size in zip(place, dilations, strides, sizes, strict=True)
-                ),
-            )
-        ]
-        for place in np.ndindex(*kernel)
-    ]
-    stacked = jnp.stack(windows, 1).reshape(groups, count, -1)
-    y = product(w.reshape(groups, -1, count), stacked).reshape(w.shape[0], x.shape[0], *sizes)
+    entries = [entries for _, entries in entries_by_place(columns, w.shape[2:], strides, dilations)]
+    stacked = jnp.stack(entries, 1).reshape(groups, count, -1)
+    y = product(w.reshape(groups, -1, count), stacked).reshape(w.shape[0], x.shape[0], *entries[0].shape[2:])
     return jnp.moveaxis(y, 0, 1)
+
+
+def entries_by_place(
+    x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[tuple[tuple[int, ...], Array]]:
+    """Return for each place of a kernel what all windows of a padded x [., ., …] have there, in row-major order."""
+    counts = [
+        (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
+    ]
+    entries = []
+    for place in np.ndindex(*kernel):
+        cuts = [
+            slice(i * d, i * d + (count - 1) * s + 1, s)
+            for i, d, s, count in zip(place, dilations, strides, counts, strict=True)
+        ]
+        entries.append((place, x[(..., *cuts)]))
+    return entries
 
 
 def conv_transpose(node: Node, x: Array, w: Array, b: Array | None = None) -> Array:
