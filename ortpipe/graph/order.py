@@ -12,21 +12,26 @@ import onnx
 from ortpipe.graph.query import graphs
 
 DEEP = 1_000  # nodes from which on sorting a graph pays
+FEW = 0.05  # of its nodes, which may stand far behind what they read
+WIDE = 2**28  # bytes of its nodes' values: holding more of them at once costs more than a faster session saves
 
 
-def sort_by_readiness(model: onnx.ModelProto) -> None:
+def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:
     """Move each node of deep graphs to where its inputs are ready; results stay the same.
+
+    `size` is that of all values in bytes, 0 where it is not known.
 
     Peak memory does not: the runtime schedules backward from the last node that no node reads. If that is the update of
     the last layer, each weight is updated as soon as its gradient is ready; if it is that of the first layer, the
-    gradients of all layers' outputs exist before.
+    gradients of all layers' outputs exist before. So nodes that no node reads stand at the end, the first that is ready
+    last, where they are few. Many would make up the list, waiting there; with these, a graph of `WIDE` values stays.
     """
     for graph in graphs(model.graph):
         if len(graph.node) >= DEEP:
-            _sort(graph)
+            _sort(graph, size)
 
 
-def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
+def _sort(graph: onnx.GraphProto | onnx.FunctionProto, size: int) -> None:
     nodes = [*graph.node]
     makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     read = [{makers[name] for name in _read(node) if name in makers} for node in nodes]
@@ -42,6 +47,11 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
             missing[reader] -= 1
             if not missing[reader]:
                 ready.append(reader)
+    unread = [place for place in order if not readers[place]]
+    if len(unread) <= FEW * len(nodes):
+        order = [*(place for place in order if readers[place]), *reversed(unread)]
+    elif size >= WIDE:
+        return
     ranks = {name: rank for rank, place in enumerate(order) for name in nodes[place].output if name}
     graph.node.sort(key=lambda node: ranks[next(filter(None, node.output))])
 

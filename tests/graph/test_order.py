@@ -49,3 +49,22 @@ def test_the_nodes_of_small_graphs_stay_where_they_are():
     before = model.SerializeToString()
     sort_by_readiness(model)
     assert model.SerializeToString() == before
+
+
+def test_what_no_node_reads_stands_last_the_first_that_is_ready_at_the_end_where_it_is_little(deep, monkeypatch):
+    model, X = onnx.parser.parse_model(TEXT), np.arange(6, dtype=np.float32).reshape(3, 2)
+    before = Session(model).run({"X": X, "c": np.array(True)})
+    monkeypatch.setattr(order, "FEW", 0.5)
+    sort_by_readiness(model, order.WIDE)
+    assert [node.op_type for node in model.graph.node] == ["Exp", "Cos", "Sin", "Split", "If", "Mul", "Add"]
+    for got, value in zip(Session(model).run({"X": X, "c": np.array(True)}), before, strict=True):
+        np.testing.assert_array_equal(got, value)
+
+
+def test_a_graph_of_large_values_stays_where_much_of_it_is_read_by_no_node(deep):
+    model = onnx.parser.parse_model(TEXT)
+    before = model.SerializeToString()
+    sort_by_readiness(model, order.WIDE)
+    assert model.SerializeToString() == before
+    sort_by_readiness(model, order.WIDE - 1)
+    assert model.SerializeToString() != before

@@ -107,7 +107,7 @@ class _Objective:
     def __init__(self, training: Training, rows: Arrays, initial: Arrays) -> None:
         artifact, facts = training.artifact, training.artifact.facts
         assert facts.loss is not None
-        self._outputs = [facts.loss, *facts.gradients.values()]
+        self._names, self._outputs = [*facts.gradients], [facts.loss, *facts.gradients.values()]
         model = artifact.ir_model(self._outputs)
         if facts.statistics or is_random(model):
             raise TrainError(
@@ -116,7 +116,7 @@ class _Objective:
                 fix="Choose another train/optimizer, or a model that was exported for inference.",
             )
         self._types = input_types(model)
-        self._layout = Layout({name: initial[name].shape for name in facts.gradients}, ir.DataType.DOUBLE)
+        self._layout = Layout.of({name: initial[name] for name in facts.gradients}, ir.DataType.DOUBLE)
         self._rows = {name: array for name, array in rows.items() if name in self._types}
         proto, weights = finish_apart(model, deep=True)
         sort_by_readiness(proto)
@@ -124,7 +124,7 @@ class _Objective:
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         loss, *gradients = self._session.run({**self._rows, **self.parameters(x)}, self._outputs)
-        return float(loss), self.flat(dict(zip(self._layout.shapes, gradients, strict=True)))
+        return float(loss), self.flat(dict(zip(self._names, gradients, strict=True)))
 
     def flat(self, arrays: Arrays) -> np.ndarray:
         return self._layout.pack(arrays)[VECTOR].astype(np.float64)

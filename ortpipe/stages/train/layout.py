@@ -1,66 +1,151 @@
-"""How parameters, and what has their shapes, are carried from step to step: each by itself, or as one flat vector."""
+"""How parameters, and what has their shapes, are carried from step to step: each alone, in stacks, or as a vector."""
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.builder import Builder, Names
 
-VECTOR = "parameters"  # the name of the flat vector
+VECTOR = "parameters"  # the name of the flat vector, and the first part of stacks' names
+MANY = 1_000  # parameters, from which on stacks of small ones make a step faster, and its session far faster to load
+SMALL = 2**14  # elements of the largest parameter that is stacked: copies of larger ones cost more than they save
+HIGH = 64  # parameters of the highest stack: a runtime takes long to load a node of many outputs, too
 Values = Mapping[str, ir.Value]
+Stack = Mapping[str, tuple[int, ...]]  # the shapes, by name, of parameters that lie along the first axis
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Either each parameter is a variable, or all of them, one behind the other, are one.
+    """Either each stack is a variable, often of one parameter, or all of them, one behind the other, are one.
 
     Products of the backward pass can be accumulated onto variables of their own; where that does not serve, a vector is
-    faster, because a node costs more than a small copy.
+    faster, because a node costs more than a small copy. onnxruntime 1.19.2 looks through all inputs of a graph for each
+    operand of each node, so very deep models carry stacks.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]  # of the parameters, by name
+    stacks: Sequence[Stack]
     vector: ir.DataType | None = None  # the type of the one vector: parameters of halves are cast from it
+
+    @classmethod
+    def of(cls, arrays: Arrays, vector: ir.DataType | None = None) -> Self:
+        """Return the layout of these parameters."""
+        return cls(_stacks(arrays), vector)
+
+    @cached_property
+    def shapes(self) -> Stack:
+        """The shapes of all parameters, in order."""
+        return {name: shape for stack in self.stacks for name, shape in stack.items()}
+
+    @cached_property
+    def _variables(self) -> dict[str, Stack]:
+        if self.vector is not None:
+            return {VECTOR: self.shapes}
+        names = Names(self.shapes)
+        return {next(iter(s)) if len(s) == 1 else names.fresh(f"{VECTOR}/stack"): s for s in self.stacks}
+
+    def _is_parameter(self, shapes: Stack) -> bool:
+        """Return whether the variable of these parameters is one of them, in its own shape."""
+        return self.vector is None and len(shapes) == 1
 
     def pack(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return the variables' arrays of the parameters'."""
-        ordered = {name: arrays[name] for name in self.shapes}
-        return (
-            ordered if self.vector is None else {VECTOR: np.concatenate([array.ravel() for array in ordered.values()])}
-        )
+        variables = {}
+        for variable, shapes in self._variables.items():
+            if self._is_parameter(shapes):
+                variables[variable] = arrays[variable]
+                continue
+            parts = [arrays[name] for name in shapes]
+            variables[variable] = np.concatenate(parts if self.vector is None else [part.ravel() for part in parts])
+        return variables
 
     def unpack(self, variables: Arrays) -> dict[str, np.ndarray]:
         """Return the parameters' arrays of the variables'."""
-        if self.vector is None:
-            return dict(variables)
-        parts = zip(self.shapes.items(), np.split(variables[VECTOR], np.cumsum(self._sizes)[:-1]), strict=True)
-        return {name: part.reshape(shape) for (name, shape), part in parts}
+        arrays = {}
+        for variable, shapes in self._variables.items():
+            if self._is_parameter(shapes):
+                arrays[variable] = variables[variable]
+                continue
+            lengths = [math.prod(shape) if self.vector is not None else shape[0] for shape in shapes.values()]
+            parts = zip(shapes.items(), np.split(variables[variable], np.cumsum(lengths)[:-1]), strict=True)
+            arrays |= {name: part.reshape(shape) for (name, shape), part in parts}
+        return arrays
 
     def write(
         self, front: Builder, op: Builder, parameters: Values, gradients: Values
     ) -> dict[str, tuple[ir.Value, ir.Value]]:
-        """Return each variable and its gradient; a vector is cut up in front of a step, and gradients joined behind."""
-        if self.vector is None:
-            return {name: (value, gradients[name]) for name, value in parameters.items()}
-        vector, line = op.input(VECTOR, self.vector, [sum(self._sizes)]), op.const(np.array([-1], np.int64))
-        sizes = front.const(np.array(self._sizes, np.int64))
-        parts = front.Split(vector, sizes, outputs=len(self.shapes), axis=0) if len(self.shapes) > 1 else [vector]
-        lines = []
-        for part, (name, shape) in zip(parts, self.shapes.items(), strict=True):
-            parameter, gradient = parameters[name], gradients[name]
+        """Return each variable and its gradient; they are cut up in front of a step, and gradients joined behind."""
+        if self.vector is not None:
+            return {VECTOR: self._write_vector(self.vector, front, op, parameters, gradients)}
+        written = {}
+        for variable, stack in self._variables.items():
+            if self._is_parameter(stack):
+                written[variable] = parameters[variable], gradients[variable]
+                continue
+            dtype = parameters[next(iter(stack))].dtype
+            assert dtype is not None
+            stacked = op.input(variable, dtype, _shape(stack))
+            _cut_up(front, stacked, stack, parameters)
+            written[variable] = stacked, _join(op, stack, gradients)
+        return written
+
+    def _write_vector(
+        self, dtype: ir.DataType, front: Builder, op: Builder, parameters: Values, gradients: Values
+    ) -> tuple[ir.Value, ir.Value]:
+        sizes, line = [math.prod(_shape(stack)) for stack in self.stacks], op.const(np.array([-1], np.int64))
+        vector, lines = op.input(VECTOR, dtype, [sum(sizes)]), list[ir.Value]()
+        for part, stack in zip(_split(front, vector, sizes), self.stacks, strict=True):
+            shape, like, gradient = _shape(stack), parameters[next(iter(stack))], _join(op, stack, gradients)
             if len(shape) != 1:
                 part = front.Reshape(part, front.const(np.array(shape, np.int64)))
                 gradient = op.Reshape(gradient, line)
-            if parameter.dtype != self.vector:
-                part, gradient = front.cast(part, parameter), op.cast(gradient, vector)
-            part.type, part.shape = parameter.type, parameter.shape
-            ir.convenience.replace_all_uses_with(parameter, part)
+            if like.dtype != dtype:
+                part, gradient = front.cast(part, like), op.cast(gradient, vector)
+            _cut_up(front, part, stack, parameters)
             lines.append(gradient)
-        return {VECTOR: (vector, op.Concat(*lines, axis=0) if len(lines) > 1 else lines[0])}
+        return vector, op.Concat(*lines, axis=0) if len(lines) > 1 else lines[0]
 
-    @property
-    def _sizes(self) -> list[int]:
-        return [math.prod(shape) for shape in self.shapes.values()]
+
+def _stacks(arrays: Arrays) -> list[Stack]:
+    """Return the stacks: where there are many parameters, small ones of one type and size of rows; else each alone."""
+    alike = defaultdict[object, list[str]](list)
+    for name, array in arrays.items():
+        stackable = len(arrays) >= MANY and array.ndim > 0 and array.size <= SMALL
+        alike[(array.dtype, array.shape[1:]) if stackable else name].append(name)
+    stacks = [names[start : start + HIGH] for names in alike.values() for start in range(0, len(names), HIGH)]
+    return [{name: arrays[name].shape for name in names} for names in stacks]
+
+
+def _shape(stack: Stack) -> tuple[int, ...]:
+    [*shapes] = stack.values()
+    return shapes[0] if len(shapes) == 1 else (sum(shape[0] for shape in shapes), *shapes[0][1:])
+
+
+def _cut_up(front: Builder, stacked: ir.Value, stack: Stack, parameters: Values) -> None:
+    """Let a step read the stack's parts in place of the parameters."""
+    parts = _split(front, stacked, [shape[0] for shape in stack.values()]) if len(stack) > 1 else [stacked]
+    for name, part in zip(stack, parts, strict=True):
+        part.type, part.shape = parameters[name].type, parameters[name].shape
+        ir.convenience.replace_all_uses_with(parameters[name], part)
+
+
+def _join(op: Builder, stack: Stack, gradients: Values) -> ir.Value:
+    """Return the stack's gradient."""
+    parts = [gradients[name] for name in stack]
+    if len(parts) == 1:
+        return parts[0]
+    joined = op.Concat(*parts, axis=0)
+    joined.shape = ir.Shape(_shape(stack))
+    return joined
+
+
+def _split(front: Builder, value: ir.Value, sizes: Sequence[int]) -> Sequence[ir.Value]:
+    if len(sizes) == 1:
+        return [value]
+    return front.Split(value, front.const(np.array(sizes, np.int64)), outputs=len(sizes), axis=0)

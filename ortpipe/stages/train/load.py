@@ -25,9 +25,7 @@ from ortpipe.stages.train.passes import PASSES, for_batch_size
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
-# bytes of a step's values, from which on
-LARGE = 2**24  # a plan of their memory costs more of it than the plan saves time
-WIDE = 2**28  # holding more of them at once costs more than a session that is made faster saves
+LARGE = 2**24  # bytes of a step's values: a plan of the memory of more costs more of it than the plan saves time
 # What needs JAX, which is imported with it.
 PROGRAM, SEEDED = (f"ortpipe.runtime.xla.program:{name}" for name in ("Program", "SeededRuns"))
 
@@ -88,8 +86,7 @@ def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
 def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Session:
     axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
     size = 4 * sum(map(math.prod, axes))  # 0 for a size that is not known
-    if size < WIDE:
-        sort_by_readiness(model)
+    sort_by_readiness(model, size)
     return Session(model, training.runtime, weights=weights, planned=size < LARGE)
 
 

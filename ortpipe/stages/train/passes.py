@@ -8,10 +8,13 @@ import onnx_ir as ir
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer
+from ortpipe.graph.rewrite import rewrite
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.train.batch_statistics import read_batch_statistics
 from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist
+
+GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def start_at_rate(epoch: EpochGraph) -> None:
@@ -25,7 +28,8 @@ def start_at_rate(epoch: EpochGraph) -> None:
     if seed is None or len(rates) != 1 or any(node.op_type != "Mul" for node in scaling):
         return
     [rate] = rates
-    if rate not in body.inputs or rate.shape != seed.shape or query.array(seed) != 1:
+    alike = (rate.shape, rate.dtype) == (seed.shape, seed.dtype)
+    if rate not in body.inputs or not alike or query.array(seed) != 1:
         return
     body.initializers.pop(str(seed.name))
     ir.convenience.replace_all_uses_with(seed, rate)
@@ -72,6 +76,26 @@ def _unscaled(x: ir.Value) -> tuple[ir.Value, float]:
     if y is None or y.shape != x.shape or factor is None or factor.shape or np.float32(factor) != factor:
         return x, 1.0
     return y, float(factor)
+
+
+def add_biases_in_products(epoch: EpochGraph) -> None:
+    """Let A·B + b, of matrices and a bias b [K], be one Gemm, as in onnxruntime: b then can be carried as a row."""
+    makers = list[ir.Node]()
+
+    def gemm(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+        for bias, product in (node.inputs, node.inputs[::-1]):
+            maker = product.producer() if product is not None else None
+            if bias is None or product is None or maker is None or maker.op_type != "MatMul":
+                continue
+            shapes = [[*x.shape] for x in (*maker.inputs, bias) if x is not None and x.shape is not None]
+            alone = len(product.uses()) == 1 and not product.is_graph_output() and product.dtype in GEMM_TYPES
+            if alone and [len(shape) for shape in shapes] == [2, 2, 1] and shapes[1][1] == shapes[2][0]:
+                makers.append(maker)
+                return [op.Gemm(*maker.inputs, bias, beta=1.0)]
+        return None
+
+    rewrite(epoch.body, {"Add": gemm})
+    epoch.body.remove(makers, safe=True)
 
 
 def carry_biases_as_rows(epoch: EpochGraph) -> None:
@@ -138,6 +162,7 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (
     start_at_rate,
     accumulate_in_products,
     hoist,
+    add_biases_in_products,
     carry_biases_as_rows,
 )
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -39,7 +39,7 @@ class TrainStep:
     scalars: Mapping[str, Scalar]  # of the links, by name
     dtype: np.dtype  # of scalars and losses
     seed: str  # the name of the initializer that the backward pass starts from
-    gradients: tuple[str, ...]  # their names
+    gradients: tuple[str, ...]  # the names of those of variables
 
     @property
     def carried(self) -> tuple[str, ...]:
@@ -120,18 +120,20 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     assert seed.dtype is not None
     half = loss.dtype in HALVES
     dtype = ir.DataType.FLOAT if half else loss.dtype
-    shapes = {name: artifact.initializers[name].shape for name in parameters}
-    links, layout = _chain(config, shapes, loss.dtype)
+    apart = Layout.of({name: artifact.initializers[name] for name in parameters})
+    links, layout = _chain(config, apart, loss.dtype)
     if kernels and loss.dtype == ir.DataType.FLOAT and len(links) == len(config.optimizer()):
         kernel = config.optimizer.kernel()
-        links, layout = (links, layout) if kernel is None else ([kernel], Layout(shapes))
+        links, layout = (links, layout) if kernel is None else ([kernel], apart)
     per_link = [{op.input(name, dtype, []): function for name, function in link.scalars.items()} for link in links]
     scalars = {value: function for inputs in per_link for value, function in inputs.items()}
     carried: dict[ir.Value, ir.Value] = {}
     variables: dict[tuple[str, str], ir.Value] = {}
     averaged = any(AVERAGE in link.slots for link in links)
     graph.outputs.clear()  # what kernels give besides stands there
-    for variable, (theta, u) in layout.write(front, op, parameters, gradients).items():
+    written = layout.write(front, op, parameters, gradients)
+    starts = tuple(u for _, u in written.values())
+    for variable, (theta, u) in written.items():
         variables[ITERATE if averaged else PARAMETER, variable] = theta
         assert theta.shape is not None
         for link, inputs in zip(links, per_link, strict=True):
@@ -159,7 +161,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
         scalars={str(value.name): function for value, function in scalars.items()},
         dtype=dtype.numpy(),
         seed=str(seed.name),
-        gradients=tuple(facts.gradients.values()),
+        gradients=tuple(str(u.name) for u in starts),
     )
 
 
@@ -179,11 +181,12 @@ def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
     return op.Reshape(gradient, op.const(np.array(parameter.shape.numpy(), np.int64)))
 
 
-def _chain(config: TrainConfig, shapes: Shapes, dtype: ir.DataType) -> tuple[list[Link], Layout]:
+def _chain(config: TrainConfig, apart: Layout, dtype: ir.DataType) -> tuple[list[Link], Layout]:
     """Return the optimizer's links with those of train's own settings around them, and how parameters are carried.
 
-    `dtype` is the type of the loss.
+    `apart` is the layout without a vector, `dtype` the type of the loss.
     """
+    shapes = apart.shapes
     with own.blamed(type(config.optimizer), "optimizer", TrainError):
         links = [*config.optimizer()]
     if config.clip != ClipConfig():
@@ -197,7 +200,7 @@ def _chain(config: TrainConfig, shapes: Shapes, dtype: ir.DataType) -> tuple[lis
     if config.average is not None:
         links.append(average(config.average))
     linear = dtype not in HALVES and all(link.linear for link in links)
-    return links, Layout(shapes, None if linear else ir.DataType.FLOAT if dtype in HALVES else dtype)
+    return links, apart if linear else replace(apart, vector=ir.DataType.FLOAT if dtype in HALVES else dtype)
 
 
 def _loss_scale(config: TrainConfig, dtype: ir.DataType) -> float:

@@ -18,7 +18,13 @@ from ortpipe.stages.train import load, passes
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.epoch import EpochGraph, build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.passes import PASSES, accumulate_in_products, carry_biases_as_rows, start_at_rate
+from ortpipe.stages.train.passes import (
+    PASSES,
+    accumulate_in_products,
+    add_biases_in_products,
+    carry_biases_as_rows,
+    start_at_rate,
+)
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
 
@@ -112,6 +118,27 @@ def test_a_product_is_accumulated_onto_what_it_is_added_to(name):
     model = epoch_text("float[2,2]", f"{body} loss = ReduceMean<keepdims=0>(x)")
     feeds = {"b": np.array([[0.5, -1.0], [2.0, 0.1]], np.float32), "X": FEEDS["X"]}
     assert_same(model, accumulate_in_products, feeds, left)
+
+
+BIASES = {  # c is [2], x is [3, 2], two is [2, 2]
+    "a product and a bias": ("p = MatMul(x, two) y = Add(p, c)", ["Gemm"]),
+    "a bias and a product": ("p = MatMul(x, two) y = Add(c, p)", ["Gemm"]),
+    "a product that is read again": ("p = MatMul(x, two) q = Add(p, c) y = Mul(p, q)", ["MatMul", "Add", "Mul"]),
+    "a product and a matrix": ("p = MatMul(x, two) y = Add(p, x)", ["MatMul", "Add"]),
+    "a bias of one entry": (
+        "e = ReduceSum<keepdims=1>(c) p = MatMul(x, two) y = Add(p, e)",
+        ["ReduceSum", "MatMul", "Add"],
+    ),
+    "a sum of no product": ("y = Add(x, c)", ["Add"]),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_a_bias_is_added_in_its_product(name):
+    body, left = BIASES[name]
+    two = "two = Constant<value = float[2,2] {1, 2, -1, 0.5}>()"
+    model = epoch_text("float[2]", f"{two} {body} d = Neg(c) loss = ReduceMean<keepdims=0>(y)")
+    assert_same(model, add_biases_in_products, FEEDS, [*left, "Neg", "ReduceMean"])
 
 
 STARTS = {  # g is the gradient of the loss's seed
