@@ -12,8 +12,9 @@ import onnx
 from ortpipe.graph.query import graphs
 
 DEEP = 1_000  # nodes from which on sorting a graph pays
+DEEPER = 5_000  # the same for a graph of wide values, which may take a sixth more memory in another order
+WIDE = 2**28  # bytes of a graph's values
 FEW = 0.05  # of its nodes, which may stand far behind what they read
-WIDE = 2**28  # bytes of its nodes' values: holding more of them at once costs more than a faster session saves
 
 
 def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:
@@ -24,10 +25,10 @@ def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:
     Peak memory does not: the runtime schedules backward from the last node that no node reads. If that is the update of
     the last layer, each weight is updated as soon as its gradient is ready; if it is that of the first layer, the
     gradients of all layers' outputs exist before. So nodes that no node reads stand at the end, the first that is ready
-    last, where they are few. Many would make up the list, waiting there; with these, a graph of `WIDE` values stays.
+    last, where they are few. Many would make up the list, waiting there; with these, a graph of wide values stays.
     """
     for graph in graphs(model.graph):
-        if len(graph.node) >= DEEP:
+        if len(graph.node) >= (DEEPER if size >= WIDE else DEEP):
             _sort(graph, size)
 
 

@@ -23,6 +23,7 @@ TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X, bool c) => (
 @pytest.fixture
 def deep(monkeypatch):
     monkeypatch.setattr(order, "DEEP", 2)
+    monkeypatch.setattr(order, "DEEPER", 7)
 
 
 def test_nodes_follow_what_they_read_at_once_and_compute_the_same(deep):
@@ -68,3 +69,12 @@ def test_a_graph_of_large_values_stays_where_much_of_it_is_read_by_no_node(deep)
     assert model.SerializeToString() == before
     sort_by_readiness(model, order.WIDE - 1)
     assert model.SerializeToString() != before
+
+
+def test_a_graph_of_large_values_is_sorted_only_where_it_is_deeper(deep, monkeypatch):
+    model = onnx.parser.parse_model(TEXT)
+    before = model.SerializeToString()
+    monkeypatch.setattr(order, "FEW", 0.5)
+    monkeypatch.setattr(order, "DEEPER", 8)
+    sort_by_readiness(model, order.WIDE)
+    assert model.SerializeToString() == before
