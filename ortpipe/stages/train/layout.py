@@ -103,13 +103,13 @@ class Layout:
         for part, stack in zip(_split(front, vector, sizes), self.stacks, strict=True):
             shape, like, gradient = _shape(stack), parameters[next(iter(stack))], _join(op, stack, gradients)
             if len(shape) != 1:
-                part = front.Reshape(part, front.const(np.array(shape, np.int64)))
-                gradient = op.Reshape(gradient, line)
+                part = _shaped(front.Reshape(part, front.const(np.array(shape, np.int64))), shape)
+                gradient = _shaped(op.Reshape(gradient, line), [math.prod(shape)])
             if like.dtype != dtype:
                 part, gradient = front.cast(part, like), op.cast(gradient, vector)
             _cut_up(front, part, stack, parameters)
             lines.append(gradient)
-        return vector, op.Concat(*lines, axis=0) if len(lines) > 1 else lines[0]
+        return vector, _shaped(op.Concat(*lines, axis=0), [sum(sizes)]) if len(lines) > 1 else lines[0]
 
 
 def _stacks(arrays: Arrays) -> list[Stack]:
@@ -131,21 +131,24 @@ def _cut_up(front: Builder, stacked: ir.Value, stack: Stack, parameters: Values)
     """Let a step read the stack's parts in place of the parameters."""
     parts = _split(front, stacked, [shape[0] for shape in stack.values()]) if len(stack) > 1 else [stacked]
     for name, part in zip(stack, parts, strict=True):
-        part.type, part.shape = parameters[name].type, parameters[name].shape
         ir.convenience.replace_all_uses_with(parameters[name], part)
 
 
 def _join(op: Builder, stack: Stack, gradients: Values) -> ir.Value:
     """Return the stack's gradient."""
     parts = [gradients[name] for name in stack]
-    if len(parts) == 1:
-        return parts[0]
-    joined = op.Concat(*parts, axis=0)
-    joined.shape = ir.Shape(_shape(stack))
-    return joined
+    return _shaped(op.Concat(*parts, axis=0), _shape(stack)) if len(parts) > 1 else parts[0]
 
 
 def _split(front: Builder, value: ir.Value, sizes: Sequence[int]) -> Sequence[ir.Value]:
     if len(sizes) == 1:
         return [value]
-    return front.Split(value, front.const(np.array(sizes, np.int64)), outputs=len(sizes), axis=0)
+    assert value.shape is not None
+    parts = front.Split(value, front.const(np.array(sizes, np.int64)), outputs=len(sizes), axis=0)
+    return [_shaped(part, [size, *value.shape[1:]]) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _shaped(value: ir.Value, shape: Sequence[int | ir.SymbolicDim]) -> ir.Value:
+    """Return the value with its shape noted: a step whose shapes are all known is not inferred again."""
+    value.shape = ir.Shape(shape)
+    return value
