@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortpipe.errors import ModelError
 from ortpipe.graph.apart import Weights, pieces
 from ortpipe.graph.check import finish_apart
+from ortpipe.graph.query import graphs
 from ortpipe.graph.serial import on_disk
 from ortpipe.graph.sound import is_large, weigh
 from ortpipe.runtime.config import RuntimeConfig
@@ -76,6 +77,8 @@ class Session:
                 fix=f"Use operators and types that onnxruntime has kernels for on the {runtime.provider.upper()}.",
             ) from error
 
+        # The kernel of a layer that is used twice writes its running statistics over those that it is fed.
+        self._moves_statistics = any(_is_moving(node) for graph in graphs(model.graph) for node in graph.node)
         chosen = self._session.get_providers()[0]
         if chosen != providers[0]:
             raise _not_here(runtime.provider, f"fell back to {chosen}")
@@ -87,8 +90,8 @@ class Session:
 
     def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> list[np.ndarray]:
         """Return the outputs by name (all of them without `outputs`); refuse inputs of another name, shape or type."""
-        names = list(outputs) if outputs is not None else None
-        return self._guarded(lambda options: list(self._session.run(names, dict(feeds), options)))
+        names, safe = list(outputs) if outputs is not None else None, self._safe(feeds)
+        return self._guarded(lambda options: list(self._session.run(names, safe, options)))
 
     def run_into(self, feeds: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> None:
         """Write outputs into arrays of their shapes and types, in C order, by name.
@@ -96,16 +99,23 @@ class Session:
         What `run` gives lies in the session's memory, which keeps its largest size; these are the caller's own.
         """
         assert all(array.flags.c_contiguous for array in results.values())
+        safe = self._safe(feeds)
 
         def run(options: Any) -> None:
             binding = self._session.io_binding()
-            for name, array in feeds.items():
+            for name, array in safe.items():
                 binding.bind_cpu_input(name, array)
             for name, array in results.items():
                 binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
             self._session.run_with_iobinding(binding, options)
 
         self._guarded(run)
+
+    def _safe(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the feeds with copies of those that a kernel might write to: vectors, as running statistics are."""
+        if not self._moves_statistics:
+            return dict(feeds)
+        return {name: np.array(array) if np.ndim(array) == 1 else array for name, array in feeds.items()}
 
     def _guarded(self, run: Callable[[Any], T]) -> T:
         options = ort.RunOptions()
@@ -120,6 +130,10 @@ class Session:
             ) from error
         finally:
             _running.remove(options)
+
+
+def _is_moving(node: onnx.NodeProto) -> bool:
+    return node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
 
 
 def _loaded(model: str | bytes, options: Any, providers: Sequence[str]) -> Any:

@@ -53,7 +53,7 @@ class Program:
         self._scanned = [_first_dimension(value) == steps for value in model.graph.input]
         self._names = [value.name for value in model.graph.input]
         self._carried = len(self._scanned) - sum(self._scanned)
-        self._compiled: dict[int, Any] = {}
+        self._compiled: dict[tuple[Any, int], Any] = {}  # by the shapes of what a step reads, and the number of steps
         self._report = report
 
     def run(self, feeds: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0), first: int = 0) -> list[np.ndarray]:
@@ -66,15 +66,16 @@ class Program:
         """
         arguments = [feeds[name] for name in self._names]
         count = next(len(array) for array, scanned in zip(arguments, self._scanned, strict=True) if scanned)
-        room = min((size for size in self._compiled if size >= count), default=count)
+        rows = tuple(array.shape[1:] for array, scanned in zip(arguments, self._scanned, strict=True) if scanned)
+        room = min((steps for shapes, steps in self._compiled if shapes == rows and steps >= count), default=count)
         arguments = [
             _filled(array, room) if scanned else array for array, scanned in zip(arguments, self._scanned, strict=True)
         ]
         numbers = np.asarray(seed, np.uint32), np.int32(first), np.int32(count)
         with jax.enable_x64(True), jax.default_device(self._device):
-            if room not in self._compiled:
-                self._compiled[room] = self._compile(arguments, numbers)
-            results = self._guarded(self._compiled[room], (*arguments, *numbers))
+            if (rows, room) not in self._compiled:
+                self._compiled[rows, room] = self._compile(arguments, numbers)
+            results = self._guarded(self._compiled[rows, room], (*arguments, *numbers))
         return [array if place < self._carried else array[:count] for place, array in enumerate(results)]
 
     def _guarded(self, compiled: Any, arguments: Sequence[Any]) -> list[np.ndarray]:

@@ -128,3 +128,22 @@ def test_every_operator_has_a_case_but_those_that_onnx_has_none_of():
     from ortpipe.runtime.xla.operators import OPERATORS
 
     assert {*OPERATORS} - {node.op_type for case in cases() for node in case.model.graph.node} == WITHOUT
+
+
+@pytest.mark.parametrize("traced", [[0, 1], []])
+@pytest.mark.parametrize(
+    ("text", "x", "e", "expected"),
+    [
+        ("y = Pow(x, e)", [2, 3, 1, -1, -1, 2], [-1, -2, -1, -1, -2, 3], [0, 0, 1, -1, 1, 8]),
+        ("y = ReduceMean(x, a)", [2, 3], [0], [2]),
+        ("y = ReduceMean(x, a)", [-2, -3], [0], [-2]),
+    ],
+)
+def test_fractions_of_integers_are_cut_off_as_in_onnxruntime(text, x, e, expected, traced):
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]> g (int32[X] x, int32[E] e) => (int32[Y] y)
+          {{ a = Constant<value_ints = [0]>() {text} }}"""
+    )
+    [y] = computed(model, [np.array(x, np.int32), np.array(e, np.int32)], traced)
+    assert y.dtype == np.int32
+    assert y.tolist() == expected

@@ -20,7 +20,7 @@ from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train import load
 from ortpipe.stages.train.batch_statistics import read_batch_statistics
-from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.epoch import EpochGraph, build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.passes import PASSES, for_batch_size
@@ -104,3 +104,28 @@ def test_a_pass_acts_on_averages_over_the_batch_alone(name):
     feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
     for got, expected in zip(Session(finish(epoch.model)).run(feeds), Session(model).run(feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+TWICE = """<ir_version: 10, opset_import: ["" : 21]> g (float[N,3] X) => (float[N,1] y)
+ <float[3,3] w = {0.5, -0.7, 1.1, 0.3, -0.4, 0.9, 0.2, 0.1, -0.6}, float[3] c = {1, 1, 1}, float[3] b = {0, 0, 0},
+  float[3] mean = {1, 1, 1}, float[3] var = {1, 1, 1}, float[3,1] u = {0.8, -0.6, 0.4}>
+ { h = MatMul(X, w) n, m, s = BatchNormalization<training_mode = 1>(h, c, b, mean, var) t = Tanh(n)
+   k, p, q = BatchNormalization<training_mode = 1>(t, c, b, mean, var) y = MatMul(k, u) }"""
+
+
+def test_a_layer_that_is_used_twice_writes_over_no_statistics_but_its_own():
+    rows = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    validation = Rows({"X": rows[:, :3]}, -rows[:, 3:])  # it gets worse from the first epoch on
+    data = Data(Rows({"X": rows[:, :3]}, rows[:, 3:]), validation)
+    source = derive(add_loss(convert(onnx.parser.parse_model(TWICE)), AddLossConfig(LOSSES["l2"]())))
+    trained = []
+    for epochs in (1, 5):
+        config = TrainConfig(OPTIMIZERS["sgd"](0.05), epochs=epochs, batch_size=8, early_stop=EarlyStopConfig(3))
+        trained.append(train(source, config, data=data).tensors)
+        for name in ("mean", "var"):
+            np.testing.assert_array_equal(source.initializers[name], np.ones(3))
+            np.testing.assert_array_equal(trained[-1][f"initial/{name}"], np.ones(3))
+    one, restored = trained
+    assert len(restored["losses/validation"]) == 4
+    for name in ("w", "mean", "var"):
+        np.testing.assert_array_equal(restored[f"parameter/{name}"], one[f"parameter/{name}"])

@@ -130,6 +130,12 @@ def test_parts_around_an_optimizer_are_the_same(case):
 
 
 @needs_jax
+@pytest.mark.parametrize(("accumulate", "drop_last"), [(4, False), (4, True), (5, False)])
+def test_what_accumulation_leaves_over_is_an_update_of_its_own(accumulate, drop_last):
+    both(accumulate=accumulate, drop_last=drop_last)  # of six whole batches, two or one are left over
+
+
+@needs_jax
 def test_penalties_schedules_and_early_stopping_are_the_same():
     result = both(
         kind="double",

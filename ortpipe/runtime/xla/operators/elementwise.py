@@ -49,10 +49,14 @@ def mod(node: Node, a: Array, b: Array) -> Array:
 
 
 def power(node: Node, x: Array, y: Array) -> Array:
-    """x^y in the type of x."""
+    """x^y in the type of x; of integers, a fraction is cut off: 2⁻¹ is 0."""
     if isinstance(y, np.ndarray) and y.ndim == 0 and y == 2:
         return x * x
-    return jnp.power(x, y).astype(x.dtype)
+    if not (jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(y.dtype, jnp.signedinteger)):
+        return jnp.power(x, y).astype(x.dtype)
+    sign = jnp.where(y % 2 == 0, 1, x)
+    inverse = jnp.where(abs(x) == 1, sign, 0)
+    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0))).astype(x.dtype)
 
 
 def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:

@@ -31,8 +31,10 @@ def _sum(x: Array, **axes: Any) -> Array:
 def _mean(x: Array, **axes: Any) -> Array:
     total = _sum(x, **axes)
     count = np.prod([x.shape[axis] for axis in axes["axis"]], dtype=np.int64)
-    is_integer = np.issubdtype(x.dtype, np.integer)
-    return total // count if is_integer else total / np.asarray(count).astype(x.dtype)
+    if not np.issubdtype(x.dtype, np.integer):
+        return total / np.asarray(count).astype(x.dtype)
+    sign = 1 - 2 * (total < 0).astype(np.int64)
+    return (abs(total) // count * sign).astype(x.dtype)  # a fraction is cut off
 
 
 def _log_sum_exp(x: Array, **axes: Any) -> Array:
