@@ -61,6 +61,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     total, seeds = _seeded_sum(Builder(graph, "derive"), outputs, fill=config.fill_gradient and scalar is None)
     statistics = {name: str(value.name) for name, value in running_statistics(graph, total).items()}
     parameters, untrained = _chosen(graph, total, facts, config, seeds.values())
+    _check_frozen(config, [*parameters, *untrained], statistics)
     adapters, without = _adapted(graph, untrained, facts, config)
     parameters += [name for adapter in adapters.values() for name in (adapter.left, adapter.right)]
     compared = Artifact(_part(model, artifact), facts) if config.check and adapters else artifact
@@ -234,6 +235,17 @@ def _chosen(
     unnamed = "by default" if config.parameters is None else "not in derive.parameters"
     untrained = {n: "derive.frozen" if n in frozen else unnamed for n in candidates if n not in chosen}
     return chosen, untrained
+
+
+def _check_frozen(config: DeriveConfig, names: Sequence[str], statistics: Collection[str]) -> None:
+    """Refuse to freeze running statistics alone: they follow the batches, whatever is trained."""
+    for pattern in config.frozen:
+        if statistics and {*query.matches(pattern, names)} <= {*statistics}:
+            raise DeriveError(
+                "derive.frozen leaves parameters as they are; running statistics follow the batches all the same.",
+                got=f"{pattern!r}, which matches running statistics alone",
+                fix="Leave it out, or set training_mode=0 in the model's layer (eval() of a PyTorch layer).",
+            )
 
 
 def _adapted(

@@ -489,6 +489,15 @@ def test_a_pattern_that_matches_nothing_is_refused_with_its_key(derive, loss_mod
         derive(loss_model, config)
 
 
+def test_running_statistics_alone_cannot_be_frozen(derive, from_text):
+    text = """g (float[N,2] X) => (float[N,2] y) <float[2] s = {1, 1}, float[2] b = {0, 0}, float[2] mean = {0, 1},
+      float[2] var = {1, 1}> { y, m, v = BatchNormalization<training_mode = 1>(X, s, b, mean, var) }"""
+    loss_model = add_loss(from_text(text), AddLossConfig(LOSSES["l2"]()))
+    with pytest.raises(DeriveError, match=r"(?s)running statistics follow the batches.*'mean'.*training_mode=0"):
+        derive(loss_model, {"frozen": ("s", "mean")})
+    assert [*derive(loss_model, {"frozen": ("[sv]*",)}).facts.gradients] == ["b"]
+
+
 def test_a_faulty_operator_is_refused_on_the_way_to_an_input_too(derive, engine, from_text):
     if not isinstance(engine, Ort):
         pytest.skip("native differentiates it")
