@@ -1,5 +1,6 @@
 """The two modes of a graph: training (batch statistics, active dropout) and inference."""
 
+import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
@@ -128,6 +129,11 @@ def set_seeds(model: ir.Model, seed: int) -> None:
 def is_random(model: ir.Model) -> bool:
     """Return whether a model's values differ from run to run (any node is random)."""
     return any(map(is_random_node, model.graph.all_nodes()))
+
+
+def moves_statistics(node: onnx.NodeProto) -> bool:
+    """Return whether a node is a BatchNormalization in training mode."""
+    return node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
 
 
 def _trains(node: ir.Node) -> bool:

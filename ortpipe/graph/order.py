@@ -18,21 +18,21 @@ FEW = 0.05  # of its nodes, which may stand far behind what they read
 
 
 def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:
-    """Move each node of deep graphs to where its inputs are ready; results stay the same.
+    """Move each node of deep graphs to where its inputs are ready; results stay the same, peak memory does not.
 
-    `size` is that of all values in bytes, 0 where it is not known.
-
-    Peak memory does not: the runtime schedules backward from the last node that no node reads. If that is the update of
-    the last layer, each weight is updated as soon as its gradient is ready; if it is that of the first layer, the
-    gradients of all layers' outputs exist before. So nodes that no node reads stand at the end, the first that is ready
-    last, where they are few. Many would make up the list, waiting there; with these, a graph of wide values stays.
+    The runtime schedules backward from the last node that no node reads. If that is the update of the last layer, each
+    weight is updated as soon as its gradient is ready; if it is that of the first layer, the gradients of all layers'
+    outputs exist before. So nodes that no node reads stand at the end, the first that is ready last, where they are
+    few. Many would make up the list, waiting there; with these, a graph of wide values stays. `size` is that of all
+    values in bytes, 0 where it is not known.
     """
+    wide = size >= WIDE
     for graph in graphs(model.graph):
-        if len(graph.node) >= (DEEPER if size >= WIDE else DEEP):
-            _sort(graph, size)
+        if len(graph.node) >= (DEEPER if wide else DEEP):
+            _sort(graph, wide=wide)
 
 
-def _sort(graph: onnx.GraphProto | onnx.FunctionProto, size: int) -> None:
+def _sort(graph: onnx.GraphProto | onnx.FunctionProto, *, wide: bool) -> None:
     nodes = [*graph.node]
     makers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     read = [{makers[name] for name in _read(node) if name in makers} for node in nodes]
@@ -51,7 +51,7 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto, size: int) -> None:
     unread = [place for place in order if not readers[place]]
     if len(unread) <= FEW * len(nodes):
         order = [*(place for place in order if readers[place]), *reversed(unread)]
-    elif size >= WIDE:
+    elif wide:
         return
     ranks = {name: rank for rank, place in enumerate(order) for name in nodes[place].output if name}
     graph.node.sort(key=lambda node: ranks[next(filter(None, node.output))])

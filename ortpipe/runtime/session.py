@@ -11,6 +11,7 @@ import onnx_ir as ir
 from ortpipe.errors import ModelError
 from ortpipe.graph.apart import Weights, pieces
 from ortpipe.graph.check import finish_apart
+from ortpipe.graph.modes import moves_statistics
 from ortpipe.graph.query import graphs
 from ortpipe.graph.serial import on_disk
 from ortpipe.graph.sound import is_large, weigh
@@ -78,7 +79,7 @@ class Session:
             ) from error
 
         # The kernel of a layer that is used twice writes its running statistics over those that it is fed.
-        self._moves_statistics = any(_is_moving(node) for graph in graphs(model.graph) for node in graph.node)
+        self._moves_statistics = any(moves_statistics(node) for graph in graphs(model.graph) for node in graph.node)
         chosen = self._session.get_providers()[0]
         if chosen != providers[0]:
             raise _not_here(runtime.provider, f"fell back to {chosen}")
@@ -130,10 +131,6 @@ class Session:
             ) from error
         finally:
             _running.remove(options)
-
-
-def _is_moving(node: onnx.NodeProto) -> bool:
-    return node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute)
 
 
 def _loaded(model: str | bytes, options: Any, providers: Sequence[str]) -> Any:

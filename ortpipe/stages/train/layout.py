@@ -109,7 +109,7 @@ class Layout:
                 part, gradient = front.cast(part, like), op.cast(gradient, vector)
             _cut_up(front, part, stack, parameters)
             lines.append(gradient)
-        return vector, _shaped(op.Concat(*lines, axis=0), [sum(sizes)]) if len(lines) > 1 else lines[0]
+        return vector, _concat(op, lines, [sum(sizes)])
 
 
 def _stacks(arrays: Arrays) -> list[Stack]:
@@ -136,8 +136,11 @@ def _cut_up(front: Builder, stacked: ir.Value, stack: Stack, parameters: Values)
 
 def _join(op: Builder, stack: Stack, gradients: Values) -> ir.Value:
     """Return the stack's gradient."""
-    parts = [gradients[name] for name in stack]
-    return _shaped(op.Concat(*parts, axis=0), _shape(stack)) if len(parts) > 1 else parts[0]
+    return _concat(op, [gradients[name] for name in stack], _shape(stack))
+
+
+def _concat(op: Builder, parts: Sequence[ir.Value], shape: Sequence[int]) -> ir.Value:
+    return _shaped(op.Concat(*parts, axis=0), shape) if len(parts) > 1 else parts[0]
 
 
 def _split(front: Builder, value: ir.Value, sizes: Sequence[int]) -> Sequence[ir.Value]:

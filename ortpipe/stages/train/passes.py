@@ -87,9 +87,9 @@ def add_biases_in_products(epoch: EpochGraph) -> None:
             maker = product.producer() if product is not None else None
             if bias is None or product is None or maker is None or maker.op_type != "MatMul":
                 continue
-            shapes = [[*x.shape] for x in (*maker.inputs, bias) if x is not None and x.shape is not None]
+            sizes = [query.sizes(x) or [] for x in (*maker.inputs, bias)]
             alone = len(product.uses()) == 1 and not product.is_graph_output() and product.dtype in GEMM_TYPES
-            if alone and [len(shape) for shape in shapes] == [2, 2, 1] and shapes[1][1] == shapes[2][0]:
+            if alone and [*map(len, sizes)] == [2, 2, 1] and sizes[1][1] == sizes[2][0] is not None:
                 makers.append(maker)
                 return [op.Gemm(*maker.inputs, bias, beta=1.0)]
         return None

@@ -132,7 +132,6 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     averaged = any(AVERAGE in link.slots for link in links)
     graph.outputs.clear()  # what kernels give besides stands there
     written = layout.write(front, op, parameters, gradients)
-    starts = tuple(u for _, u in written.values())
     for variable, (theta, u) in written.items():
         variables[ITERATE if averaged else PARAMETER, variable] = theta
         assert theta.shape is not None
@@ -161,7 +160,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
         scalars={str(value.name): function for value, function in scalars.items()},
         dtype=dtype.numpy(),
         seed=str(seed.name),
-        gradients=tuple(str(u.name) for u in starts),
+        gradients=tuple(str(gradient.name) for _, gradient in written.values()),
     )
 
 

@@ -16,7 +16,7 @@ import onnx
 
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError, listing
-from ortpipe.graph.modes import UNBIASED, VARIANCE
+from ortpipe.graph.modes import UNBIASED, VARIANCE, moves_statistics
 from ortpipe.graph.origins import mark
 from ortpipe.graph.parameters import some
 from ortpipe.stages.convert.sources import Forward
@@ -286,7 +286,7 @@ def _model(program: Any, modes: Modes, names: Sequence[str], settings: GraphSett
     model: onnx.ModelProto = result.model_proto
     for node in model.graph.node:
         del node.metadata_props[:]  # holds paths of the code, which differ between machines
-        if node.op_type == "BatchNormalization" and any(a.name == "training_mode" and a.i for a in node.attribute):
+        if moves_statistics(node):
             node.metadata_props.add(key=VARIANCE, value=UNBIASED)
     for holder in (model, model.graph, *model.graph.value_info, *model.graph.input, *model.graph.output):
         del holder.metadata_props[:]
