@@ -44,7 +44,7 @@ class Batches:
         seed: seed of the order.
         shuffle: use a new random order in every epoch (see `order`); otherwise the rows' own order.
         single: yield each batch as a separate chunk.
-        aligned: start the arrays of full batches at multiples of 64 bytes.
+        reused: write each chunk of rows in memory over the one before, whose arrays must not be read any more.
 
     Attributes:
         count: rows per epoch.
@@ -61,10 +61,10 @@ class Batches:
         seed: int = 0,
         shuffle: bool = True,
         single: bool = False,
-        aligned: bool = False,
+        reused: bool = False,
     ) -> None:
         self._rows, self._feed, self._seed, self._shuffle, self._single = rows, feed, seed, shuffle, single
-        self._aligned = aligned
+        self._memory: dict[str, np.ndarray] | None = {} if reused and isinstance(rows, Rows) else None
         self.count = len(rows)
         self.size = min(size, self.count)
         self.steps = -(-self.count // self.size)
@@ -88,7 +88,7 @@ class Batches:
     def _chunks(self, number: int) -> Iterator[dict[str, np.ndarray]]:
         most = CHUNK if isinstance(self._rows, Rows) else CHUNK // 2
         for arrays, index in self._windows(number):
-            yield from chunks(arrays, index, self.size, 0 if self._single else most, aligned=self._aligned)
+            yield from chunks(arrays, index, self.size, 0 if self._single else most, self._memory)
             if partial := len(index) % self.size:
                 yield {name: array[index[-partial:]][None] for name, array in arrays.items()}
 
@@ -127,28 +127,29 @@ class Batches:
 
 
 def chunks(
-    rows: Arrays, index: np.ndarray, size: int, fit: float, *, aligned: bool = False
+    rows: Arrays, index: np.ndarray, size: int, fit: float, memory: dict[str, np.ndarray] | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield the full batches of these row numbers, in chunks of at most `fit` bytes or of one batch."""
+    """Yield the full batches of these row numbers, in chunks of at most `fit` bytes or of one batch.
+
+    `memory` keeps the bytes that arrays are written to, by name; without it each has its own.
+    """
     row_bytes = sum(array.nbytes // len(array) for array in rows.values())
     per_chunk = max(1, int(fit / max(1, row_bytes * size)))
     count = len(index) // size
     for first in range(0, count, per_chunk):
         last = min(first + per_chunk, count)
         batches = index[first * size : last * size].reshape(last - first, size)
-        take = _take_aligned if aligned else _take
-        yield {name: take(array, batches) for name, array in rows.items()}
+        yield {name: _take(array, batches, name, {} if memory is None else memory) for name, array in rows.items()}
 
 
-def _take(array: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return array.take(index, axis=0)  # four times as fast as array[…]
-
-
-def _take_aligned(array: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Return array[index] of numbers, aligned so that a compiled function reads it without a copy."""
+def _take(array: np.ndarray, index: np.ndarray, name: str, memory: dict[str, np.ndarray]) -> np.ndarray:
+    """Return array[index], aligned so that a compiled function reads it without a copy."""
+    if array.dtype.hasobject:
+        return array.take(index, axis=0)  # four times as fast as array[…]
     shape = (*index.shape, *array.shape[1:])
     size = array.itemsize * math.prod(shape)
-    memory = np.empty(size + ALIGNED, np.uint8)
-    first = -memory.ctypes.data % ALIGNED
-    rows = memory[first : first + size].view(array.dtype).reshape(shape)
+    if name not in memory or memory[name].size < size + ALIGNED:
+        memory[name] = np.empty(size + ALIGNED, np.uint8)
+    first = -memory[name].ctypes.data % ALIGNED
+    rows = memory[name][first : first + size].view(array.dtype).reshape(shape)
     return array.take(index, axis=0, out=rows, mode="clip")  # every index is valid; mode="raise" would copy

@@ -47,6 +47,18 @@ def test_without_shuffling_rows_come_as_they_are():
     np.testing.assert_array_equal(y, ROWS.label)
 
 
+def test_chunks_in_reused_memory_hold_the_same_rows(monkeypatch):
+    monkeypatch.setattr(batches, "CHUNK", 160)  # two batches of five rows
+    own, reused = batches_of(ROWS, 5), batches_of(ROWS, 5, reused=True)
+    places = set()
+    for number in (1, 2):
+        for one, other in zip(own.epoch(number), reused.epoch(number), strict=True):
+            np.testing.assert_array_equal(one["x"], other["x"])
+            np.testing.assert_array_equal(one["y"], other["y"])
+            places |= {other["x"].ctypes.data} if len(other["x"]) > 1 else set()
+    assert len(places) == 1
+
+
 def test_a_chunk_holds_no_more_than_its_bytes_and_at_least_one_batch(monkeypatch):
     whole = np.concatenate([chunk["y"].ravel() for chunk in batches_of(ROWS, 5).epoch(1)])
     for limit, per_chunk in ((1, 1), (160, 2)):

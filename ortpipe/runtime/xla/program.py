@@ -1,5 +1,6 @@
 """An epoch graph as a function that XLA compiled: once for a batch size, for any number of steps."""
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,7 +18,6 @@ from ortpipe.runtime.xla.interpret import Interpreter, check_operators
 from ortpipe.runtime.xla.node import Array, Node
 
 IMPL = "threefry2x32"  # of random numbers: the same on every device and in every version
-OPTIONS = {"cpu": {}, "cuda": {"xla_gpu_deterministic_ops": True}}
 
 
 class Program:
@@ -49,7 +49,7 @@ class Program:
     ) -> None:
         check_operators(model)
         self._model, self._weights, self._device = model, weights, device(runtime)
-        self._options = OPTIONS[runtime.provider]
+        self._options = _options(runtime)
         self._scanned = [_first_dimension(value) == steps for value in model.graph.input]
         self._names = [value.name for value in model.graph.input]
         self._carried = len(self._scanned) - sum(self._scanned)
@@ -72,7 +72,7 @@ class Program:
             _filled(array, room) if scanned else array for array, scanned in zip(arguments, self._scanned, strict=True)
         ]
         numbers = np.asarray(seed, np.uint32), np.int32(first), np.int32(count)
-        with jax.enable_x64(True), jax.default_device(self._device):
+        with jax.enable_x64(True):
             if (rows, room) not in self._compiled:
                 self._compiled[rows, room] = self._compile(arguments, numbers)
             results = self._guarded(self._compiled[rows, room], (*arguments, *numbers))
@@ -91,7 +91,7 @@ class Program:
     def _compile(self, arguments: Sequence[np.ndarray], numbers: Sequence[Any]) -> Any:
         started = time.perf_counter()
         donated = tuple(place for place, scanned in enumerate(self._scanned) if not scanned)
-        with jax.default_matmul_precision("highest"):
+        with jax.default_device(self._device), jax.default_matmul_precision("highest"):
             traced = jax.jit(self._epoch, donate_argnums=donated).lower(*arguments, *numbers)
             compiled = traced.compile(compiler_options=self._options)
         self._report(time.perf_counter() - started)
@@ -106,6 +106,8 @@ class Program:
             assert node.run is not None
             run, body, split = node.run, node.get("body"), len(inputs) - node.get("num_scan_inputs")
             carried, scanned = tuple(map(jnp.asarray, inputs[:split])), inputs[split:]
+            read = functools.partial(lax.dynamic_index_in_dim, keepdims=False, allow_negative_indices=False)
+            write = functools.partial(lax.dynamic_update_index_in_dim, allow_negative_indices=False)
 
             def step(values: tuple[Array, ...], rows: Sequence[Array], number: Array) -> Any:
                 interpreter.key = jax.random.fold_in(key, number)
@@ -114,9 +116,7 @@ class Program:
 
             def turn(number: Array, state: Any) -> Any:
                 values, collected = state
-                rows = [lax.dynamic_index_in_dim(x, number, keepdims=False) for x in scanned]
-                values, outputs = step(values, rows, first + number)
-                write = lax.dynamic_update_index_in_dim
+                values, outputs = step(values, [read(x, number) for x in scanned], first + number)
                 return values, tuple(write(x, y, number, 0) for x, y in zip(collected, outputs, strict=True))
 
             rows = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in scanned]
@@ -141,6 +141,13 @@ class SeededRuns:
         results = self._program.run(feeds, self._seed, self._done)
         self._done += len(results[-1])
         return results
+
+
+def _options(runtime: RuntimeConfig) -> dict[str, bool]:
+    if runtime.provider == "cuda":
+        return {"xla_gpu_deterministic_ops": True}
+    # A pool of one thread makes the step of a small network a sixth slower than none.
+    return {"xla_cpu_multi_thread_eigen": False} if runtime.threads == 1 else {}
 
 
 def _first_dimension(value: onnx.ValueInfoProto) -> str:

@@ -72,9 +72,10 @@ class Layout:
             if self._is_parameter(shapes):
                 arrays[variable] = variables[variable]
                 continue
-            lengths = [math.prod(shape) if self.vector is not None else shape[0] for shape in shapes.values()]
-            parts = zip(shapes.items(), np.split(variables[variable], np.cumsum(lengths)[:-1]), strict=True)
-            arrays |= {name: part.reshape(shape) for (name, shape), part in parts}
+            array, first = variables[variable], 0
+            for name, shape in shapes.items():
+                last = first + (math.prod(shape) if self.vector is not None else shape[0])
+                arrays[name], first = array[first:last].reshape(shape), last
         return arrays
 
     def write(

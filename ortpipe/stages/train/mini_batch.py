@@ -101,7 +101,7 @@ class _EpochLoop:
             seed=config.seed,
             shuffle=config.shuffle,
             single=self._single,
-            aligned=not runs_in_onnxruntime(training.runtime),
+            reused=True,
         )
         self._rows = rows_per_epoch(config, self._batches.count)
         self._total = config.epochs * steps_per_epoch(config, self._batches.count)
@@ -119,10 +119,11 @@ class _EpochLoop:
                 self.whole.move_to_disk()
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             loss = math.fsum(loss for run in sums for loss in run) / self._rows  # exact: the same whatever the chunks
-            for name, array in self._step.unpack(self.values).items():
-                if not np.isfinite(array).all():
-                    what = name.removeprefix("parameter/")
-                    raise self._diverged(f"{what} is not finite after step {self._done}", losses.step[-1])
+            if not _are_finite(self.values):
+                tensors = self._step.unpack(self.values)
+                what = next(name for name in tensors if not _are_finite({name: tensors[name]}))
+                what = f"{what.removeprefix('parameter/')} is not finite after step {self._done}"
+                raise self._diverged(what, losses.step[-1])
             PHASES.debug("batches")
             turn = number % config.validate_every == 0 or number == config.epochs
             metrics = None if validate is None else validate(self._step.parameters(self.values)) if turn else {}
@@ -217,3 +218,7 @@ class _EpochLoop:
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
             fix=f"{', '.join(ways[:-1])}, or {ways[-1]}.",
         )
+
+
+def _are_finite(arrays: Arrays) -> bool:
+    return all(np.isfinite(array).all() for array in arrays.values())

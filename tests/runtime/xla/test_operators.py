@@ -147,3 +147,20 @@ def test_fractions_of_integers_are_cut_off_as_in_onnxruntime(text, x, e, expecte
     [y] = computed(model, [np.array(x, np.int32), np.array(e, np.int32)], traced)
     assert y.dtype == np.int32
     assert y.tolist() == expected
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32])
+def test_products_with_ones_and_of_columns_are_products(kind):
+    name, rng = {"float32": "float", "float64": "double"}.get(np.dtype(kind).name, "int32"), np.random.default_rng(0)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["": 21]> g ({name}[3] a, {name}[3,2] b, {name}[2,1] c)
+          => ({name}[Y] y, {name}[3,1] z, {name}[2,1] t)
+          {{ y = MatMul(a, b) z = MatMul(b, c) s = MatMul(b, c) t = Gemm<transA=1>(b, s) }}"""
+    )
+    b, c = (rng.integers(-9, 9, shape).astype(kind) for shape in ((3, 2), (2, 1)))
+    for a in (np.ones(3, kind), np.arange(3).astype(kind)):
+        y, z, t = computed(model, [a, b, c], [1, 2])
+        assert {x.dtype for x in (y, z, t)} == {np.dtype(kind)}
+        np.testing.assert_array_equal(y, a @ b)
+        np.testing.assert_array_equal(z, b @ c)
+        np.testing.assert_array_equal(t, b.T @ b @ c)

@@ -23,6 +23,7 @@ from ortpipe.stages.train.passes import (
     accumulate_in_products,
     add_biases_in_products,
     carry_biases_as_rows,
+    share_exponentials,
     start_at_rate,
 )
 from ortpipe.stages.train.stage import train
@@ -165,6 +166,20 @@ def test_the_backward_pass_starts_from_the_rate_where_that_is_all_that_is_done_w
     inner.initializer.append(onnx.numpy_helper.from_array(np.array(1, np.float32), "seed"))
     rate = {"rate": np.linspace(-0.1, -0.5, 5).astype(np.float32)}
     assert_same(model, start_at_rate, {**FEEDS, **rate}, left, seed="seed", gradients=("g",))
+
+
+SOFTMAXES = {
+    "the last axis": ("l = LogSoftmax(x) p = Exp(l) t = Mul(p, l)", ["LogSoftmax", "Softmax", "Mul"]),
+    "another axis": ("l = LogSoftmax<axis=0>(x) p = Exp(l) t = Mul(p, l)", ["LogSoftmax", "Softmax", "Mul"]),
+    "exponentials of something else": ("l = Exp(x) p = Exp(l) t = Mul(p, l)", ["Exp", "Exp", "Mul"]),
+}
+
+
+@pytest.mark.parametrize("name", SOFTMAXES)
+def test_the_exponential_of_a_logarithm_of_softmax_is_softmax(name):
+    body, left = SOFTMAXES[name]
+    step = f"{body} loss = ReduceMean<keepdims=0>(t) d = Add(c, loss)"
+    assert_same(epoch_text("float[2]", step), share_exponentials, FEEDS, [*left, "ReduceMean", "Add"])
 
 
 @pytest.mark.parametrize("one", PASSES, ids=lambda one: one.__name__)
