@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.files import files_with_parts
+from ortpipe.data.files import Stamp, files_with_parts, stamp
 from ortpipe.data.position import by_row, offset_position
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Windowed
@@ -38,16 +38,16 @@ class Parquet(TableSource, Windowed):
         for file, part in files_with_parts(self.path, split, (".parquet",)):
             with _open(file) as opened_file:
                 metadata, schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
-            first = 0
+            first, before = 0, stamp(str(file))
             for number in range(metadata.num_row_groups):
-                read = functools.partial(_tables, file, number)
+                read = functools.partial(_tables, file, before, number)
                 groups.append(Group(str(file), part, read, offset_position(by_row(str(file)), first)))
                 first += metadata.row_group(number).num_rows
         return self.rows_of(TableReader(self, schemas, groups, split.column if split else None))
 
 
 @functools.lru_cache(maxsize=8)
-def _metadata(file: Path, changed: int) -> parquet.FileMetaData:
+def _metadata(file: Path, before: Stamp) -> parquet.FileMetaData:
     with _open(file) as opened_file:
         return opened_file.metadata
 
@@ -59,7 +59,13 @@ def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.P
         raise DataError("A Parquet file must be readable.", got=f"{file}: {error}", fix="Write it again.") from error
 
 
-def _tables(file: Path, group: int, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+def _tables(file: Path, before: Stamp, group: int, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a row group, at most `most` at a time; pyarrow.dataset would read the group at once."""
-    with _open(file, _metadata(file, file.stat().st_mtime_ns)) as opened_file:
+    if (now := stamp(str(file))) != before:
+        raise DataError(
+            "A file that is read for every epoch must stay as it was when it was first read.",
+            got=f"{file}, which {'is gone' if now is None else 'was written anew'}",
+            fix="Start again, and do not change the files during the run.",
+        )
+    with _open(file, _metadata(file, before)) as opened_file:
         yield from opened_file.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)
