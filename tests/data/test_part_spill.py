@@ -1,6 +1,7 @@
 """Validation and test rows, and a sample, are written to a temporary file in one pass, and are the rows of the data."""
 
 import collections
+import dataclasses
 import errno
 import io
 import logging
@@ -85,7 +86,9 @@ SPLITS = {
 @pytest.mark.parametrize("kind", ["parquet", "npy"])
 @pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
 def test_the_written_parts_are_the_rows_of_memory(kind, split, tmp_path):
-    streamed, held = (load(DataConfig(written(kind, tmp_path, split, stream), split)) for stream in (True, False))
+    source = written(kind, tmp_path, split)
+    sources = (dataclasses.replace(source, stream=stream) for stream in (True, False))
+    streamed, held = (load(DataConfig(source, split)) for source in sources)
     for part in ("validation", "test"):
         one, other = (concatenate(list(getattr(data, part).pieces())) for data in (streamed, held))
         assert one.digest() == other.digest()
