@@ -76,7 +76,7 @@ class Batches:
     def epoch(self, number: int) -> Iterator[dict[str, np.ndarray]]:
         """Yield chunks, name → array [batches, size, …]; the partial batch comes last, as a separate chunk.
 
-        A second thread prefetches the chunks of a stream: it fills a window while the last one's chunks are used.
+        Of a stream, a second thread reads rows while a third fills a window and the last one's chunks are used.
 
         >>> batches = Batches(Rows({"x": np.arange(5)}, np.arange(5)), lambda rows: rows.inputs, 2, shuffle=False)
         >>> [chunk["x"].tolist() for chunk in batches.epoch(1)]
@@ -112,7 +112,7 @@ class Batches:
             groups = random.permutation(len(self._rows.counts))
         window = {name: np.empty((self._window, *a.shape[1:]), a.dtype) for name, a in self._first.items()}
         filled = 0
-        for piece in self._rows.read(groups):
+        for piece in prefetch(self._rows.read(groups)):
             arrays, taken = self._feed(piece), 0
             while taken < len(piece):
                 count = min(len(piece) - taken, self._window - filled)
