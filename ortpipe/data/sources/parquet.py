@@ -36,9 +36,10 @@ class Parquet(TableSource, Windowed):
         """Read all rows once to check them and learn their categories; return them in memory or as a stream."""
         schemas, groups = {}, []
         for file, part in files_with_parts(self.path, split, (".parquet",)):
+            before = stamp(str(file))
             with _open(file) as opened_file:
                 metadata, schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
-            first, before = 0, stamp(str(file))
+            first = 0
             for number in range(metadata.num_row_groups):
                 read = functools.partial(_tables, file, before, number)
                 groups.append(Group(str(file), part, read, offset_position(by_row(str(file)), first)))

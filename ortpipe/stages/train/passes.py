@@ -166,8 +166,9 @@ def scale_losses_behind(epoch: EpochGraph) -> None:
         if given is not ended or node is None or node.op_type != "Mul" or value.shape != ir.Shape([]) or value.uses():
             continue
         for x, factor in (node.inputs, node.inputs[::-1]):
-            number = query.constant(factor)
-            if x is None or number is None or number.shape or x.producer() is None or x.is_graph_output():
+            number, maker = query.constant(factor), x.producer() if x is not None else None
+            inside = maker is not None and maker.graph is body
+            if x is None or number is None or number.shape or not inside or x.is_graph_output():
                 continue
             x.type, x.shape = value.type, value.shape
             body.outputs[place] = x
