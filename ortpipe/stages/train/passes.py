@@ -160,10 +160,10 @@ def scale_losses_behind(epoch: EpochGraph) -> None:
     """Let a loss that every step multiplies by a number be multiplied behind the Scan, all of an epoch at once."""
     scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
     back = Builder(graph, "loss", names=Names(used_names(graph)))
-    collected = zip(list(body.outputs), scan.outputs, graph.outputs, strict=True)
-    for place, (value, ended, given) in list(enumerate(collected)):
+    collected = list(zip(body.outputs, scan.outputs, graph.outputs, strict=True))
+    for place, (value, ended, output) in enumerate(collected):
         node = value.producer()
-        if given is not ended or node is None or node.op_type != "Mul" or value.shape != ir.Shape([]) or value.uses():
+        if output is not ended or node is None or node.op_type != "Mul" or value.shape != ir.Shape([]) or value.uses():
             continue
         for x, factor in (node.inputs, node.inputs[::-1]):
             number, maker = query.constant(factor), x.producer() if x is not None else None
