@@ -119,9 +119,9 @@ class _EpochLoop:
                 self.whole.move_to_disk()
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
             loss = math.fsum(loss for run in sums for loss in run) / self._rows  # exact: the same whatever the chunks
-            if not _are_finite(self.values):
-                tensors = self._step.unpack(self.values)
-                what = next(name for name in tensors if not _are_finite({name: tensors[name]}))
+            if not all(np.isfinite(array).all() for array in self.values.values()):  # faster than of each parameter
+                tensors = self._step.unpack(self.values).items()
+                what = next(name for name, array in tensors if not np.isfinite(array).all())
                 what = f"{what.removeprefix('parameter/')} is not finite after step {self._done}"
                 raise self._diverged(what, losses.step[-1])
             PHASES.debug("batches")
@@ -218,7 +218,3 @@ class _EpochLoop:
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
             fix=f"{', '.join(ways[:-1])}, or {ways[-1]}.",
         )
-
-
-def _are_finite(arrays: Arrays) -> bool:
-    return all(np.isfinite(array).all() for array in arrays.values())

@@ -117,10 +117,15 @@ def carry_biases_as_rows(epoch: EpochGraph) -> None:
         bias.shape, body.outputs[place] = row.shape, row
         scan.replace_input_with(place, front.Unsqueeze(scan.inputs[place], front.const(axis)))
         ended = scan.outputs[place]
-        flat = back.Squeeze(ended, back.const(axis))
-        flat.type, flat.shape, ended.shape = ended.type, ended.shape, row.shape
-        graph.outputs[place] = flat
-        ended.name, flat.name = flat.name, ended.name
+        _put_behind(graph, place, back.Squeeze(ended, back.const(axis)))
+        ended.shape = row.shape
+
+
+def _put_behind(graph: ir.Graph, place: int, value: ir.Value) -> None:
+    """Let the epoch give this value, made of the output that it gave, under that one's name, type and shape."""
+    ended = graph.outputs[place]
+    value.type, value.shape, graph.outputs[place] = ended.type, ended.shape, value
+    ended.name, value.name = value.name, ended.name
 
 
 def _summed_rows(bias: ir.Value, moved: ir.Value) -> ir.Value | None:
@@ -173,10 +178,7 @@ def scale_losses_behind(epoch: EpochGraph) -> None:
             x.type, x.shape = value.type, value.shape
             body.outputs[place] = x
             body.remove(node, safe=True)
-            scaled = back.Mul(ended, back.const(number))
-            scaled.type, scaled.shape = ended.type, ended.shape
-            graph.outputs[place] = scaled
-            ended.name, scaled.name = scaled.name, ended.name
+            _put_behind(graph, place, back.Mul(ended, back.const(number)))
             break
 
 
