@@ -6,8 +6,9 @@ Writes files of that size to a temporary folder, one after the other, and trains
 read and checked, a scikit-learn model fitted on a sample, its gradients checked, three epochs with validation, metrics.
 The peak is the process's largest resident memory less what it has after its imports, mapped pages of files included.
 Reads are bytes that were read of the files over their size. MB/s are bytes of the files by the time on the wall, and
-by the processor's time of the busier of the two threads, which is the wall's where both have a core: of the pass that
-checks them, of the one that the first sample takes, and of an epoch of batches, with nothing trained on them.
+by the processor's time of the main thread or of the others together, whichever is more, which is the wall's where two
+threads have a core each (an epoch of a stream has three): of the pass that checks them, of the one that the first
+sample takes, and of an epoch of batches, with nothing trained on them.
 """
 
 from __future__ import annotations
