@@ -3,11 +3,13 @@
     python -m benchmarks.step_memory            # the table: every net, each measurement in a process of its own
     python -m benchmarks.step_memory bert unet  # some of them
     python -m benchmarks.step_memory --checkpointing bert  # with derive.checkpointing=auto
+    python -m benchmarks.step_memory --threads=2 bert      # on so many threads
 
 Needs torch. Five small networks as people write them, exported from PyTorch, 32 rows a step, plain SGD, one thread, no
 dropout. Memory is the largest resident size of ten passes (VmHWM, begun anew after a first pass) less what was resident
 before the first pass, with the session, or the network and its optimizer, built: no weights, graph or rows are in it.
-Time is the CPU's, the median of the ten passes, per step. Three processes of each, in alternation; medians.
+Time is the median of the ten passes, per step: the CPU's, or of several threads the clock's. Three processes of each,
+in alternation; medians.
 """
 
 from __future__ import annotations
@@ -197,7 +199,8 @@ def make(kind: str, path: Path, checkpointing: str | None = None) -> None:
 class Meter:
     """What the passes take beyond what is resident when the first one begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
+        self._clock = time.process_time if threads == 1 else time.perf_counter
         self._before, self._begun, self._milliseconds = 0, 0.0, list[float]()
 
     def begin(self) -> None:
@@ -206,28 +209,29 @@ class Meter:
             gc.collect()
             ctypes.CDLL(None).malloc_trim(0)  # what the building freed would be taken again unseen
             self._before = resident("VmRSS")
-        self._begun = time.process_time()
+        self._begun = self._clock()
 
     def end(self) -> None:
         """Note that a pass has ended."""
-        self._milliseconds.append(1000 * (time.process_time() - self._begun))
+        self._milliseconds.append(1000 * (self._clock() - self._begun))
         if len(self._milliseconds) == 1:
             Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
 
     def print(self) -> None:
-        """Print the peak in MB, and the CPU milliseconds of a step; the first pass loads."""
+        """Print the peak in MB, and the milliseconds of a step; the first pass loads."""
         print(json.dumps([resident("VmHWM") - self._before, statistics.median(self._milliseconds[1:]) / STEPS]))
 
 
-def ours(kind: str, path: Path) -> None:
+def ours(kind: str, path: Path, threads: int) -> None:
     """Train a gradient model and print what it took."""
     from ortpipe import TrainConfig, train
     from ortpipe.artifact import load_artifact
     from ortpipe.data.rows import Data, Rows
+    from ortpipe.runtime.config import RuntimeConfig
     from ortpipe.stages.train.losses import PHASES
     from ortpipe.stages.train.optimizers.sgd import SGD
 
-    meter = Meter()
+    meter = Meter(threads)
 
     class Phases(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -241,18 +245,18 @@ def ours(kind: str, path: Path) -> None:
     PHASES.addHandler(Phases())
     PHASES.setLevel(logging.DEBUG)
     config = TrainConfig(epochs=1 + PASSES, batch_size=BATCH, optimizer=SGD(lr=1e-6))
-    train(load_artifact(path), config, data=Data(Rows(X, y)))
+    train(load_artifact(path), config, data=Data(Rows(X, y)), runtime=RuntimeConfig(threads=threads))
     meter.print()
 
 
-def torchs(kind: str) -> None:
+def torchs(kind: str, threads: int) -> None:
     """Train with PyTorch and print what it took."""
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     net, (X, y) = network(kind).train(), map(torch.from_numpy, rows(kind))
     loss = torch.nn.MSELoss() if kind == "unet" else torch.nn.CrossEntropyLoss()
-    optimizer, meter = torch.optim.SGD(net.parameters(), lr=1e-6), Meter()
+    optimizer, meter = torch.optim.SGD(net.parameters(), lr=1e-6), Meter(threads)
     for _ in range(1 + PASSES):
         meter.begin()
         for at in range(0, len(X), BATCH):
@@ -275,14 +279,17 @@ def main() -> None:
     """Print the table."""
     heads = ("net", "ortpipe MB", "PyTorch MB", "ratio", "ortpipe ms", "PyTorch ms", "ratio")
     print("| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", sep="\n", flush=True)
-    given = sys.argv[1:]
-    options = [a for a in given if a == "--checkpointing"]
-    for kind in [a for a in given if a not in options] or NETS:
+    words = sys.argv[1:]
+    options = [word for word in words if word == "--checkpointing"]
+    threads = next((word.partition("=")[2] for word in words if word.startswith("--threads=")), "1")
+    for kind in [word for word in words if not word.startswith("--")] or NETS:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "model")
             make_it = [sys.executable, "-m", "benchmarks.step_memory", "--make", kind, path, *options]
             subprocess.run(make_it, check=True, stdout=subprocess.DEVNULL)
-            pairs = [(*measured("--ours", kind, path), *measured("--torch", kind)) for _ in range(REPEATS)]
+            pairs = [
+                (*measured("--ours", kind, path, threads), *measured("--torch", kind, threads)) for _ in range(REPEATS)
+            ]
         a, s, b, t = map(statistics.median, zip(*pairs, strict=True))
         print(f"| {kind} | {a:.0f} | {b:.0f} | {a / b:.2f} | {s:.1f} | {t:.1f} | {s / t:.2f} |", flush=True)
 
@@ -291,9 +298,9 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--make", kind, path, *options]:
             make(kind, Path(path), "auto" if options else None)
-        case ["--ours", kind, path]:
-            ours(kind, Path(path))
-        case ["--torch", kind]:
-            torchs(kind)
+        case ["--ours", kind, path, threads]:
+            ours(kind, Path(path), int(threads))
+        case ["--torch", kind, threads]:
+            torchs(kind, int(threads))
         case _:
             main()

@@ -43,6 +43,13 @@ VARIANTS = {
     "one place, groups": ("Conv", "group=2, strides=[2,1]", (2, 4, 7, 5), (6, 2, 1, 1), None),
     "one place, depthwise": ("Conv", "group=4", (2, 4, 5, 4), (4, 1, 1, 1), None),
     "one place, pads": ("Conv", "pads=[1,0,2,1]", (2, 3, 5, 4), (4, 3, 1, 1), None),
+    "shifts": ("Conv", "pads=[1,0,2,1], dilations=[1,2]", (2, 4, 5, 6), (2, 4, 3, 2), 2),
+    "shifts, no pads": ("Conv", "dilations=[1,2]", (2, 3, 6, 5), (2, 3, 3, 3), None),
+    "shifts, 1-D": ("Conv", "pads=[3,1], dilations=[2]", (2, 6, 7), (3, 6, 3), None),
+    "shifts, 3-D": ("Conv", "pads=[1,0,2,1,1,0]", (2, 4, 4, 3, 5), (2, 4, 2, 2, 3), 2),
+    "shifts, 5×5, large": ("Conv", "pads=[2,2,2,2]", (1, 3, 6, 18), (3, 3, 5, 5), 3),
+    "shifts, pads wider than the kernel": ("Conv", "pads=[4,0,3,3]", (2, 3, 4, 5), (2, 3, 3, 2), None),
+    "shifts beyond the image": ("Conv", "pads=[3,3,3,3], dilations=[3,3]", (2, 3, 2, 1), (2, 3, 3, 3), None),
     "large image": ("Conv", "pads=[1,0,2,1], dilations=[1,2]", (1, 3, 17, 18), (2, 3, 3, 2), 2),
     "one place": ("Conv", "strides=[2,2]", (2, 3, 6, 6), (4, 3, 1, 1), None),
     "3-D": ("Conv", "pads=[1,1,0,0,1,0], strides=[2,1,2]", (1, 2, 5, 4, 5), (2, 2, 2, 2, 2), 2),
@@ -60,6 +67,7 @@ VARIANTS = {
         *("ConvTranspose", "strides=[2,3], pads=[0,1,1,0], dilations=[2,1]"),
         *((2, 2, 3, 4), (2, 3, 4, 3), 3),
     ),
+    "transpose, shifts": ("ConvTranspose", "pads=[1,0,1,1]", (2, 4, 5, 4), (4, 4, 3, 3), 4),
     "transpose, 3-D": (
         *("ConvTranspose", "strides=[2,1,2], pads=[0,1,1,0,0,1]"),
         *((1, 2, 3, 2, 2), (2, 2, 2, 3, 2), 2),
@@ -105,13 +113,23 @@ FORMS = {
     "products of places, batch behind": {"COLUMNS": 0, "CACHED": 0, "SHORT": 100},
     "joined columns": {"COLUMNS": 10**6, "SHORT": 0},
     "joined columns, batch behind": {"COLUMNS": 10**6, "SHORT": 100},
-    "convolution with dy": {"PLACES": 0},
+    "convolution with dy": {"PLACES": 0, "IMAGE": 0},
+    "places instead of shifts": {"IMAGE": 0, "PLACES": 100},
+    "shifts, a product for each row": {"JOINED": 0},
+    "shifts, batch in front": {"JOINED": 0, "SHORT": 0},
+    "shifts, one product, batch in front": {"JOINED": 10**6, "SHORT": 0},
     "turned kernels": {"LARGE": 0},
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", ["few places", "one place, 3-D", "3-D", "groups, strides", "transpose, 3-D"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("few places", "one place, 3-D", "3-D", "groups, strides", "transpose, 3-D"),
+        *(name for name in VARIANTS if "shifts" in name),
+    ],
+)
 def test_every_form_of_a_gradient_has_the_same_values(name, form, monkeypatch):
     model, feeds = case(*VARIANTS[name])
     usual = gradients(model, feeds)
