@@ -30,6 +30,13 @@ class EpochGraph:
         """The step."""
         return self.scan.attributes["body"].as_graph()
 
+    def put_behind(self, place: int, value: ir.Value) -> None:
+        """Let the epoch give this value, made of the output that it gave, under that one's name, type and shape."""
+        outputs = self.model.graph.outputs
+        ended = outputs[place]
+        value.type, value.shape, outputs[place] = ended.type, ended.shape, value
+        ended.name, value.name = value.name, ended.name
+
 
 def build_epoch(step: TrainStep) -> EpochGraph:
     """Return the epoch of a step, which becomes its body and leaves it the names of its inputs."""

@@ -1,18 +1,21 @@
-"""Taking out of a step what is no step's own work: it is done for all steps at once, in front of the Scan."""
+"""Taking out of a step what can be done for all steps at once, in front of the Scan or behind it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.operators import BROADCASTING, PREDICATES
-from ortpipe.stages.train.epoch import EpochGraph
+from ortpipe.stages.train.epoch import BATCHES, EpochGraph
 
 # Done entry by entry; of the others of one input, bytes might depend on how many entries a kernel does at once.
 ELEMENTWISE = BROADCASTING | PREDICATES | {"Abs", "Cast", "Exp", "Log", "Neg", "Reciprocal", "Sqrt"}
+WHOLE = ("ReduceMean", "ReduceSum")  # of all that a step has
+ALIGNED = 64  # bytes: in which order a kernel sums depends on where its operand begins
+FEW = 4096  # elements: of more, what is read again from memory takes longer than the nodes that a step is spared
 
 
 def hoist(epoch: EpochGraph) -> None:
@@ -45,11 +48,77 @@ def hoist(epoch: EpochGraph) -> None:
             ahead[read] = ahead[value]
             scanned.append(read)
     body.remove(reversed(moved), safe=True)
-    scanned = [value for value in scanned if value.uses()]
-    body.inputs[:] = [*carried, *scanned]
+    _scan_only(epoch, {value: ahead[value] for value in scanned if value.uses()}, len(carried))
+
+
+def sink(epoch: EpochGraph) -> None:
+    """Let losses be made behind the Scan, for all steps at once, of the last value that a step makes its loss of alone.
+
+    Of a mean squared error it is the difference, of a cross-entropy the log-probabilities. It has few elements, and no
+    more than the largest array that a step reads anyway.
+    """
+    scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
+    carried = len(body.inputs) - scan.attributes["num_scan_inputs"].as_int()
+    scanned = dict(zip(body.inputs[carried:], scan.inputs[carried:], strict=True))
+    largest = min(FEW, max(_elements(value) for value in scanned))
+    source, moved = _source(body, body.outputs[carried], scanned, largest)
+    if not moved:
+        return
+    ended, loss = scan.outputs[carried], body.outputs[carried]
+    ended.type, ended.shape = source.type, ir.Shape([BATCHES, *(source.shape or ())])
+    ahead: dict[ir.Value, ir.Value | None] = {**scanned, source: ended}
+    op = Builder(graph, "loss", names=Names(used_names(graph)))
+    for node in reversed(moved):
+        written = ahead[node.outputs[0]] = _moved(op, node, ahead, {})
+    body.outputs[carried] = source
+    body.remove(moved, safe=True)
+    epoch.put_behind(carried, written)
+    written.type, written.shape = loss.type, ir.Shape([BATCHES])
+    _scan_only(epoch, {value: outer for value, outer in scanned.items() if value.uses()}, carried)
+
+
+def _source(
+    body: ir.Graph, loss: ir.Value, scanned: Collection[ir.Value], largest: int
+) -> tuple[ir.Value, list[ir.Node]]:
+    """Return a value, and the nodes that make the loss of it, of constants and of what is scanned, the last one first.
+
+    Nothing else reads what they give. Of all such values it is the one with the most nodes behind it.
+    """
+    places = {node: place for place, node in enumerate(body)}
+    ends, taken, read = {*body.outputs}, list[ir.Node](), {loss}
+    source, count = loss, 0
+    while makers := [node for value in read if (node := value.producer()) in places]:
+        node = max(makers, key=places.__getitem__)
+        value, others = node.outputs[0], {use.node for use in node.outputs[0].uses()}.difference(taken)
+        if len(makers) < len(read) or not _can_sink(node) or others:
+            break
+        taken.append(node)
+        at_hand = [x for x in node.inputs if x is None or x in scanned or query.constant(x) is not None]
+        read = (read - {value}) | {x for x in node.inputs if x is not None and x not in at_hand}
+        [x] = read if len(read) == 1 else [None]
+        if x is None or x in ends or x.producer() not in places or not 0 <= _elements(x) <= largest:
+            continue
+        aligned = x.dtype is not None and _elements(x) * x.dtype.itemsize % ALIGNED == 0
+        if aligned or not any(node.op_type in WHOLE for node in taken):
+            source, count = x, len(taken)
+    return source, taken[:count]
+
+
+def _can_sink(node: ir.Node) -> bool:
+    if node.domain or len(node.outputs) != 1 or _elements(node.outputs[0]) < 0:
+        return False
+    if node.op_type in WHOLE:
+        return len(node.inputs) == 1 and not node.attributes.get_int("keepdims", 1) and _rank(node.inputs[0]) > 0
+    return node.op_type in ELEMENTWISE and all(_rank(x) >= 0 for x in node.inputs if x is not None)
+
+
+def _scan_only(epoch: EpochGraph, scanned: Mapping[ir.Value, ir.Value | None], carried: int) -> None:
+    """Let the Scan read these values of a step, from those of all steps, beside what is carried."""
+    scan, body = epoch.scan, epoch.body
+    body.inputs[:] = [*body.inputs[:carried], *scanned]
     scan.resize_inputs(len(body.inputs))
-    for place, value in enumerate(scanned, start=len(carried)):
-        scan.replace_input_with(place, ahead[value])
+    for place, outer in enumerate(scanned.values(), start=carried):
+        scan.replace_input_with(place, outer)
     scan.attributes["num_scan_inputs"] = ir.AttrInt64("num_scan_inputs", len(scanned))
 
 
@@ -71,9 +140,9 @@ def _can_move(node: ir.Node, available: set[ir.Value], largest: int) -> bool:
 def _moved(
     op: Builder, node: ir.Node, ahead: Mapping[ir.Value, ir.Value | None], fixed: Mapping[ir.Value, ir.Value]
 ) -> ir.Value:
-    """Write a node in front of the Scan; operands of fewer dimensions get the missing ones behind that of the steps."""
-    [result] = node.outputs
-    rank, operands = _rank(result), list[ir.Value | None]()
+    """Write a node outside the Scan; operands of fewer dimensions get the missing ones behind that of the steps."""
+    rank = max(map(_rank, (*node.inputs, *node.outputs)))
+    operands = list[ir.Value | None]()
     for x in node.inputs:
         if x is None or x in fixed:
             operands.append(None if x is None else fixed[x])
@@ -85,8 +154,15 @@ def _moved(
             operands.append(op.Unsqueeze(ahead[x], op.const(np.arange(1, 1 + rank - _rank(x)))))
         else:
             operands.append(ahead[x])
-    written: ir.Value = getattr(op, node.op_type)(*operands, **{name: a.value for name, a in node.attributes.items()})
-    written.type = result.type
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    if node.op_type in WHOLE and len(operands) == 1:
+        axes = range(1, 1 + rank)
+        if node.op_type == "ReduceMean" and op.graph.opset_imports[""] < 18:
+            attributes["axes"] = [*axes]
+        else:
+            operands.append(op.const(np.array(axes)))
+    written: ir.Value = getattr(op, node.op_type)(*operands, **attributes)
+    written.type = node.outputs[0].type
     return written
 
 

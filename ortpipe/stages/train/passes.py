@@ -12,7 +12,7 @@ from ortpipe.graph.rewrite import rewrite
 from ortpipe.graph.sizes import fold_sizes
 from ortpipe.stages.train.batch_statistics import read_batch_statistics
 from ortpipe.stages.train.epoch import EpochGraph
-from ortpipe.stages.train.hoist import hoist
+from ortpipe.stages.train.hoist import hoist, sink
 
 GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
@@ -117,15 +117,8 @@ def carry_biases_as_rows(epoch: EpochGraph) -> None:
         bias.shape, body.outputs[place] = row.shape, row
         scan.replace_input_with(place, front.Unsqueeze(scan.inputs[place], front.const(axis)))
         ended = scan.outputs[place]
-        _put_behind(graph, place, back.Squeeze(ended, back.const(axis)))
+        epoch.put_behind(place, back.Squeeze(ended, back.const(axis)))
         ended.shape = row.shape
-
-
-def _put_behind(graph: ir.Graph, place: int, value: ir.Value) -> None:
-    """Let the epoch give this value, made of the output that it gave, under that one's name, type and shape."""
-    ended = graph.outputs[place]
-    value.type, value.shape, graph.outputs[place] = ended.type, ended.shape, value
-    ended.name, value.name = value.name, ended.name
 
 
 def _summed_rows(bias: ir.Value, moved: ir.Value) -> ir.Value | None:
@@ -161,27 +154,6 @@ def _first_axis_only(node: ir.Node) -> bool:
     return axes is not None and axes.tolist() == [0] and not node.attributes.get_int("keepdims", 1)
 
 
-def scale_losses_behind(epoch: EpochGraph) -> None:
-    """Let a loss that every step multiplies by a number be multiplied behind the Scan, all of an epoch at once."""
-    scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
-    back = Builder(graph, "loss", names=Names(used_names(graph)))
-    collected = list(zip(body.outputs, scan.outputs, graph.outputs, strict=True))
-    for place, (value, ended, output) in enumerate(collected):
-        node = value.producer()
-        if output is not ended or node is None or node.op_type != "Mul" or value.shape != ir.Shape([]) or value.uses():
-            continue
-        for x, factor in (node.inputs, node.inputs[::-1]):
-            number, maker = query.constant(factor), x.producer() if x is not None else None
-            inside = maker is not None and maker.graph is body
-            if x is None or number is None or number.shape or not inside or x.is_graph_output():
-                continue
-            x.type, x.shape = value.type, value.shape
-            body.outputs[place] = x
-            body.remove(node, safe=True)
-            _put_behind(graph, place, back.Mul(ended, back.const(number)))
-            break
-
-
 def share_exponentials(epoch: EpochGraph) -> None:
     """Let exp(LogSoftmax(x)) be Softmax(x): a compiler that sees both computes exponentials and their sums once."""
 
@@ -202,7 +174,7 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (
     hoist,
     add_biases_in_products,
     carry_biases_as_rows,
-    scale_losses_behind,
+    sink,
 )
 # XLA fuses what those spare a runtime of nodes: measured, its step is up to 11 % faster without them.
 PASSES_OF_COMPILED = (share_exponentials,)

@@ -1,4 +1,4 @@
-"""What a step finds ready: the same bytes from fewer nodes."""
+"""What a step finds ready, and what is made of what it leaves: the same bytes from fewer nodes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train import hoist as hoisting
 from ortpipe.stages.train import load
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import EpochGraph
-from ortpipe.stages.train.hoist import hoist
+from ortpipe.stages.train.hoist import hoist, sink
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
@@ -98,10 +99,99 @@ def test_steps_lose_what_is_done_ahead_and_keep_their_bytes(name):
         assert a.tobytes() == b.tobytes()
 
 
-def trained(monkeypatch, source, config, data, ahead):
+MEAN = "loss = ReduceMean<keepdims=0>(s)"
+EIGHT = "float[s] rate, float[s,8,2] X, int64[s,8,1] label"
+EIGHT_IN_STEP = "float[2] q, float r, float[8,2] x, int64[8,1] y"
+ROWS = {
+    **FEEDS,
+    "X": np.random.default_rng(2).normal(size=(4, 8, 2)).astype(np.float32),
+    "label": np.random.default_rng(3).integers(0, 2, (4, 8, 1)),
+}
+SUNK = {  # what the step does → the nodes that are left
+    "a squared error": (
+        "d = Sub(x, q) s = Mul(d, d) after = ReduceSum<keepdims=0>(d, zero) " + MEAN,
+        ["Sub", "ReduceSum"],
+    ),
+    "a log-likelihood": (
+        "l = LogSoftmax(x) f = Cast<to=1>(y) s = Mul(f, l) e = Exp(l) after = ReduceSum<keepdims=0>(e, zero) " + MEAN,
+        ["LogSoftmax", "Exp", "ReduceSum"],
+    ),
+    "times a number, the other way around": (
+        "d = Sub(x, q) s = Mul(d, d) m = ReduceSum<keepdims=0>(s) loss = Mul(ten, m)"
+        " after = ReduceSum<keepdims=0>(d, zero)",
+        ["Sub", "ReduceSum"],
+    ),
+    "what is larger than the rows stays": (
+        "w = Concat<axis=0>(x, x) v = Mul(w, q) s = Mul(v, v) m = ReduceMean<keepdims=0>(s) loss = Mul(m, ten)"
+        " after = Add(q, m)",
+        ["Concat", "Mul", "Mul", "ReduceMean", "Add"],
+    ),
+    "a mean that is read again": (
+        "s = Mul(x, q) m = ReduceMean<keepdims=0>(s) loss = Mul(m, r) after = Add(q, m)",
+        ["Mul", "ReduceMean", "Add"],
+    ),
+    "of two values": (
+        "a = Exp(q) b = Abs(x) c = Mul(b, a) e = Add(b, a) s = Mul(c, e) after = ReduceSum<keepdims=0>(e, zero) "
+        + MEAN,
+        ["Exp", "Abs", "Mul", "Add", "Mul", "ReduceSum"],
+    ),
+    "of a parameter": ("after = Neg(q) loss = ReduceMean<keepdims=0>(q)", ["Neg", "ReduceMean"]),
+    "of fewer dimensions": (
+        "d = Sub(x, q) t = Mul(d, r) s = Mul(t, d) after = ReduceSum<keepdims=0>(d, zero) " + MEAN,
+        ["Sub", "ReduceSum"],
+    ),
+    "what does not begin where it would in the step stays": (
+        "l = ReduceSum<keepdims=1>(x, zero) d = Sub(l, q) s = Mul(d, d) after = Add(q, r) m = ReduceMean<keepdims=0>(s)"
+        " loss = Mul(m, ten)",
+        ["ReduceSum", "Sub", "Mul", "Add", "ReduceMean"],
+    ),
+    "over some axes": (
+        "d = Sub(x, q) s = Mul(d, d) e = ReduceSum<keepdims=1>(s, zero) loss = ReduceMean<keepdims=0>(e)"
+        " after = ReduceSum<keepdims=0>(d, zero)",
+        ["Sub", "Mul", "ReduceSum", "ReduceMean", "ReduceSum"],
+    ),
+}
+
+
+def sunk(body):
+    """Return the model of a step's text, and what `sink` makes of it."""
+    constants = "zero = Constant<value_ints=[0]>() ten = Constant<value_float=10.0>()"
+    model = scan(f"{constants} {body}", EIGHT_IN_STEP, scanned=EIGHT)
+    epoch = EpochGraph(ir.from_proto(model))
+    sink(epoch)
+    return model, finish(epoch.model)
+
+
+@pytest.mark.parametrize("name", SUNK)
+@pytest.mark.parametrize("steps", [1, 4])
+def test_losses_are_made_of_what_steps_leave_and_keep_their_bytes(name, steps):
+    body, left = SUNK[name]
+    model, faster = sunk(body)
+    assert in_the_step(faster) == left
+    onnx.checker.check_model(faster, full_check=True)
+    assert [output.name for output in faster.graph.output] == ["end", "losses"]
+    feeds = {name: array if name == "p" else array[:steps] for name, array in ROWS.items()}
+    for a, b in zip(Session(faster).run(feeds), Session(model).run(feeds), strict=True):
+        assert a.shape == b.shape
+        assert a.tobytes() == b.tobytes()
+
+
+def test_large_values_stay_in_the_step(monkeypatch):
+    monkeypatch.setattr(hoisting, "FEW", 15)
+    _, faster = sunk(SUNK["a squared error"][0])
+    assert in_the_step(faster) == ["Sub", "Mul", "ReduceSum", "ReduceMean"]
+
+
+def test_what_is_carried_is_not_handed_out(monkeypatch):
+    monkeypatch.setattr(hoisting, "ALIGNED", 8)
+    _, faster = sunk(SUNK["of a parameter"][0])
+    assert in_the_step(faster) == ["Neg", "ReduceMean"]
+
+
+def trained(monkeypatch, source, config, data, outside):
     with monkeypatch.context() as patch:
-        if not ahead:
-            patch.setattr(load, "PASSES", tuple(one for one in load.PASSES if one is not hoist))
+        if not outside:
+            patch.setattr(load, "PASSES", tuple(one for one in load.PASSES if one not in (hoist, sink)))
         return train(source, config, data=data)
 
 
@@ -123,5 +213,5 @@ def test_training_gives_the_bytes_that_it_gives_without(monkeypatch, optimizer, 
       {{ h = Gemm(X, w, b) y = {last}(h) }}""")
     source = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES[loss](), sample_weight=weighted)))
     config = TrainConfig(OPTIMIZERS[optimizer](), epochs=2, batch_size=8, accumulate=accumulate, weight_decay=0.1)
-    with_it, without = (trained(monkeypatch, source, config, data, ahead) for ahead in (True, False))
+    with_it, without = (trained(monkeypatch, source, config, data, outside) for outside in (True, False))
     assert with_it.digest() == without.digest()

@@ -23,7 +23,6 @@ from ortpipe.stages.train.passes import (
     accumulate_in_products,
     add_biases_in_products,
     carry_biases_as_rows,
-    scale_losses_behind,
     share_exponentials,
     start_at_rate,
 )
@@ -167,20 +166,6 @@ def test_the_backward_pass_starts_from_the_rate_where_that_is_all_that_is_done_w
     inner.initializer.append(onnx.numpy_helper.from_array(np.array(1, np.float32), "seed"))
     rate = {"rate": np.linspace(-0.1, -0.5, 5).astype(np.float32)}
     assert_same(model, start_at_rate, {**FEEDS, **rate}, left, seed="seed", gradients=("g",))
-
-
-TEN = "ten = Constant<value = float {10.0}>() m = ReduceMean<keepdims=0>(x) d = Add(c, m)"
-SCALED = {
-    "a loss times a number": (f"{TEN} loss = Mul(m, ten)", ["ReduceMean", "Add"]),
-    "the other way around": (f"{TEN} loss = Mul(ten, m)", ["ReduceMean", "Add"]),
-    "a loss times what a step computes": (f"{TEN} loss = Mul(m, m)", ["ReduceMean", "Add", "Mul"]),
-}
-
-
-@pytest.mark.parametrize("name", SCALED)
-def test_losses_are_multiplied_by_a_number_behind_the_scan(name):
-    body, left = SCALED[name]
-    assert_same(epoch_text("float[2]", body), scale_losses_behind, FEEDS, left)
 
 
 SOFTMAXES = {
