@@ -168,11 +168,14 @@ class Contest:
         return seconds
 
     def job(self, rounds: int) -> dict[str, dict[str, list[float]]]:
-        """Return for each peer, one number per round: seconds until the weights lie on disk and until the end, MB."""
+        """Return for each peer, one number per round: seconds until the weights lie on disk and until the end, MB.
+
+        A round before them is not counted: Python compiles what it imports for the first time.
+        """
         losses: dict[str, list[float]] = {}
         results: dict[str, dict[str, list[float]]] = {}
         cores, log = ",".join(map(str, sorted(self._cores()))), self.folder / "job.log"
-        for _ in range(rounds):
+        for number in range(rounds + 1):
             for peer in self._peers("job"):
                 shutil.rmtree(self.folder / "job")
                 (self.folder / "job").mkdir()
@@ -183,6 +186,8 @@ class Contest:
                     raise SystemExit(f"{peer.name} failed on {self.work.name}:\n{said.stderr}{log.read_text()[-2000:]}")
                 seconds, memory, started = map(float, said.stdout.split()[:3])
                 losses[peer.name], written = self._trained(log)
+                if number == 0:
+                    continue
                 row = results.setdefault(peer.name, {"weights": [], "end": [], "memory": []})
                 for key, value in (("weights", written - started), ("end", seconds), ("memory", memory / 1024)):
                     row[key].append(value)

@@ -40,6 +40,7 @@ def _application(config: DictConfig) -> float | None:
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
+    gc.freeze()  # what imports made is no garbage: the next collection need not look at it
     forgive()
     hydra_config = HydraConfig.get()
     know_command(hydra_config.overrides.task)  # those of a sweep's worker are its own
@@ -68,7 +69,7 @@ def _application(config: DictConfig) -> float | None:
 @streams()
 def main() -> None:
     """Run the command line, or its command; exit with 1 for an error, 130 on Ctrl-C and 143 on SIGTERM."""
-    gc.set_threshold(100_000)  # imports make many objects and no garbage: looking for it took a tenth of a short run
+    gc.set_threshold(200_000)  # imports make many objects and no garbage: looking for it took a tenth of a short run
     wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # hand errors to us instead of printing them
     listen_for_signals()
