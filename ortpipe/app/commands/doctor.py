@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 import tempfile
@@ -11,9 +12,11 @@ import time
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import hydra
 from packaging.requirements import Requirement
 
 from ortpipe.app.compose import Parser
@@ -95,6 +98,10 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
     if not has_problem:
         message = f"Python {platform.python_version()}; all {len(dependencies)} in the versions that ortpipe needs"
         yield Finding("packages", message)
+    if not Path(cache_from_source(str(hydra.__file__))).is_file():
+        folder = Path(str(hydra.__file__)).parents[1]
+        cause = "Each start compiles them anew, which takes as long as all else: unset PYTHONDONTWRITEBYTECODE, or once"
+        yield Finding("packages", f"{cause} python -m compileall -q {shlex.quote(str(folder))}")
 
 
 def requirements() -> list[Requirement]:

@@ -15,6 +15,8 @@ from ortpipe.stages.train.epoch import EpochGraph
 from ortpipe.stages.train.hoist import hoist, sink
 
 GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
+INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
+MOST = 64  # classes whose one-hot rows are read from a table
 
 
 def start_at_rate(epoch: EpochGraph) -> None:
@@ -154,6 +156,46 @@ def _first_axis_only(node: ir.Node) -> bool:
     return axes is not None and axes.tolist() == [0] and not node.attributes.get_int("keepdims", 1)
 
 
+def look_up_one_hot(epoch: EpochGraph) -> None:
+    """Let what is ahead of the Scan read one-hot rows from a table, where it compares integers with 0, 1 … K − 1.
+
+    The table's last row is zero: what is none of the K numbers reads that one, as −1 or as K.
+    """
+    makers = list[ir.Node]()
+
+    def one_hot(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+        maker = _sole(node.inputs[0])
+        if maker is None or maker.op_type != "Equal":
+            return None
+        x, numbers = maker.inputs[0], query.constant(maker.inputs[1])
+        if x is None or x.shape is None or x.dtype not in INTEGERS or numbers is None or numbers.ndim != 1:
+            return None
+        count, dtype = len(numbers), ir.DataType(node.attributes.get_int("to", 0))
+        if x.shape[-1] != 1 or count > MOST or not np.array_equal(numbers, np.arange(count)) or dtype not in GEMM_TYPES:
+            return None
+        makers.append(maker)
+        least, most = (op.const(np.array(limit, x.dtype.numpy())) for limit in (-1, count))
+        place = op.Clip(op.Squeeze(x, op.const(np.array([-1]))), least, most)
+        return [op.Gather(op.const(np.eye(count + 1, count, dtype=dtype.numpy())), place, axis=0)]
+
+    def negative(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+        maker = _sole(node.inputs[0])
+        table = None if maker is None or maker.op_type != "Gather" else query.constant(maker.inputs[0])
+        if maker is None or table is None or table.ndim != 2 or table.size > (MOST + 1) * MOST:
+            return None
+        makers.append(maker)
+        return [op.Gather(op.const(-table), maker.inputs[1], axis=0)]
+
+    rewrite(epoch.model.graph, {"Cast": one_hot, "Neg": negative})
+    epoch.model.graph.remove(makers, safe=True)
+
+
+def _sole(x: ir.Value | None) -> ir.Node | None:
+    """Return the node of the same graph that makes a value which nothing else reads."""
+    alone = x is not None and len(x.uses()) == 1 and not x.is_graph_output()
+    return x.producer() if x is not None and alone else None
+
+
 def share_exponentials(epoch: EpochGraph) -> None:
     """Let exp(LogSoftmax(x)) be Softmax(x): a compiler that sees both computes exponentials and their sums once."""
 
@@ -172,6 +214,7 @@ PASSES: tuple[Callable[[EpochGraph], None], ...] = (
     start_at_rate,
     accumulate_in_products,
     hoist,
+    look_up_one_hot,
     add_biases_in_products,
     carry_biases_as_rows,
     sink,

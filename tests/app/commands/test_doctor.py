@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import hydra
 import pytest
 
 from ortpipe.app.commands import doctor
@@ -85,6 +86,20 @@ def test_a_package_of_another_version_is_a_problem(
     assert set(found) == {"packages"}
     assert found["packages"].startswith("tqdm 3.1, and ortpipe needs ")
     assert "pip install 'tqdm" in found["packages"]
+
+
+def test_packages_that_each_start_compiles_are_no_problem_but_the_way_out_is_said(
+    call: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "cache_from_source", lambda source: str(tmp_path / "none"))
+    folder = Path(str(hydra.__file__)).parents[1]
+    lines = call("doctor", "recorder=none").splitlines()
+    [line] = [line for line in lines if "compileall" in line]
+    assert line.startswith("ok ")
+    assert line.endswith(f"python -m compileall -q {folder}")
+    assert lines[-1] == "no problems found"
+    monkeypatch.setattr(doctor, "cache_from_source", lambda source: source)
+    assert "compileall" not in call("doctor", "recorder=none")
 
 
 def test_two_runtimes_are_a_problem(
