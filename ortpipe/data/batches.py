@@ -147,9 +147,12 @@ def _take(array: np.ndarray, index: np.ndarray, name: str, memory: dict[str, np.
     if array.dtype.hasobject:
         return array.take(index, axis=0)  # four times as fast as array[…]
     shape = (*index.shape, *array.shape[1:])
-    size = array.itemsize * math.prod(shape)
-    if name not in memory or memory[name].size < size + ALIGNED:
-        memory[name] = np.empty(size + ALIGNED, np.uint8)
-    first = -memory[name].ctypes.data % ALIGNED
-    rows = memory[name][first : first + size].view(array.dtype).reshape(shape)
+    rows = memory.get(name)
+    if rows is None or rows.shape != shape:
+        size = array.itemsize * math.prod(shape)
+        block = rows.base if rows is not None else None  # all that was allocated
+        if block is None or block.size < size + ALIGNED:
+            block = np.empty(size + ALIGNED, np.uint8)
+        first = -block.ctypes.data % ALIGNED
+        rows = memory[name] = block[first : first + size].view(array.dtype).reshape(shape)
     return array.take(index, axis=0, out=rows, mode="clip")  # every index is valid; mode="raise" would copy
