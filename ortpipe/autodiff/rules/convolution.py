@@ -34,9 +34,9 @@ SHORT = 16
 IMAGE = 32768
 # Up to 32 × 32 channels, all of them in one product are a twentieth faster than one product for each row.
 JOINED = 1024
-# From 8×8 on, with no more kernels than channels, a Conv with turned kernels takes 0.55 to 1.1 of the time of a
-# ConvTranspose, on two threads 0.3 to 1.
-LARGE = 64
+# With no more kernels than channels, a Conv with turned kernels takes 0.55 to 1.1 of the time of a ConvTranspose for
+# images from 8×8 on (on two threads 0.3 to 1), 0.75 to 0.95 for smaller ones of 128 channels and more (0.9 to 1.05).
+LARGE, WIDE = 64, 128
 # Depthwise, products of lines take half to a third of the time of places up to 32 numbers, the same time with 64.
 LINE = 64
 
@@ -51,10 +51,10 @@ def conv(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | Non
 
 
 def _is_large(node: Node, x: Value, kernels: int | None, channels: int | None) -> bool:
-    """Return whether images are large and kernels no more than channels; False if a size is not static."""
+    """Return whether images are large or deep, and kernels no more than channels; False if a size is not static."""
     if None in spatial(x) or kernels is None or channels is None:
         return False
-    return kernels <= channels and math.prod(static(node, x)) >= LARGE
+    return kernels <= channels and (math.prod(static(node, x)) >= LARGE or channels >= WIDE)
 
 
 def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
@@ -100,17 +100,21 @@ def _input_by_turned_kernels(
     begin, end = windows.extents - 1 - windows.begin, windows.extents - 1 - windows.end
     if min(*begin, *end) < 0:  # the padding of x is wider than a window
         dy = op.Slice(dy, np.maximum(-begin, 0), np.where(end < 0, end, FAR), range(2, n + 2))
-    if group == 1:
+    if group == 1 and windows.kernel.prod() == 1:
         turned = op.Transpose(w, perm=[1, 0, *range(2, n + 2)])
+    elif group == 1:  # place by place: turned as they lie, large kernels would take up to a quarter of the whole time
+        turned = op.Transpose(op.Reshape(w, [0, 0, -1]), perm=[2, 1, 0])
+        turned = op.Slice(turned, [-1], [-FAR], [0], [-1])
+        turned = op.Reshape(op.Transpose(turned, perm=[1, 2, 0]), [0, 0, *windows.kernel])
     elif (outer := _channels(w, group)[0]) is not None:
         turned = op.Reshape(w, [group, outer, -1, *windows.kernel])
         turned = op.Transpose(turned, perm=[0, 2, 1, *range(3, n + 3)])
         turned = op.Reshape(turned, [-1, outer, *windows.kernel])
+        if flipped := [i + 2 for i, k in enumerate(windows.kernel) if k > 1]:
+            last, first = ([v] * len(flipped) for v in (-1, -FAR))
+            turned = op.Slice(turned, last, first, flipped, last)
     else:
         raise not_static(node, w, "the first axis")
-    if flipped := [i + 2 for i, k in enumerate(windows.kernel) if k > 1]:
-        last, first = ([v] * len(flipped) for v in (-1, -FAR))
-        turned = op.Slice(turned, last, first, flipped, last)
     plain = replace(windows, pads=np.maximum([*begin, *end], 0))
     return op.Conv(dy, turned, **_attributes(plain, group))
 

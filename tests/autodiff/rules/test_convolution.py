@@ -119,6 +119,7 @@ FORMS = {
     "shifts, batch in front": {"JOINED": 0, "SHORT": 0},
     "shifts, one product, batch in front": {"JOINED": 10**6, "SHORT": 0},
     "turned kernels": {"LARGE": 0},
+    "turned kernels of many channels": {"WIDE": 0},
 }
 
 
