@@ -44,11 +44,10 @@ def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, tota
     times = steps
     if config.schedule_per == "epoch":
         times, total = np.full(len(steps), epochs), config.epochs
-    warmup = config.warmup
-    first, last = (np.maximum(times - warmup, 1) if warmup else times), max(total - warmup, 1)
+    first, last = np.maximum(times - config.warmup, 1), max(total - config.warmup, 1)
     with own.blamed(type(config.schedule), "schedule", TrainError):
         after = config.schedule(config.optimizer.lr, first, last)
-    return after * np.minimum(times / (warmup + 1), 1) if warmup else after
+    return after * np.minimum(times / (config.warmup + 1), 1)
 
 
 def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndarray, np.ndarray]:
