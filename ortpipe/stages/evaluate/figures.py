@@ -109,7 +109,6 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
     if (train > 0).all() and train.max() > 20 * train.min():
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")  # 0.01, not a formula, whose parser takes longer than the drawing
-        axes.minorticks_off()
     axes.set(xlabel="epoch", ylabel="loss per row", title="Loss")
     axes.locator_params(axis="x", integer=True)
     for record in artifact.facts.lineage:
