@@ -216,7 +216,7 @@ def _kernel_by_shifts(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
     common = np.where(is_row, sizes, counts)
     turn, first = ([1, *range(2, n + 2), 0], 1) if sizes[-1] <= SHORT else ([1, 0, *range(2, n + 2)], 2)
 
-    def copies(data: Value, sizes: Ints, starts: Ints) -> list[Value]:
+    def copies(data: Value, channels: int, sizes: Ints, starts: Ints) -> list[Value]:
         turned, parts = op.Transpose(data, perm=turn), []
         pads = np.maximum(0, [-starts.min(axis=0), (starts + common - sizes).max(axis=0)])
         padded = op.Pad(turned, [v for p in pads for v in np.insert([0, 0], first, p)]) if np.any(pads) else turned
@@ -224,13 +224,13 @@ def _kernel_by_shifts(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
             whole = not np.any(start) and all(sizes == common)
             begin = start + pads[0]
             part = turned if whole else op.Slice(padded, begin, begin + common, range(first, first + n))
-            parts.append(op.Reshape(part, [ranked(data)[1], -1]))
+            parts.append(op.Reshape(part, [channels, -1]))
         return parts
 
     places = np.array([*np.ndindex(*windows.kernel)]) * windows.dilations - windows.begin
     row = windows.kernel[1:].prod()
-    rows = copies(dy, counts, np.where(is_row, -places[::row], 0))
-    columns = _join(op, copies(x, sizes, np.where(is_row, 0, places[:row])), 0)
+    rows = copies(dy, outer, counts, np.where(is_row, -places[::row], 0))
+    columns = _join(op, copies(x, inner, sizes, np.where(is_row, 0, places[:row])), 0)
     if outer * inner <= JOINED:
         dw = op.Gemm(_join(op, rows, 0), columns, transB=1)
         dw = op.Reshape(dw, [windows.kernel[0], outer, *windows.kernel[1:], inner])

@@ -228,3 +228,10 @@ def test_the_gradient_of_col2im_is_its_columns(attributes, shape, image, block, 
       {{ y = Col2Im{attributes}(x, image, block) }}"""
     model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
     assert worst_error(model, {"x": np.random.default_rng(0).normal(size=shape)}) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["shifts", "few places", "one place, 3-D", "large image", "transpose, shifts"])
+def test_channels_of_the_data_may_be_known_from_the_kernels_alone(name):
+    model, feeds = case(*VARIANTS[name], free=("N", "C"))
+    assert worst_error(model, feeds) < TOLERANCE
+    assert disagreement(model, feeds) < SINGLE
