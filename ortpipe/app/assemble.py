@@ -16,6 +16,7 @@ from ortpipe.app.redact import redacted
 from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.data_facts import data_facts, in_words
+from ortpipe.app.run.drawing import Drawing, draw_here, draw_nothing
 from ortpipe.app.run.environment import command_of, environment
 from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import RunRecord, origin_tags, replaced
@@ -91,7 +92,12 @@ def choice(config: Mapping[str, Any]) -> str:
 
 
 def execute(
-    config: RunConfig, resolved: dict[str, Any], hydra: HydraConf, job: Job | None = None, command: str | None = None
+    config: RunConfig,
+    resolved: dict[str, Any],
+    hydra: HydraConf,
+    job: Job | None = None,
+    command: str | None = None,
+    drawing: Drawing = draw_here,
 ) -> None:
     """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets.
 
@@ -144,9 +150,10 @@ def execute(
 
     screen = Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
     text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
+    draw = drawing if config.figures and job is None else draw_nothing
     listeners: list[Listener] = [
         breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", RunFolder(record, text, facts, values, example, config.figures and job is None)),
+        breakdown.timed("run folder", RunFolder(record, text, facts, values, example, draw)),
         guard,
         *([] if job is not None and job.manifest.live else [breakdown.timed("screen", screen)]),
         breakdown.timed("recorder", recording),

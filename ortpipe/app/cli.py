@@ -37,13 +37,18 @@ _refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
 def _application(config: DictConfig) -> float | None:
+    from ortpipe.app.run.drawing import draw_beside, draw_here
+
+    hydra_config = HydraConfig.get()
+    is_sweep = hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN"
+    drawing = draw_here if is_sweep or not config.get("figures") else draw_beside()  # before this process imports more
+
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
     if gc.get_freeze_count() == 0:  # once: what a sweep's jobs leave behind is collected
         gc.freeze()  # what imports made is no garbage: the next collection need not look at it
     forgive()
-    hydra_config = HydraConfig.get()
     know_command(hydra_config.overrides.task)  # those of a sweep's worker are its own
     know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
     guard()  # the logging that Hydra has set up
@@ -52,9 +57,9 @@ def _application(config: DictConfig) -> float | None:
     def run(job: Job | None = None) -> None:
         record = recordable(config)
         container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        execute(build(container, KeyOrigins.now()), record, hydra_config, job)
+        execute(build(container, KeyOrigins.now()), record, hydra_config, job, drawing=drawing)
 
-    if hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN":
+    if is_sweep:
         from ortpipe.app.sweep.job import run_job
 
         return run_job(hydra_config, run)

@@ -25,9 +25,10 @@ def importing(name, globals=None, locals=None, fromlist=(), level=0):
     return imported(name, globals, locals, fromlist, level)
 
 builtins.__import__ = importing
+AFFINITY = ("sched_getaffinity", "sched_setaffinity")
 for name in ("SIGHUP", "SIGKILL", "SIGPIPE", "SIGUSR1"):
     delattr(signal, name)
-for name in ("chown", "fork", "geteuid", "getuid", "mkfifo", "pread", "pwrite", "register_at_fork"):
+for name in ("chown", "fork", "geteuid", "getuid", "mkfifo", "pread", "pwrite", "register_at_fork", *AFFINITY):
     delattr(os, name)
 """
 RUN = """

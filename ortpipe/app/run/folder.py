@@ -15,6 +15,7 @@ from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.clock import Clock
+from ortpipe.app.run.drawing import Drawing, draw_here
 from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
@@ -30,7 +31,6 @@ from ortpipe.graph.svg import to_svg
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.convert.sources.snapshot import DESCRIPTION
-from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.training import Checkpoint
 
@@ -66,9 +66,9 @@ class RunFolder:
         example: Callable[
             [Artifact], Mapping[str, np.ndarray]
         ] = lambda artifact: {},  # some rows, as the model's input
-        draws: bool = True,  # figures; else `illustrate` does later
+        drawing: Drawing = draw_here,
     ) -> None:
-        self.record, self.folder, self._values, self._draws = record, record.folder, values, draws
+        self.record, self.folder, self._values, self._drawing = record, record.folder, values, drawing
         self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results the store holds
@@ -121,14 +121,14 @@ class RunFolder:
         self.record.write()
 
     def _finish(self, artifact: Artifact) -> None:
+        pictures = self._drawing(artifact)
         model, weights = artifact.apart()
         write_atomically(model, self.folder, weights=weights)
         if is_quantized(model):
             write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
         write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
-        if self._draws:
-            draw(artifact, self.folder)
+        save_figures(pictures(), self.folder)
         self.record.metrics = artifact.facts.as_json(lineage=False).get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
         for fact in ("intervals", "slices", "importance", "sensitivity"):
@@ -173,9 +173,8 @@ class RunFolder:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
 
 
-def draw(artifact: Artifact, run: Path) -> None:
-    """Write the figures of a run's last artifact into its folder."""
-    pictures = figures(artifact)
+def save_figures(pictures: Mapping[str, bytes], run: Path) -> None:
+    """Write figures, if there are any, into a run's folder."""
     if not pictures:
         return
     with atomic_folder(run / "figures") as folder:
@@ -189,7 +188,8 @@ def illustrate(run: RunRecord) -> None:
     Drawing takes half of a job whose stages are all stored, and few jobs of a sweep are looked at.
     """
     if run.status == FINISHED and run.stages:
-        draw(load_artifact(run.folder / "stages" / run.stage_folders[-1]), run.folder)
+        artifact = load_artifact(run.folder / "stages" / run.stage_folders[-1])
+        save_figures(draw_here(artifact)(), run.folder)
     write_report(run.folder)
 
 
@@ -254,20 +254,19 @@ def losses_parquet(artifact: Artifact) -> bytes:
 
     The columns are made of buffers: `pa.array` would import pandas, only to look whether it was given a series.
     """
-    import pyarrow as pa
-    from pyarrow import parquet
+    from pyarrow import Array, StringArray, Table, from_numpy_dtype, parquet, py_buffer
 
-    def column(values: np.ndarray) -> pa.Array:  # nan becomes null
+    def column(values: np.ndarray) -> Array:  # nan becomes null
         present = ~np.isnan(values)
-        bits = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-        return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [bits, pa.py_buffer(values)])
+        bits = None if present.all() else py_buffer(np.packbits(present, bitorder="little"))
+        return Array.from_buffers(from_numpy_dtype(values.dtype), len(values), [bits, py_buffer(values)])
 
-    def words(each: Iterable[str], times: Sequence[int]) -> pa.Array:
+    def words(each: Iterable[str], times: Sequence[int]) -> Array:
         encoded = [word.encode() for word in each]
         ends = np.cumsum(np.repeat([len(word) for word in encoded], times), dtype=np.int32)
         text = b"".join(word * n for word, n in zip(encoded, times, strict=True))
         starts = np.concatenate([np.zeros(1, np.int32), ends])
-        return pa.StringArray.from_buffers(len(ends), pa.py_buffer(starts), pa.py_buffer(text))
+        return StringArray.from_buffers(len(ends), py_buffer(starts), py_buffer(text))
 
     tensors = artifact.tensors
     epochs = {kind: tensors[f"losses/{kind}"] for kind in ("train", "validation") if f"losses/{kind}" in tensors}
@@ -282,5 +281,5 @@ def losses_parquet(artifact: Artifact) -> bytes:
         "rate": column(rates),
     }
     buffer = io.BytesIO()
-    parquet.write_table(pa.Table.from_arrays(list(columns.values()), list(columns)), buffer)
+    parquet.write_table(Table.from_arrays(list(columns.values()), list(columns)), buffer)
     return buffer.getvalue()

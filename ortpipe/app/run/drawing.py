@@ -1,0 +1,98 @@
+"""Who draws a run's figures: importing matplotlib and drawing take as long as a short run, so other processes may."""
+
+import contextlib
+import ctypes
+import importlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import TypeAlias
+
+import onnx
+
+from ortpipe.artifact import Artifact
+from ortpipe.stages.evaluate.figures import figures
+
+Pictures: TypeAlias = Callable[[], Mapping[str, bytes]]  # waits for them
+Drawing: TypeAlias = Callable[[Artifact], Pictures]  # begins to draw
+
+SHOWN = ("losses/", "monitor/", "evaluation/")  # the tensors that figures show
+TO_IMPORT = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
+DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def draw_here(artifact: Artifact) -> Pictures:
+    """Draw in this process, when the pictures are asked for."""
+    return partial(figures, artifact)
+
+
+def draw_nothing(artifact: Artifact) -> Pictures:
+    """Leave the drawing to a later command."""
+    return dict
+
+
+def draw_beside() -> Drawing:
+    """Return what draws in two other processes, forked now, which import matplotlib while this one computes.
+
+    This process draws by itself outside of Linux, without a second core, where it may start no other, and where one of
+    them was killed.
+    """
+    if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) == 1:
+        return draw_here
+    ours, theirs = zip(*(multiprocessing.Pipe() for _ in range(2)), strict=True)
+    try:
+        is_fork = os.fork() == 0
+    except BlockingIOError:  # a user's largest number of processes, RLIMIT_NPROC
+        return draw_here
+    if is_fork:
+        try:
+            _draw(theirs, ours)
+        finally:
+            os._exit(0)
+    for end in theirs:
+        end.close()
+    return partial(_ask, ours)
+
+
+def _ask(ends: Sequence[Connection], artifact: Artifact) -> Pictures:
+    shown = {name: tensor for name, tensor in artifact.tensors.items() if name.startswith(SHOWN)}
+    with contextlib.suppress(ConnectionError):  # it was killed, which `_wait` learns
+        for end in ends:
+            end.send((artifact.facts, shown))
+    return partial(_wait, ends, artifact)
+
+
+def _wait(ends: Sequence[Connection], artifact: Artifact) -> Mapping[str, bytes]:
+    try:
+        pictures = {name: png for end in ends for name, png in end.recv().items()}
+    except (EOFError, ConnectionError):
+        return figures(artifact)
+    return pictures
+
+
+def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection]) -> None:
+    """Draw the largest figure, and the others in a fork of this process."""
+    _belong_to_parent()
+    for end in parent_ends:
+        end.close()
+    for module in TO_IMPORT:
+        importlib.import_module(module)
+    fork = os.fork()
+    if fork == 0:
+        _belong_to_parent()
+    end, other_end = ends if fork else reversed(ends)
+    other_end.close()
+    facts, tensors = end.recv()
+    end.send(figures(Artifact(onnx.ModelProto(), facts, tensors), slice(1) if fork else slice(1, None)))
+    if fork:
+        os.waitpid(fork, 0)
+
+
+def _belong_to_parent() -> None:
+    """End with the parent, however that ends, for this process holds its locks; leave signals to it."""
+    ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,86 @@
+"""Processes beside a run draw the figures that it would draw itself, and end with it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from command import ortpipe, start
+
+from ortpipe import load_artifact
+from ortpipe.app.run import drawing
+from ortpipe.app.run.drawing import draw_beside, draw_here
+from ortpipe.artifact import Artifact
+from ortpipe.stages.evaluate.figures import figures
+
+ENDLESS = ("recorder=none", "experiment=linear_regression", "train.epochs=100000000")
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    folder = tmp_path_factory.mktemp("evaluated")
+    done = ortpipe("recorder=none", "train.epochs=2", "convert.source.params.max_iter=10", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    [stage] = folder.glob("outputs/runs/*/*/stages/6_evaluate")
+    return load_artifact(stage)
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_they_draw_the_bytes_that_the_run_would_draw(evaluated: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = draw_beside()
+    monkeypatch.setattr(drawing, "figures", lambda artifact: pytest.fail("this process draws"))
+    pictures = draw(evaluated)()
+    assert pictures == figures(evaluated)
+    assert pictures.keys() == {"losses", "confusion", "curves"}
+
+
+@pytest.mark.parametrize("fork", [False, True])
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_run_draws_where_one_of_them_was_killed(evaluated: Artifact, fork: bool, asked: bool) -> None:
+    draw = draw_beside()
+    process = max(psutil.Process().children(), key=psutil.Process.create_time)
+    wait_for(lambda: len(process.children()) == 1)
+    victim = process.children()[0] if fork else process
+    if asked:  # killed while the run waits
+        victim.suspend()
+        threading.Timer(0.5, victim.kill).start()
+    else:
+        victim.kill()
+        wait_for(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE)
+    assert draw(evaluated)() == figures(evaluated)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_they_end_with_the_run_however_it_ends(number: signal.Signals, tmp_path: Path) -> None:
+    run = start(*ENDLESS, cwd=tmp_path, process=True)
+    inside = psutil.Process(run.pid)
+    wait_for(lambda: len(inside.children(recursive=True)) == 2)
+    beside = inside.children(recursive=True)
+    wait_for(lambda: any(tmp_path.glob("outputs/runs/*/*/logs/5_train.log")))
+    run.send_signal(number)
+    run.communicate()
+    psutil.wait_procs(beside, timeout=30)
+    assert not any(process.is_running() for process in beside)
+
+
+def test_with_one_core_or_no_further_process_the_run_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise BlockingIOError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda process: {3})
+        assert draw_beside() is draw_here
+    monkeypatch.setattr(os, "fork", refuse)
+    assert draw_beside() is draw_here
