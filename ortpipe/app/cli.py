@@ -46,7 +46,7 @@ def _application(config: DictConfig) -> float | None:
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
-    if gc.get_freeze_count() == 0:  # once: what a sweep's jobs leave behind is collected
+    if not is_sweep:  # what a sweep's jobs leave behind is to be collected
         gc.freeze()  # what imports made is no garbage: the next collection need not look at it
     forgive()
     know_command(hydra_config.overrides.task)  # those of a sweep's worker are its own
