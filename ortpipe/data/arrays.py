@@ -3,7 +3,7 @@
 import math
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -137,11 +137,15 @@ class ArrayReader:
         self.digest, self.notes = hasher.hexdigest(), tuple(digits.notes())
         self.labels = {name: distinct.values for name, distinct in labels.items()}
 
-    def pieces(self, group: int) -> Iterator[Rows]:
-        """Yield the rows of a group, in one piece."""
+    def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:
+        """Yield the rows of each group, in one piece."""
+        for group in groups:
+            yield iter([self._rows(group)])
+
+    def _rows(self, group: int) -> Rows:
         array_set, cut = self._groups[group]
         [(labels, part)] = self.read_labels(group)
-        yield Rows(
+        return Rows(
             inputs={name: array_set.arrays[name][cut] for name in self._inputs},
             label=labels.pop(""),
             sample_weight=None if self._weight is None else array_set.arrays[self._weight][cut],
@@ -164,13 +168,12 @@ class ArrayReader:
     def _checked_rows(self, group: int) -> Rows:
         """Return the rows of a group; raise with the array and row of a value that is not finite."""
         try:
-            [piece] = self.pieces(group)
+            return self._rows(group)
         except DataError:
             array_set, cut = self._groups[group]
             for name in (*self._inputs, self._label, *self._heads.values(), *filter(None, [self._weight])):
                 check_finite(f"{name!r} of {array_set.where}", array_set.arrays[name][cut], first=cut.start)
             raise
-        return piece
 
     def _check_set(self, array_set: ArraySet, first: Mapping[str, Array]) -> None:
         """Reject a set that lacks an array of the settings or of the first set, or has one of another width."""

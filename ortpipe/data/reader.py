@@ -22,8 +22,11 @@ class Reader(Protocol):
     notes: tuple[str, ...]
     digest: str  # sha256 (hex) of the content
 
-    def pieces(self, group: int) -> Iterator[Rows]:
-        """Yield the rows of a group in pieces, with the parts of the rows if the data name them."""
+    def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:
+        """Yield the rows of each group, in pieces, with the parts of the rows if the data name them.
+
+        A group's pieces are read before the next group's.
+        """
 
     def read_labels(self, group: int) -> Iterator[Labelled]:
         """Yield the labels and parts of a group's rows in pieces, without reading anything else."""
@@ -35,11 +38,11 @@ def groups_with(counts: np.ndarray, draw: Draw, part: int) -> np.ndarray:
     return (counts[:, part] > 0) | (drawn & (counts[:, TRAIN] > 0))
 
 
-def rows_with_parts(reader: Reader, draw: Draw, groups: Iterable[int]) -> Iterator[tuple[Rows, np.ndarray]]:
+def rows_with_parts(reader: Reader, draw: Draw, groups: Sequence[int]) -> Iterator[tuple[Rows, np.ndarray]]:
     """Yield the rows of these groups in pieces, with the part of each row, int8 [N]."""
-    for group in groups:
+    for group, pieces in zip(groups, reader.pieces(groups), strict=True):
         seen = draw.before[group].copy()
-        for piece in reader.pieces(group):
+        for piece in pieces:
             yield piece, draw.parts(piece.label, piece.part, seen)
         draw.check_group(group, seen)
 

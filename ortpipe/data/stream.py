@@ -103,8 +103,8 @@ class Stream(RowSet):
     def _read(self, groups: Iterable[int] | None) -> Iterator[Rows]:
         """Yield the rows with the labels of all heads, read from their groups."""
         if self._part is None:
-            for group in range(len(self.counts)) if groups is None else groups:
-                yield from self._reader.pieces(group)
+            for pieces in self._reader.pieces(range(len(self.counts)) if groups is None else groups):
+                yield from pieces
             return
         part, draw = self._part
         has_part = groups_with(self.counts, draw, part)

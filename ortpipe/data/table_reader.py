@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -72,7 +74,7 @@ class TableReader:
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
         first = 0
-        for number, table in prefetch(self._tables(size)):
+        for number, table in prefetch(self._tables(range(len(groups)), size)):
             group = groups[number]
             if table is None:
                 hasher.add(*([] if group.follows else ["group", group.part]))
@@ -117,19 +119,19 @@ class TableReader:
         input_notes = [*layout.notes(self._categories), *raw_column_notes(self._raw_columns, source.labels)]
         self.notes = (*input_notes, *text_notes, *self._digits.notes())
 
-    def _tables(self, most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
+    def _tables(self, groups: Iterable[int], most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """Yield each group's number with None, then with its rows in tables of at most `most` rows."""
-        for number, group in enumerate(self._groups):
+        for number in groups:
             yield number, None
-            for table in group.read(self.layout.used, most):
+            for table in self._groups[number].read(self.layout.used, most):
                 yield number, table
 
-    def pieces(self, group: int) -> Iterator[Rows]:
-        """Yield a group's rows in pieces of bounded size."""
-        file_group = self._groups[group]
-        for table in file_group.read(self.layout.used, max(1, PIECE // self.row_bytes)):
-            if table.num_rows:
-                yield self._rows(table, file_group.part)
+    def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:
+        """Yield the rows of each group in pieces of bounded size, which another thread decodes."""
+        tables = prefetch(self._tables(groups, max(1, PIECE // self.row_bytes)))
+        for number, of_group in itertools.groupby(tables, key=operator.itemgetter(0)):
+            part = self._groups[number].part
+            yield (self._rows(table, part) for _, table in of_group if table is not None and table.num_rows)
 
     def read_labels(self, group: int) -> Iterator[Labelled]:
         """Yield a group's labels and parts; only their columns are read."""

@@ -52,16 +52,20 @@ def reads(monkeypatch):
     """Count, by group of rows, how often they are read, and how often their labels alone are."""
     counts = collections.Counter()
 
-    def counted(name, read):
-        def reading(self, group):
-            counts[name, group] += 1
-            yield from read(self, group)
+    def counted(name, group):
+        counts[name, group] += 1
+        return group
 
-        return reading
+    def one(name, read):
+        return lambda self, group: read(self, counted(name, group))
 
-    for cls in (table_reader.TableReader, arrays.ArrayReader):
-        for name in ("pieces", "read_labels"):
-            monkeypatch.setattr(cls, name, counted(name, getattr(cls, name)))
+    def several(name, read):
+        return lambda self, groups: read(self, (counted(name, group) for group in groups))
+
+    readers = table_reader.TableReader, arrays.ArrayReader
+    for cls, rows, counting in ((readers[0], "pieces", several), (readers[1], "_rows", one)):
+        monkeypatch.setattr(cls, rows, counting("pieces", getattr(cls, rows)))
+        monkeypatch.setattr(cls, "read_labels", one("read_labels", cls.read_labels))
     return counts
 
 
