@@ -162,7 +162,7 @@ def train_on(kind: str, folder: Path) -> None:
     found["seconds"], found["reads"] = time.perf_counter() - start, (bytes_read() - first) / size
     found["rows"] = len(data.train) + len(data.validation or ()) + len(data.test or ())
     found["peak"] = resident("VmHWM")
-    batches = Batches(data.train, lambda rows: {"X": rows.inputs["X"].astype(np.float32, copy=False), "y": rows.label}, 256)
+    batches = Batches(data.train, lambda rows: {"X": rows.inputs["X"], "y": rows.label}, 256)
     measured("epoch", lambda: collections.deque(batches.epoch(1), 0))
     print(json.dumps(found))
 
