@@ -14,6 +14,7 @@ from typing import TypeAlias
 import onnx
 
 from ortpipe.artifact import Artifact
+from ortpipe.facts import Facts
 from ortpipe.stages.evaluate.figures import figures
 
 Pictures: TypeAlias = Callable[[], Mapping[str, bytes]]  # waits for them
@@ -61,7 +62,7 @@ def _ask(ends: Sequence[Connection], artifact: Artifact) -> Pictures:
     shown = {name: tensor for name, tensor in artifact.tensors.items() if name.startswith(SHOWN)}
     with contextlib.suppress(ConnectionError):  # it was killed, which `_wait` learns
         for end in ends:
-            end.send((artifact.facts, shown))
+            end.send((artifact.facts.as_json(), shown))
     return partial(_wait, ends, artifact)
 
 
@@ -86,7 +87,8 @@ def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection]) -> None
     end, other_end = ends if fork else reversed(ends)
     other_end.close()
     facts, tensors = end.recv()
-    end.send(figures(Artifact(onnx.ModelProto(), facts, tensors), slice(1) if fork else slice(1, None)))
+    shown = Artifact(onnx.ModelProto(), Facts.from_json(facts), tensors)
+    end.send(figures(shown, slice(1) if fork else slice(1, None)))
     if fork:
         os.waitpid(fork, 0)
 

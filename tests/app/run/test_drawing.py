@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import psutil
@@ -22,13 +22,26 @@ from ortpipe.stages.evaluate.figures import figures
 ENDLESS = ("recorder=none", "experiment=linear_regression", "train.epochs=100000000")
 
 
+RUNS = {  # the command of each → the figures that it has
+    ("convert.source.params.max_iter=10",): {"losses", "confusion", "curves"},
+    ("experiment=networks/mlp", "convert.source.hidden=[4]", "evaluate.importance=2", "evaluate.sensitivity=true"): {
+        *("losses", "predicted", "residuals", "importance", "sensitivity")
+    },
+}
+
+
+def run(folder: Path, arguments: Sequence[str]) -> Path:
+    """Return the folder of a run that has ended."""
+    done = ortpipe("recorder=none", "train.epochs=2", *arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    [found] = folder.glob("outputs/runs/*/*")
+    return found
+
+
 @pytest.fixture(scope="module")
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    folder = tmp_path_factory.mktemp("evaluated")
-    done = ortpipe("recorder=none", "train.epochs=2", "convert.source.params.max_iter=10", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    [stage] = folder.glob("outputs/runs/*/*/stages/6_evaluate")
-    return load_artifact(stage)
+    [first, *_] = RUNS
+    return load_artifact(run(tmp_path_factory.mktemp("evaluated"), first) / "stages" / "6_evaluate")
 
 
 def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -38,12 +51,17 @@ def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
         time.sleep(0.01)
 
 
-def test_they_draw_the_bytes_that_the_run_would_draw(evaluated: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw = draw_beside()
+@pytest.mark.parametrize(("arguments", "names"), RUNS.items(), ids=["classes", "values"])
+def test_they_draw_the_bytes_that_the_run_would_draw(
+    arguments: Sequence[str], names: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path, arguments)
+    artifact, draw = load_artifact(folder / "stages" / "6_evaluate"), draw_beside()
     monkeypatch.setattr(drawing, "figures", lambda artifact: pytest.fail("this process draws"))
-    pictures = draw(evaluated)()
-    assert pictures == figures(evaluated)
-    assert pictures.keys() == {"losses", "confusion", "curves"}
+    pictures = draw(artifact)()
+    assert pictures == figures(artifact)
+    assert pictures == {picture.stem: picture.read_bytes() for picture in (folder / "figures").iterdir()}
+    assert pictures.keys() == names
 
 
 @pytest.mark.parametrize("fork", [False, True])
@@ -64,13 +82,13 @@ def test_the_run_draws_where_one_of_them_was_killed(evaluated: Artifact, fork: b
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_they_end_with_the_run_however_it_ends(number: signal.Signals, tmp_path: Path) -> None:
-    run = start(*ENDLESS, cwd=tmp_path, process=True)
-    inside = psutil.Process(run.pid)
+    endless = start(*ENDLESS, cwd=tmp_path, process=True)
+    inside = psutil.Process(endless.pid)
     wait_for(lambda: len(inside.children(recursive=True)) == 2)
     beside = inside.children(recursive=True)
     wait_for(lambda: any(tmp_path.glob("outputs/runs/*/*/logs/5_train.log")))
-    run.send_signal(number)
-    run.communicate()
+    endless.send_signal(number)
+    endless.communicate()
     psutil.wait_procs(beside, timeout=30)
     assert not any(process.is_running() for process in beside)
 
