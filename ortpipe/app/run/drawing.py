@@ -15,12 +15,11 @@ import onnx
 
 from ortpipe.artifact import Artifact
 from ortpipe.facts import Facts
-from ortpipe.stages.evaluate.figures import figures
+from ortpipe.stages.evaluate.figures import DRAWN, figures
 
 Pictures: TypeAlias = Callable[[], Mapping[str, bytes]]  # waits for them
 Drawing: TypeAlias = Callable[[Artifact], Pictures]  # begins to draw
 
-SHOWN = ("losses/", "monitor/", "evaluation/")  # the tensors that figures show
 TO_IMPORT = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
@@ -59,10 +58,11 @@ def draw_beside() -> Drawing:
 
 
 def _ask(ends: Sequence[Connection], artifact: Artifact) -> Pictures:
-    shown = {name: tensor for name, tensor in artifact.tensors.items() if name.startswith(SHOWN)}
+    shown = {name: tensor for name, tensor in artifact.tensors.items() if name.startswith(DRAWN)}
+    facts = artifact.facts.as_json()
     with contextlib.suppress(ConnectionError):  # it was killed, which `_wait` learns
         for end in ends:
-            end.send((artifact.facts.as_json(), shown))
+            end.send((facts, shown))
     return partial(_wait, ends, artifact)
 
 

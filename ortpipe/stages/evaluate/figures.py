@@ -16,6 +16,7 @@ FEW = 20  # the largest number of classes or columns with labels
 LONG = 24  # the largest number of letters of a column's name
 SHOWN = 200_000  # the largest number of entries that are drawn
 ALL = slice(None)
+DRAWN = ("losses/", "monitor/", "evaluation/")  # how the names of all tensors begin that a figure reads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
