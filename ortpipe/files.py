@@ -24,16 +24,16 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
     partial = temporary(path)
-    try:
-        with open(partial, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:  # also on Ctrl-C, no partial file may remain
-        partial.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
+    with _synced(path.parent):
+        try:
+            with open(partial, "xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:  # also on Ctrl-C, no partial file may remain
+            partial.unlink(missing_ok=True)
+            raise
     return path
 
 
@@ -52,11 +52,11 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
         for file in (*partial.rglob("*"), partial):
             if file.is_dir() or file.lstat().st_nlink == 1:  # what another folder has too is on the disk already
                 sync(file)
-        _rename(partial, target, once)
+        with _synced(target.parent):
+            _rename(partial, target, once)
     except BaseException:  # as in atomic_write
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    sync(target.parent)
 
 
 def _rename(folder: Path, target: Path, once: bool) -> None:
@@ -101,6 +101,23 @@ def link_files(source: Path, folder: Path, needed: Collection[str], *, without: 
         for file in folder.iterdir():
             file.unlink()
     return linked
+
+
+@contextlib.contextmanager
+def _synced(folder: Path) -> Iterator[None]:
+    """Open a folder, and wait at the end until its entries are on the disk: if no more can be opened, nothing changes.
+
+    Windows cannot open folders, nor need it.
+    """
+    if os.name == "nt":
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        yield
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def sync(path: Path) -> None:

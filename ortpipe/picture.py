@@ -29,6 +29,7 @@ def picture(*draw: Callable[[Axes], object]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     buffer = io.BytesIO()
-    # `figure.savefig` would draw twice, first for the layout, which drawing does anyway; no version in the metadata
-    FigureCanvasAgg(figure(*draw)).print_png(buffer, metadata={"Software": None})
+    # `figure.savefig` would draw twice, first for the layout, which drawing does anyway; no version in the metadata;
+    # level 1 takes a third of the time of 6, and a seventh more bytes
+    FigureCanvasAgg(figure(*draw)).print_png(buffer, metadata={"Software": None}, pil_kwargs={"compress_level": 1})
     return buffer.getvalue()

@@ -184,10 +184,9 @@ def rehearse_composition() -> None:
 
 def rehearse_reports() -> None:
     """Compile the templates."""
-    from ortpipe.app.run.report import TEMPLATES
+    from ortpipe.app.run.report import templates
 
-    for name in TEMPLATES.list_templates():
-        TEMPLATES.get_template(name)
+    templates()
 
 
 REHEARSED = {

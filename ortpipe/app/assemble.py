@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra.conf import HydraConf
 
 from ortpipe import BEGAN
@@ -19,7 +18,7 @@ from ortpipe.app.run.data_facts import data_facts, in_words
 from ortpipe.app.run.drawing import Drawing, draw_here, draw_nothing
 from ortpipe.app.run.environment import command_of, environment
 from ortpipe.app.run.folder import RunFolder
-from ortpipe.app.run.record import RunRecord, origin_tags, replaced
+from ortpipe.app.run.record import RunRecord, config_text, origin_tags, replaced
 from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
 from ortpipe.app.schema import RunConfig
@@ -149,7 +148,7 @@ def execute(
         return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE_ROWS))
 
     screen = Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
-    text = yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True)
+    text = config_text(resolved)
     draw = drawing if config.figures and job is None else draw_nothing
     listeners: list[Listener] = [
         breakdown.timed("run folder", StageLogs(folder)),

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from ortpipe.app.claim import releasing
 from ortpipe.app.command_list import COMMANDS, answer, command, is_query, is_word
 from ortpipe.app.compose import check_working_folder, packaged_conf
+from ortpipe.app.config_copy import copy_fast
 from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
@@ -55,8 +56,8 @@ def _application(config: DictConfig) -> float | None:
     hide_in_files(hydra_config)
 
     def run(job: Job | None = None) -> None:
-        record = recordable(config)
         container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        record = recordable(config, container)
         execute(build(container, KeyOrigins.now()), record, hydra_config, job, drawing=drawing)
 
     if is_sweep:
@@ -97,6 +98,7 @@ def main() -> None:
             print_help(sys.argv[1:])
         elif not is_query(sys.argv[1:]) or answer():
             check_working_folder()
+            copy_fast()
             compose_once()
             with releasing(), sweeping():
                 _application()

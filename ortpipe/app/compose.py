@@ -75,7 +75,7 @@ class Composition:
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], KeyOrigins | None]:
         config, where = unresolved(self.overrides, self.config_dir)
         values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-        return values, recordable(config), where
+        return values, recordable(config, values), where
 
     @property
     def values(self) -> dict[str, Any]:

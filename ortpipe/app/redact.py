@@ -256,13 +256,14 @@ def _override_values(word: str) -> Iterator[tuple[str, Any]]:
     yield override.key_or_group, value.list if isinstance(value, ChoiceSweep) else value
 
 
-def recordable(config: Any) -> dict[str, Any]:
+def recordable(config: Any, values: Any = None) -> dict[str, Any]:
     """Return a config as it is recorded: resolved but for secrets, which are masked from now on.
 
-    Secrets from the environment are recorded as `${oc.env:NAME}`, others as `***`.
+    Secrets from the environment are recorded as `${oc.env:NAME}`, others as `***`. `values` is the config resolved,
+    where it is at hand.
     """
     raw: Any = OmegaConf.to_container(config, resolve=False)
-    values: Any = OmegaConf.to_container(config, resolve=True)
+    values = OmegaConf.to_container(config, resolve=True) if values is None else values
     know_config(raw)
     know_config(values)
     return {name: _without_secrets(raw[name], value, name, setting=name not in FREE) for name, value in values.items()}

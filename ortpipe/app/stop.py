@@ -23,6 +23,7 @@ class Stopped(BaseException):
         self.code = 128 + number  # the exit code
 
 
+LISTENER = "signals"  # the name of the thread
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 10.0  # seconds for Python to handle a signal; an epoch may take a few
 GRACE = 3.0  # seconds for Python to handle it once the session is terminated
@@ -41,7 +42,7 @@ def listen_for_signals() -> None:
         read_end, write_end = socket.socketpair()
         write_end.setblocking(False)
         _pipe.append(write_end.detach())
-        threading.Thread(target=_watch, args=(read_end,), daemon=True, name="signals").start()
+        threading.Thread(target=_watch, args=(read_end,), daemon=True, name=LISTENER).start()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a fork handles its own signals
     signal.set_wakeup_fd(_pipe[0], warn_on_full_buffer=False)

@@ -27,6 +27,11 @@ class StageStarted:
 
 
 @dataclass(frozen=True)
+class Began:
+    """A stage's first report of its progress: it computes its result, which the store lacks."""
+
+
+@dataclass(frozen=True)
 class StageProgressed:
     """A stage reported its progress, such as an epoch."""
 

@@ -84,8 +84,13 @@ def _run_or_load(
 ) -> tuple[Artifact, Path | None, Entry | None]:
     """Return a stage's result, its folder in the store, and for a hit the store's entry."""
     name = step.stage.name
+
+    def compute() -> Artifact:
+        context["report"](events.Began())
+        return step.stage(artifact, step.config, **context)
+
     if store is None:
-        return step.stage(artifact, step.config, **context), None, None
+        return compute(), None, None
     cached = store.take(name, key, artifact, notify)
     with contextlib.nullcontext() if cached else store.lock(key, notify):
         if cached := cached or store.take(
@@ -93,7 +98,7 @@ def _run_or_load(
         ):  # another process may have computed it in the meantime
             return cached[0], store.artifact_folder(cached[1].output), cached[1]
         started = time.perf_counter()
-        result = step.stage(artifact, step.config, **context)
+        result = compute()
         seconds = time.perf_counter() - started
         changed = any(
             context[name_read].changed() for name_read in step.stage.reads if hasattr(context[name_read], "changed")

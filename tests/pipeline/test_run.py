@@ -10,6 +10,7 @@ from ortpipe.data.split import split
 from ortpipe.errors import ConvertError, DeriveError, PenaltyError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import (
+    Began,
     RunFailed,
     RunFinished,
     RunStarted,
@@ -71,11 +72,20 @@ def test_a_run_tells_every_stage_in_order(context):
 def test_what_a_stage_reports_is_told_under_its_name(context):
     events = []
     run(plan(), context, [events.append])
-    reports = [i for i, e in enumerate(events) if isinstance(e, StageProgressed)]
+    reports = [i for i, e in enumerate(events) if isinstance(e, StageProgressed) and e.report != Began()]
     assert {events[i].name for i in reports} == {"train"}
     begun = events.index(StageStarted("train", 5, 6))
     [ended] = [i for i, e in enumerate(events) if isinstance(e, StageFinished) and e.name == "train"]
     assert begun < reports[0] <= reports[-1] < ended
+
+
+def test_a_stage_reports_first_that_it_began_where_the_store_lacks_its_result(context, tmp_path):
+    began = []
+    for stages in (2, 4):
+        events = []
+        run(plan(stages=stages), context, [events.append], Store(tmp_path))
+        began.append([e.name for e in events if isinstance(e, StageProgressed) and e.report == Began()])
+    assert began == [["convert", "add_loss"], ["penalty", "derive"]]
 
 
 def test_the_lineage_is_the_flow(context):
@@ -98,7 +108,7 @@ def test_a_failure_names_its_stage_and_is_raised(context):
     events = []
     with pytest.raises(ConvertError, match="params"):
         run(plan(params={"colour": 1}), context, [events.append])
-    assert [type(e) for e in events] == [RunStarted, StageStarted, RunFailed]
+    assert [type(e) for e in events] == [RunStarted, StageStarted, StageProgressed, RunFailed]
     assert isinstance(events[-1].error, ConvertError)
     assert (events[-1].stage, events[-1].killed) == ("convert", False)
 
@@ -108,10 +118,10 @@ def test_a_later_stage_refuses_its_config_before_the_second_stage_works(context)
     wrong = Step(FLOW[2], PenaltyConfig({"nope": {"l2": 1.0}}))
     with pytest.raises(PenaltyError, match="'nope'"):
         run((*steps[:2], wrong, *steps[3:]), context, [events.append])
-    of_convert = [RunStarted, StageStarted, StageNotice, StageNotice, StageFinished]
+    of_convert = [RunStarted, StageStarted, StageProgressed, StageNotice, StageNotice, StageFinished]
     assert [type(e) for e in events] == [*of_convert, RunFailed]
-    assert events[2].message.startswith("trains 2 of 2 float initializers")
-    assert events[3].message.startswith("scikit-learn fits it by l2")
+    assert events[3].message.startswith("trains 2 of 2 float initializers")
+    assert events[4].message.startswith("scikit-learn fits it by l2")
     assert events[-1].stage == "penalty"
 
 

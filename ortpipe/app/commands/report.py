@@ -26,5 +26,5 @@ def run(arguments: Sequence[str]) -> None:
         refuse_links(record.folder)
     for record in records:
         if record.sweep is None and record.status != RUNNING:
-            illustrate(record)
+            illustrate(record)()
             print(record.folder / "report.html", flush=True)

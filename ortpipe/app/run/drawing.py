@@ -3,8 +3,10 @@
 import contextlib
 import ctypes
 import importlib
+import mmap
 import multiprocessing
 import os
+import pickle
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -43,26 +45,28 @@ def draw_beside() -> Drawing:
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) == 1:
         return draw_here
     ours, theirs = zip(*(multiprocessing.Pipe() for _ in range(2)), strict=True)
+    memory = os.memfd_create("figures")  # what is drawn: a pipe takes but part of it until it is read
     try:
         is_fork = os.fork() == 0
     except BlockingIOError:  # a user's largest number of processes, RLIMIT_NPROC
         return draw_here
     if is_fork:
         try:
-            _draw(theirs, ours)
+            _draw(theirs, ours, memory)
         finally:
             os._exit(0)
     for end in theirs:
         end.close()
-    return partial(_ask, ours)
+    return partial(_ask, ours, memory)
 
 
-def _ask(ends: Sequence[Connection], artifact: Artifact) -> Pictures:
+def _ask(ends: Sequence[Connection], memory: int, artifact: Artifact) -> Pictures:
     shown = {name: tensor for name, tensor in artifact.tensors.items() if name.startswith(DRAWN)}
-    facts = artifact.facts.as_json()
+    with open(memory, "wb") as file:
+        pickle.dump((artifact.facts.as_json(), shown), file)
     with contextlib.suppress(ConnectionError):  # it was killed, which `_wait` learns
         for end in ends:
-            end.send((facts, shown))
+            end.send(None)
     return partial(_wait, ends, artifact)
 
 
@@ -74,7 +78,7 @@ def _wait(ends: Sequence[Connection], artifact: Artifact) -> Mapping[str, bytes]
     return pictures
 
 
-def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection]) -> None:
+def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection], memory: int) -> None:
     """Draw the largest figure, and the others in a fork of this process."""
     _belong_to_parent()
     for end in parent_ends:
@@ -86,7 +90,9 @@ def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection]) -> None
         _belong_to_parent()
     end, other_end = ends if fork else reversed(ends)
     other_end.close()
-    facts, tensors = end.recv()
+    end.recv()
+    with mmap.mmap(memory, 0, access=mmap.ACCESS_READ) as drawn:
+        facts, tensors = pickle.loads(drawn)
     shown = Artifact(onnx.ModelProto(), Facts.from_json(facts), tensors)
     end.send(figures(shown, slice(1) if fork else slice(1, None)))
     if fork:

@@ -15,11 +15,11 @@ from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.clock import Clock
-from ortpipe.app.run.drawing import Drawing, draw_here
+from ortpipe.app.run.drawing import Drawing, Pictures, draw_here
 from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
-from ortpipe.app.run.report import log_of, write_report
+from ortpipe.app.run.report import log_of, templates, write_report
 from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
 from ortpipe.errors import OrtpipeError, TrackingError
@@ -45,7 +45,7 @@ class RunFolder:
     """Writes a run's files as the run goes on.
 
     - `config.yaml`, `environment.json`, `inputs/`: at the start;
-    - `run.json`: at the start, after every stage, and at the end (see `RunRecord`);
+    - `run.json`: at the start, before and after every stage that computes, and at the end (see `RunRecord`);
     - `checkpoint.safetensors`: what training continues from, as often as train.checkpoint says;
     - `stages/<number>_<name>/`: each artifact, its graph as `model.txt` and `model.svg`; the files of one in the
       store are links to it;
@@ -72,12 +72,16 @@ class RunFolder:
         self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results the store holds
+        self._unwritten = False  # whether the record has a stage that its file lacks
 
     def __call__(self, event: events.Event) -> None:
         """Listen."""
         match event:
             case events.RunStarted():
                 self._start(event.plan)
+            case events.StageProgressed(report=events.Began()) if self._unwritten:
+                self.record.write()
+                self._unwritten = False
             case events.StageProgressed(report=Checkpoint() as checkpoint):
                 write_checkpoint(checkpoint, self.folder)
             case events.StageProgressed(report=Epoch() as epoch):
@@ -118,7 +122,9 @@ class RunFolder:
         }
         if notes := facts.lineage[-1].get("notes"):
             self.record.notes[event.name] = tuple(notes)
-        self.record.write()
+        self._unwritten = event.hit is not None  # such stages are of milliseconds: with the next that computes
+        if not self._unwritten:
+            self.record.write()
 
     def _finish(self, artifact: Artifact) -> None:
         pictures = self._drawing(artifact)
@@ -128,6 +134,7 @@ class RunFolder:
             write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
         write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
+        templates()  # while they are drawn
         save_figures(pictures(), self.folder)
         self.record.metrics = artifact.facts.as_json(lineage=False).get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
@@ -182,15 +189,20 @@ def save_figures(pictures: Mapping[str, bytes], run: Path) -> None:
             (folder / f"{name}.png").write_bytes(png)
 
 
-def illustrate(run: RunRecord) -> None:
-    """Draw what a run that finished has to show, and write its report anew.
+def illustrate(run: RunRecord, drawing: Drawing = draw_here) -> Callable[[], None]:
+    """Begin to draw what a run that finished has to show; return what writes the figures, and its report anew.
 
     Drawing takes half of a job whose stages are all stored, and few jobs of a sweep are looked at.
     """
+    pictures: Pictures = dict
     if run.status == FINISHED and run.stages:
-        artifact = load_artifact(run.folder / "stages" / run.stage_folders[-1])
-        save_figures(draw_here(artifact)(), run.folder)
-    write_report(run.folder)
+        pictures = drawing(load_artifact(run.folder / "stages" / run.stage_folders[-1]))
+
+    def write() -> None:
+        save_figures(pictures(), run.folder)
+        write_report(run.folder)
+
+    return write
 
 
 def as_table(slices: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:

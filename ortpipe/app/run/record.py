@@ -32,6 +32,7 @@ COMMAND = "ortpipe.command"  # the tag with the command that started the run
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
 MAX_DEPTH = 100  # of nested groups in a config
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast; PyYAML may be built without it
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 PARTS = {"version": int, "input": str | None, "packages": dict[str, str], "machine": str}  # of every stage's key
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
 
@@ -210,6 +211,12 @@ def _reason(error: Exception) -> str:
     if not isinstance(error, ConfigError):
         return str(error)
     return error.rule if error.got is None else f"{error.rule} Got: {error.got}"
+
+
+def config_text(values: Mapping[str, Any]) -> str:
+    """Return a config as the YAML that `read_config` reads."""
+    text: str = yaml.dump(values, Dumper=DUMPER, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -1,20 +1,24 @@
 """report.md and report.html: a run on one page."""
 
+from __future__ import annotations
+
 import base64
+import functools
 import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, read_environment
 from ortpipe.files import atomic_write
 from ortpipe.metrics import greater_is_better, label
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 LARGEST = 2**18  # bytes of a graph's picture
 TAIL = 40  # lines of the failing stage's log
@@ -25,11 +29,28 @@ STATES = ("before", "trained", "int8", "source")
 def write_report(folder: Path) -> None:
     """Write both reports of a run from the files in its folder; a run that failed or was killed may lack some."""
     page = report_contents(folder)
-    for name in ("report.md", "report.html"):
-        text = redacted(TEMPLATES.get_template(f"{name}.jinja").render(page))
+    for name, template in templates().items():
+        text = redacted(template.render(page))
         if name.endswith(".html"):
             text = embed_pictures(text, folder, page["figures"], page["graphs"])
         atomic_write(folder / name, text.encode(errors="backslashreplace"))  # names of files may hold undecodable bytes
+
+
+@functools.cache  # compiling them takes three times as long as filling them in
+def templates() -> dict[str, Template]:
+    """Return the templates of both reports, by the names of their files."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=lambda name: name is not None and ".html" in name,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(seconds=seconds, number=number, code=code, fenced=fenced, plain=plain, prod=math.prod)
+    return {name: environment.get_template(f"{name}.jinja") for name in ("report.md", "report.html")}
 
 
 def embed_pictures(html: str, folder: Path, figures: Iterable[str], graphs: Iterable[str] = ()) -> str:
@@ -171,14 +192,3 @@ def fenced(text: str, language: str = "text") -> str:
     """Return text as a code block of Markdown with a fence longer than any in the text."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
-
-
-TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=lambda name: name is not None and ".html" in name,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-)
-TEMPLATES.filters.update(seconds=seconds, number=number, code=code, fenced=fenced, plain=plain, prod=math.prod)

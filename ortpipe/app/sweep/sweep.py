@@ -3,18 +3,32 @@
 import json
 import os
 import sys
+import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import yaml
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from ortpipe.app.claim import hold
 from ortpipe.app.redact import guard, hidden, know_config, recordable, redacted
+from ortpipe.app.run.drawing import draw_beside, draw_here
 from ortpipe.app.run.environment import environment, typed_command
-from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RUNNING, Manifest, RunRecord, last_sign, origin_tags
+from ortpipe.app.run.folder import illustrate
+from ortpipe.app.run.record import (
+    FAILED,
+    FINISHED,
+    KILLED,
+    RUNNING,
+    Manifest,
+    RunRecord,
+    config_text,
+    last_sign,
+    origin_tags,
+)
 from ortpipe.app.schema import build_key
-from ortpipe.app.stop import Stopped
+from ortpipe.app.stop import LISTENER, Stopped
 from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.fork import register
 from ortpipe.app.sweep.job import read_jobs
@@ -54,7 +68,7 @@ class OpenSweep:
         config_record = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
         config_record |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}
         config_record["paths"] = OmegaConf.to_container(config.paths, resolve=True)
-        atomic_write(folder / "config.yaml", yaml.safe_dump(config_record, sort_keys=False, allow_unicode=True))
+        atomic_write(folder / "config.yaml", config_text(config_record))
         atomic_write(folder / "environment.json", json.dumps(facts, indent=1) + "\n")
         tags = {
             **origin_tags(facts, folder),
@@ -82,6 +96,8 @@ class OpenSweep:
         if not summary.rows and not stopped:  # no job began, for example because of an unknown choice
             self._recording.withdraw()
             return
+        best = summary.ranked[0].run if summary.ranked else None
+        write_figures = _illustrate(best) if best is not None and self._draws and not stopped else lambda: None
         atomic_write(folder / "summary.csv", summary.as_csv())
         atomic_write(folder / "summary.json", summary.as_table())
         atomic_write(folder / "summary.md", summary.as_markdown())
@@ -93,9 +109,7 @@ class OpenSweep:
         status = KILLED if stopped else FINISHED if error is None and problem is None else FAILED
         record.metrics = summary.metrics()
         record.end(status, problem if error is None else str(error))
-        best = summary.ranked[0].run if summary.ranked else None
-        if best is not None and self._draws and not stopped:
-            _illustrate(best)
+        write_figures()
         self._recording.close(best)
         for name, value in self._recording.summary.items():
             print(f"{name:<14} {value}", flush=True)
@@ -105,11 +119,22 @@ class OpenSweep:
         self._recording.check()
 
 
-def _illustrate(best: RunRecord) -> None:
-    from ortpipe.app.run.folder import illustrate  # imports the stages, which a sweep with workers does not need
+def _illustrate(best: RunRecord) -> Callable[[], None]:
+    """Begin to draw the best job's figures; return what writes them."""
 
-    try:
-        illustrate(best)
-    except (OSError, OrtpipeError) as error:  # the sweep's results are complete without them
+    def warn(error: Exception) -> None:  # the sweep's results are complete without them
         reason = str(error).splitlines()[0]
         print(f"warning: no figures of {best.folder}: {reason}; the sweep itself is complete.", file=sys.stderr)
+
+    def write() -> None:
+        try:
+            write_figures()
+        except (OSError, OrtpipeError) as error:
+            warn(error)
+
+    others = [thread.name for thread in threading.enumerate() if thread.name not in ("MainThread", LISTENER)]
+    try:  # of a launcher, say: what they lock just now, a fork never gets
+        write_figures = illustrate(best, draw_here if others else draw_beside())
+    except (OSError, OrtpipeError) as error:
+        return partial(warn, error)
+    return write

@@ -165,8 +165,8 @@ def _curve_panels(artifact: Artifact) -> list[Panel]:
     return [partial(draw, artifact) for name, draw in panels.items() if name in have]
 
 
-def _lines(artifact: Artifact, kind: str, axes: Axes) -> None:
-    """Draw a curve of each class."""
+def _lines(artifact: Artifact, kind: str, corner: str, axes: Axes) -> None:
+    """Draw a curve of each class, with their names in the corner that good ones keep free."""
     classes = artifact.facts.classes or ()
     curves = under(f"evaluation/{kind}", artifact.tensors)
     for k in sorted(map(int, curves)):
@@ -174,17 +174,18 @@ def _lines(artifact: Artifact, kind: str, axes: Axes) -> None:
     axes.grid(alpha=0.3)
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     if len(curves) > 1:
-        axes.legend(fontsize="x-small", ncols=2, title="class against the others", title_fontsize="x-small")
+        title = "class against the others"
+        axes.legend(loc=corner, fontsize="x-small", ncols=2, title=title, title_fontsize="x-small")
 
 
 def _roc(artifact: Artifact, axes: Axes) -> None:
-    _lines(artifact, "roc", axes)
+    _lines(artifact, "roc", "lower right", axes)
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
     axes.set(xlabel="false positive rate", ylabel="true positive rate", title="ROC")
 
 
 def _precision_recall(artifact: Artifact, axes: Axes) -> None:
-    _lines(artifact, "precision_recall", axes)
+    _lines(artifact, "precision_recall", "lower left", axes)
     axes.set(xlabel="recall", ylabel="precision", title="Precision and recall")
 
 

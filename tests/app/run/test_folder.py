@@ -6,6 +6,7 @@ import errno
 import json
 import logging
 import re
+import time
 import warnings
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ import numpy as np
 import onnx
 import pyarrow as pa
 import pytest
-from command import ortpipe
+from command import ortpipe, start
 from pyarrow import parquet
 
 from ortpipe import load_artifact
@@ -117,6 +118,26 @@ def test_a_log_that_cannot_be_written_is_given_up_and_said(tmp_path: Path, capsy
     logs(RunFailed(ValueError(), "convert", killed=False))
     assert "warning: no log in" in capsys.readouterr().err
     assert warnings.showwarning is before
+
+
+def test_a_run_that_is_killed_while_it_computes_has_recorded_what_it_took_from_the_store(
+    cli: Callable, tmp_path: Path
+) -> None:
+    assert cli(*SMALL, "recorder=none").returncode == 0
+    endless = start(
+        *("recorder=none", *SMALL, "train.epochs=100000000", "train.checkpoint.epochs=1000"), cwd=tmp_path, process=True
+    )
+    end = time.monotonic() + 60
+    while not any(tmp_path.glob("outputs/runs/*/*/checkpoint.safetensors")):
+        assert endless.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    endless.kill()
+    endless.communicate()
+    _, killed = sorted(tmp_path.glob("outputs/runs/*/*"))
+    stages = RunRecord.read(killed).stages
+    assert [stage.name for stage in stages] == ["convert", "add_loss", "penalty", "derive"]
+    assert all(stage.origin for stage in stages)
 
 
 def test_losses_are_typed_columns_with_nulls_where_nothing_is_known(tmp_path: Path) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
+import yaml
 
+from ortpipe.app.run import record as module
 from ortpipe.app.run.process import PID, this_process
 from ortpipe.app.run.record import (
     COMMAND,
+    DUMPER,
     FILE,
     FORMAT,
     KILLED,
@@ -18,6 +22,8 @@ from ortpipe.app.run.record import (
     Manifest,
     RunRecord,
     StageRecord,
+    config_text,
+    read_config,
 )
 from ortpipe.errors import TrackingError
 
@@ -53,6 +59,34 @@ def test_a_record_of_another_version_is_refused(version: int, tmp_path: Path) ->
     (tmp_path / FILE).write_text(json.dumps({**facts, "format": version}))
     with pytest.raises(TrackingError, match=rf"run.json must have format {FORMAT}"):
         RunRecord.read(tmp_path)
+
+
+@pytest.mark.parametrize("dumper", [DUMPER, yaml.SafeDumper], ids=["libyaml's", "Python's"])
+def test_a_config_is_read_as_it_was_written(
+    dumper: type[yaml.SafeDumper], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        "on",
+        "1e3",
+        "0x1F",
+        "~",
+        "",
+        " a ",
+        "a: b",
+        "#",
+        "- x",
+        "é 漢 😀",
+        "\x07\t",
+        "a\nb\n\n",
+        "x " * 200,
+        "'\"",
+        "${a}",
+    ]
+    values = {"texts": words, "keys": dict.fromkeys(words, 1), "numbers": [1, -2.5, 1e-300, 1e16, math.inf, None, True]}
+    monkeypatch.setattr(module, "DUMPER", dumper)
+    (tmp_path / "config.yaml").write_text(config_text({**values, "empty": [{}, []]}), encoding="utf-8")
+    assert read_config(tmp_path) == {**values, "empty": [{}, []]}
+    assert list(read_config(tmp_path)) == ["texts", "keys", "numbers", "empty"]
 
 
 def test_a_run_whose_process_is_gone_is_closed_as_killed_where_that_is_asked_for(tmp_path: Path) -> None:

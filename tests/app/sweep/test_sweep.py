@@ -106,6 +106,9 @@ def test_figures_are_drawn_of_the_best_job_and_of_others_when_someone_asks(world
 
     drawn = {"figures/losses.png", "figures/predicted.png", "figures/residuals.png"}
     assert recorded(sweep / best) == drawn
+    before = {file: file.read_bytes() for file in (sweep / best / "figures").iterdir()}
+    assert ortpipe("report", str(sweep / best), cwd=where).returncode == 0
+    assert {file: file.read_bytes() for file in (sweep / best / "figures").iterdir()} == before
     assert recorded(other) == set()
     assert ortpipe("report", str(other), cwd=where).stdout == f"{other}/report.html\n"
     assert {f"figures/{file.name}" for file in (other / "figures").iterdir()} == drawn
