@@ -8,10 +8,11 @@ import multiprocessing
 import os
 import pickle
 import signal
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TypeAlias
+from typing import IO, TypeAlias
 
 import onnx
 
@@ -39,31 +40,38 @@ def draw_nothing(artifact: Artifact) -> Pictures:
 def draw_beside() -> Drawing:
     """Return what draws in two other processes, forked now, which import matplotlib while this one computes.
 
-    This process draws by itself outside of Linux, without a second core, where it may start no other, and where one of
-    them was killed.
+    This process draws by itself outside of Linux, without a second core, where it may start no other, where there is
+    no room for a temporary file, and where one of them was killed.
     """
     if not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) == 1:
         return draw_here
     ours, theirs = zip(*(multiprocessing.Pipe() for _ in range(2)), strict=True)
-    memory = os.memfd_create("figures")  # what is drawn: a pipe takes but part of it until it is read
+    try:
+        drawn = tempfile.TemporaryFile()  # noqa: SIM115 - for what is drawn: a pipe takes but a part until it is read
+    except OSError:  # no folder is for such files
+        return draw_here
     try:
         is_fork = os.fork() == 0
     except BlockingIOError:  # a user's largest number of processes, RLIMIT_NPROC
+        drawn.close()
         return draw_here
     if is_fork:
         try:
-            _draw(theirs, ours, memory)
+            _draw(theirs, ours, drawn)
         finally:
             os._exit(0)
     for end in theirs:
         end.close()
-    return partial(_ask, ours, memory)
+    return partial(_ask, ours, drawn)
 
 
-def _ask(ends: Sequence[Connection], memory: int, artifact: Artifact) -> Pictures:
+def _ask(ends: Sequence[Connection], drawn: IO[bytes], artifact: Artifact) -> Pictures:
     shown = {name: tensor for name, tensor in artifact.tensors.items() if name.startswith(DRAWN)}
-    with open(memory, "wb") as file:
-        pickle.dump((artifact.facts.as_json(), shown), file)
+    try:
+        with drawn:
+            pickle.dump((artifact.facts.as_json(), shown), drawn)
+    except OSError:  # a full disk
+        return draw_here(artifact)
     with contextlib.suppress(ConnectionError):  # it was killed, which `_wait` learns
         for end in ends:
             end.send(None)
@@ -78,7 +86,7 @@ def _wait(ends: Sequence[Connection], artifact: Artifact) -> Mapping[str, bytes]
     return pictures
 
 
-def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection], memory: int) -> None:
+def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection], drawn: IO[bytes]) -> None:
     """Draw the largest figure, and the others in a fork of this process."""
     _belong_to_parent()
     for end in parent_ends:
@@ -91,8 +99,8 @@ def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection], memory:
     end, other_end = ends if fork else reversed(ends)
     other_end.close()
     end.recv()
-    with mmap.mmap(memory, 0, access=mmap.ACCESS_READ) as drawn:
-        facts, tensors = pickle.loads(drawn)
+    with mmap.mmap(drawn.fileno(), 0, access=mmap.ACCESS_READ) as content:  # its position is shared, too
+        facts, tensors = pickle.loads(content)
     shown = Artifact(onnx.ModelProto(), Facts.from_json(facts), tensors)
     end.send(figures(shown, slice(1) if fork else slice(1, None)))
     if fork:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -93,9 +94,22 @@ def test_they_end_with_the_run_however_it_ends(number: signal.Signals, tmp_path:
     assert not any(process.is_running() for process in beside)
 
 
-def test_with_one_core_or_no_further_process_the_run_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_without_room_for_what_is_drawn_the_run_draws(evaluated: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: os.fdopen(os.open("/dev/full", os.O_RDWR), "wb", 0))
+    assert draw_beside()(evaluated)() == figures(evaluated)
+
+
+def test_with_one_core_no_temporary_folder_or_no_further_process_the_run_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse() -> None:
         raise BlockingIOError
+
+    def lack() -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "TemporaryFile", lack)
+        assert draw_beside() is draw_here
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda process: {3})
