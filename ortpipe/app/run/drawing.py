@@ -9,7 +9,7 @@ import os
 import pickle
 import signal
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import IO, TypeAlias
@@ -24,6 +24,7 @@ Pictures: TypeAlias = Callable[[], Mapping[str, bytes]]  # waits for them
 Drawing: TypeAlias = Callable[[Artifact], Pictures]  # begins to draw
 
 TO_IMPORT = ("matplotlib.figure", "matplotlib.backends.backend_agg", "PIL.PngImagePlugin")
+STDERR = 2
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -57,7 +58,7 @@ def draw_beside() -> Drawing:
         return draw_here
     if is_fork:
         try:
-            _draw(theirs, ours, drawn)
+            _draw(theirs, drawn)
         finally:
             os._exit(0)
     for end in theirs:
@@ -86,11 +87,10 @@ def _wait(ends: Sequence[Connection], artifact: Artifact) -> Mapping[str, bytes]
     return pictures
 
 
-def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection], drawn: IO[bytes]) -> None:
+def _draw(ends: Sequence[Connection], drawn: IO[bytes]) -> None:
     """Draw the largest figure, and the others in a fork of this process."""
     _belong_to_parent()
-    for end in parent_ends:
-        end.close()
+    _keep_open({drawn.fileno(), *(end.fileno() for end in ends)})
     for module in TO_IMPORT:
         importlib.import_module(module)
     fork = os.fork()
@@ -108,7 +108,15 @@ def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection], drawn: 
 
 
 def _belong_to_parent() -> None:
-    """End with the parent, however that ends, for this process holds its locks; leave signals to it."""
+    """End with the parent, however that ends; leave signals to it."""
     ctypes.CDLL(None).prctl(DIES_WITH_PARENT, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _keep_open(handles: Collection[int]) -> None:
+    """Close all else that the parent has open, above all what it has locked: its locks are to end when it does."""
+    for handle in map(int, os.listdir("/proc/self/fd")):
+        if handle > STDERR and handle not in handles:
+            with contextlib.suppress(OSError):  # that of the list itself
+                os.close(handle)

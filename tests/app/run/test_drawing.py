@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import tempfile
@@ -78,6 +79,17 @@ def test_the_run_draws_where_one_of_them_was_killed(evaluated: Artifact, fork: b
     else:
         victim.kill()
         wait_for(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE)
+    assert draw(evaluated)() == figures(evaluated)
+
+
+def test_they_hold_none_of_the_runs_locks(evaluated: Artifact, tmp_path: Path) -> None:
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        draw = draw_beside()
+        process = max(psutil.Process().children(), key=psutil.Process.create_time)
+        wait_for(lambda: len(process.children()) == 1)
+    with (tmp_path / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert draw(evaluated)() == figures(evaluated)
 
 
