@@ -24,7 +24,7 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
     partial = temporary(path)
-    with _synced(path.parent):
+    with synced(path.parent):
         try:
             with open(partial, "xb") as file:
                 file.write(data)
@@ -52,7 +52,7 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
         for file in (*partial.rglob("*"), partial):
             if file.is_dir() or file.lstat().st_nlink == 1:  # what another folder has too is on the disk already
                 sync(file)
-        with _synced(target.parent):
+        with synced(target.parent):
             _rename(partial, target, once)
     except BaseException:  # as in atomic_write
         shutil.rmtree(partial, ignore_errors=True)
@@ -104,7 +104,7 @@ def link_files(source: Path, folder: Path, needed: Collection[str], *, without: 
 
 
 @contextlib.contextmanager
-def _synced(folder: Path) -> Iterator[None]:
+def synced(folder: Path) -> Iterator[None]:
     """Open a folder, and wait at the end until its entries are on the disk: if no more can be opened, nothing changes.
 
     Windows cannot open folders, nor need it.

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,14 @@ def start(
     command = [sys.executable, "-m", "ortpipe", *arguments]
     made = subprocess.Popen if process else Popen
     return made(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    """Wait until something holds; fail if it takes longer."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def on_terminal(*arguments: str, cwd: Path, columns: int) -> tuple[int, str]:

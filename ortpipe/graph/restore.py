@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
-from ortpipe.files import sync, temporary
+from ortpipe.files import sync, synced, temporary
 from ortpipe.graph.apart import same_bytes
 from ortpipe.graph.origins import Origin, put, take
 from ortpipe.graph.parameters import some
@@ -239,8 +239,9 @@ def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) 
             if target.exists():
                 shutil.copymode(target, written)
             sync(written)
-        for target, written in partials.items():
-            os.replace(written, target)
-    for parent in {target.parent for target in partials}:
-        sync(parent)
+        with contextlib.ExitStack() as folders:
+            for parent in {target.parent for target in partials}:
+                folders.enter_context(synced(parent))
+            for target, written in partials.items():
+                os.replace(written, target)
     return list(partials)

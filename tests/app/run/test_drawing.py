@@ -7,13 +7,12 @@ import os
 import signal
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
-from command import ortpipe, start
+from command import ortpipe, start, wait_for
 
 from ortpipe import load_artifact
 from ortpipe.app.run import drawing
@@ -44,13 +43,6 @@ def run(folder: Path, arguments: Sequence[str]) -> Path:
 def evaluated(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     [first, *_] = RUNS
     return load_artifact(run(tmp_path_factory.mktemp("evaluated"), first) / "stages" / "6_evaluate")
-
-
-def wait_for(holds: Callable[[], bool], seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("arguments", "names"), RUNS.items(), ids=["classes", "values"])
