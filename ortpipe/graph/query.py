@@ -86,6 +86,12 @@ def free(graph: ir.Graph) -> list[ir.Value]:
     return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v not in defined))
 
 
+def maker_for_one(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that makes a value which one other node reads, and nothing else."""
+    alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
+    return value.producer() if value is not None and alone else None
+
+
 def float_initializers(graph: ir.Graph, *outputs: ir.Value) -> list[str]:
     """Return the names of the float initializers that any of `outputs` depends on, in the graph's order."""
     needed = ancestors(outputs)

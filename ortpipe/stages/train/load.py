@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
@@ -18,7 +18,8 @@ from ortpipe.graph.order import sort_by_readiness
 from ortpipe.graph.query import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.epoch import BATCHES, build_epoch
+from ortpipe.stages.train.blocked import block_channels
+from ortpipe.stages.train.epoch import BATCHES, EpochGraph, build_epoch
 from ortpipe.stages.train.kernels import has_adam_kernel
 from ortpipe.stages.train.losses import Compiled
 from ortpipe.stages.train.passes import PASSES, PASSES_OF_COMPILED, for_batch_size
@@ -42,6 +43,13 @@ def runs_in_onnxruntime(runtime: RuntimeConfig | None) -> bool:
     return runtime is None or runtime.engine == "onnxruntime"
 
 
+def passes_for(runtime: RuntimeConfig | None) -> Sequence[Callable[[EpochGraph], None]]:
+    """Return the passes over an epoch that make it fast where it runs."""
+    if not runs_in_onnxruntime(runtime):
+        return PASSES_OF_COMPILED
+    return (*PASSES, block_channels) if (runtime or RuntimeConfig()).provider == "cpu" else PASSES
+
+
 def step_of(training: Training) -> TrainStep:
     """Return the train step, as the engine runs it fastest."""
     return build_step(training.artifact, training.config, kernels=has_adam_kernel(training.runtime))
@@ -55,7 +63,7 @@ def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
     """
     first = [build_epoch(step)]
     random = is_random(first[0].model)
-    passes = PASSES if runs_in_onnxruntime(training.runtime) else PASSES_OF_COMPILED
+    passes = passes_for(training.runtime)
 
     @functools.cache
     @gc_paused()

@@ -164,7 +164,7 @@ def look_up_one_hot(epoch: EpochGraph) -> None:
     makers = list[ir.Node]()
 
     def one_hot(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        maker = _sole(node.inputs[0])
+        maker = query.maker_for_one(node.inputs[0])
         if maker is None or maker.op_type != "Equal":
             return None
         x, numbers = maker.inputs[0], query.constant(maker.inputs[1])
@@ -179,7 +179,7 @@ def look_up_one_hot(epoch: EpochGraph) -> None:
         return [op.Gather(op.const(np.eye(count + 1, count, dtype=dtype.numpy())), place, axis=0)]
 
     def negative(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        maker = _sole(node.inputs[0])
+        maker = query.maker_for_one(node.inputs[0])
         table = None if maker is None or maker.op_type != "Gather" else query.constant(maker.inputs[0])
         if maker is None or table is None or table.ndim != 2 or table.size > (MOST + 1) * MOST:
             return None
@@ -188,12 +188,6 @@ def look_up_one_hot(epoch: EpochGraph) -> None:
 
     rewrite(epoch.model.graph, {"Cast": one_hot, "Neg": negative})
     epoch.model.graph.remove(makers, safe=True)
-
-
-def _sole(x: ir.Value | None) -> ir.Node | None:
-    """Return the node of the same graph that makes a value which nothing else reads."""
-    alone = x is not None and len(x.uses()) == 1 and not x.is_graph_output()
-    return x.producer() if x is not None and alone else None
 
 
 def share_exponentials(epoch: EpochGraph) -> None:

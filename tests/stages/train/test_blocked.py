@@ -1,0 +1,167 @@
+"""Convolutions of blocks of channels give what plain ones give, and only those are written that are the faster ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from ortpipe.data.rows import Data, Rows
+from ortpipe.graph.check import clean, finish
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train import blocked, load
+from ortpipe.stages.train.blocked import DOMAIN, block_channels, block_size
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.epoch import EpochGraph
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.passes import PASSES
+from ortpipe.stages.train.stage import train
+
+PADS = "pads=[1,1,1,1]"
+FLIPPED = """f = Reshape(c, flat) g = Transpose<perm=[2,1,0]>(f) h = Slice(g, last, far, first, last)
+  i = Transpose<perm=[1,2,0]>(h) k = Reshape(i, shape) y = Conv<pads=[1,1,1,1]>(x, k)"""
+AS_IS = "first, whole, first, one"
+# x, the weights c, what the step does with them → how many convolutions run in blocks, and how many copies they read
+STEPS = {
+    "a convolution": ((4, 16, 5, 6), (32, 16, 3, 3), "y = Conv(x, c)", 1, 1),
+    "pads, strides and dilations": (
+        *((4, 32, 9, 8), (16, 32, 3, 2)),
+        *("y = Conv<pads=[2,0,1,1], strides=[2,1], dilations=[1,2]>(x, c)", 1, 1),
+    ),
+    "automatic pads": ((4, 16, 7, 8), (16, 16, 3, 3), 'y = Conv<auto_pad="SAME_LOWER", strides=[2,2]>(x, c)', 1, 1),
+    "kernels and channels that fill no block": ((4, 44, 5, 5), (44, 44, 3, 3), f"y = Conv<{PADS}>(x, c)", 1, 1),
+    "few channels of large kernels": ((4, 3, 9, 9), (12, 3, 5, 5), "y = Conv(x, c)", 1, 0),
+    "a bias": ((4, 16, 4, 4), (12, 16, 3, 3), "b = ReduceSum<keepdims=0>(c, axes) y = Conv(x, c, b)", 1, 1),
+    "two groups": ((4, 64, 4, 4), (32, 32, 3, 3), f"y = Conv<group=2, {PADS}>(x, c)", 1, 1),
+    "a depthwise one": ((4, 16, 5, 5), (16, 1, 3, 3), f"y = Conv<group=16, {PADS}>(x, c)", 1, 1),
+    "one that fills no block": ((4, 20, 5, 5), (20, 1, 3, 3), "y = Conv<group=20, strides=[2,2]>(x, c)", 1, 1),
+    "Relu": ((4, 16, 4, 4), (16, 16, 3, 3), "z = Conv(x, c) y = Relu(z)", 1, 1),
+    "Relu and another reader": ((4, 16, 4, 4), (16, 16, 3, 3), "z = Conv(x, c) r = Relu(z) y = Add(z, r)", 1, 1),
+    "one behind another": ((4, 44, 6, 6), (44, 44, 3, 3), f"z = Conv<{PADS}>(x, c) y = Conv(z, c)", 2, 1),
+    "one behind another's Relu": (
+        *((4, 44, 6, 6), (44, 44, 3, 3)),
+        *(f"z = Conv<{PADS}>(x, c) r = Relu(z) y = Conv(r, c)", 2, 1),
+    ),
+    "one of what Relu reads": (
+        *((4, 16, 6, 6), (16, 16, 3, 3)),
+        *(f"z = Conv<{PADS}>(x, c) v = Conv<{PADS}>(z, c) r = Relu(z) y = Add(v, r)", 2, 1),
+    ),
+    "a transposed one": ((4, 16, 4, 5), (16, 32, 3, 2), "y = ConvTranspose(x, c)", 1, 1),
+    "its pads and dilations": (
+        *((4, 44, 7, 8), (44, 12, 3, 3)),
+        *("y = ConvTranspose<pads=[1,0,2,1], dilations=[1,2]>(x, c)", 1, 1),
+    ),
+    "turned kernels": ((4, 16, 4, 4), (16, 32, 3, 3), FLIPPED, 1, 1),
+    "other axes": ((4, 16, 4, 4), (16, 16, 3, 3), FLIPPED.replace("2,1,0", "2,0,1"), 1, 1),
+    "another part": (
+        (2, 16, 4, 4),
+        (16, 16, 3, 3),
+        FLIPPED.replace("last, far, first, last", "first, whole, first, one"),
+        1,
+        1,
+    ),
+    "a kernel of one place": ((4, 16, 4, 4), (16, 16, 1, 1), "y = Conv(x, c)", 0, 0),
+    "few channels": ((4, 3, 9, 9), (16, 3, 3, 3), "y = Conv(x, c)", 0, 0),
+    "six kernels": ((4, 16, 4, 4), (6, 16, 3, 3), "y = Conv(x, c)", 0, 0),
+    "channels that are not read by four": ((4, 18, 4, 4), (32, 18, 3, 3), "y = Conv(x, c)", 0, 0),
+    "kernels of more numbers than the result": ((3, 16, 8, 8), (16, 16, 7, 7), "y = Conv(x, c)", 0, 0),
+    "mostly zeros": ((4, 17, 4, 4), (20, 17, 3, 3), "y = Conv(x, c)", 0, 0),
+    "groups of less than a block": ((4, 16, 4, 4), (16, 4, 3, 3), "y = Conv<group=4>(x, c)", 0, 0),
+    "lines": ((4, 16, 9), (16, 16, 3), "y = Conv(x, c)", 0, 0),
+    "a transposed one with strides": ((4, 16, 4, 4), (16, 16, 3, 3), "y = ConvTranspose<strides=[2,2]>(x, c)", 0, 0),
+    "pads wider than its kernels": ((4, 16, 8, 8), (16, 16, 2, 2), "y = ConvTranspose<pads=[2,2,2,2]>(x, c)", 0, 0),
+    "Relu behind another": ((4, 16, 4, 4), (16, 16, 1, 1), "z = Conv(x, c) y = Relu(z)", 0, 0),
+}
+
+
+def epoch_of(x, w, step):
+    """Return the Scan of a step over [3, *x] that hands its weights on as they are."""
+    places = int(np.prod(w[2:]))
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float{[*w]} W, float{[3, *x]} X) => (float{[*w]} end, float[] Y) {{
+        end, Y = Scan<num_scan_inputs=1, body = step (float{[*w]} c, float{[*x]} x) => (float{[*w]} d, float[] y) {{
+            axes = Constant<value_ints=[1,2,3]>() first = Constant<value_ints=[0]>() last = Constant<value_ints=[-1]>()
+            one = Constant<value_ints=[1]>() whole = Constant<value_ints=[{places}]>()
+            far = Constant<value_ints=[-2147483647]>() flat = Constant<value_ints={[*w[:2], places]}>()
+            shape = Constant<value_ints={[w[1], w[0], *w[2:]]}>() {step} d = Identity(c) }}>(W, X) }}"""
+    model = onnx.parser.parse_model(text)
+    model.graph.output[1].type.tensor_type.ClearField("shape")
+    model.graph.node[0].attribute[1].g.output[1].type.tensor_type.ClearField("shape")
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_gives_the_same_in_blocks(name):
+    x, w, step, count, copies = STEPS[name]
+    model = epoch_of(x, w, step)
+    epoch = EpochGraph(ir.from_proto(model))
+    block_channels(epoch)
+    faster = finish(epoch.model)
+    kinds = [node.op_type for node in EpochGraph(ir.from_proto(faster)).body if node.domain == DOMAIN]
+    assert (kinds.count("Conv"), kinds.count("ReorderInput")) == (count, copies)
+    rng = np.random.default_rng(0)
+    feeds = {"W": rng.normal(size=w).astype(np.float32), "X": rng.normal(size=(3, *x)).astype(np.float32)}
+    for got, expected in zip(Session(faster).run(feeds), Session(model).run(feeds), strict=True):
+        assert got.shape == expected.shape
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
+
+
+def network():
+    """Return a convolution, its Relu, a convolution, a depthwise one, a transposed one: all of them in blocks."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,3,8,8] X) => (float[N,1] y) {
+        a = Conv<pads=[2,2,2,2]>(X, k1, b1) r = Relu(a) b = Conv<pads=[1,1,1,1]>(r, k2)
+        c = Conv<pads=[1,1,1,1], group=16>(b, k3) t = Tanh(c) d = ConvTranspose<pads=[1,1,1,1]>(t, k4)
+        m = ReduceMean<keepdims=0>(d, axes) y = Gemm(m, w) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(1)
+    shapes = {"k1": (16, 3, 5, 5), "b1": (16,), "k2": (16, 16, 3, 3), "k3": (16, 1, 3, 3), "k4": (16, 16, 3, 3)}
+    arrays = {name: rng.normal(0, 0.2, shape).astype(np.float32) for name, shape in {**shapes, "w": (16, 1)}.items()}
+    arrays["axes"] = np.array([2, 3])
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    return model
+
+
+def rows(count=40):
+    X = np.random.default_rng(0).normal(size=(count, 3, 8, 8)).astype(np.float32)
+    return Data(Rows({"X": X}, X.mean(axis=(1, 2, 3)).reshape(-1, 1)))
+
+
+@pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=["plain", "accumulated"])
+def test_training_without_blocks_comes_to_the_same_weights(options, monkeypatch):
+    source = derive(add_loss(convert(network(), data=rows()), AddLossConfig(LOSSES["l2"](), "mean")))
+    config = TrainConfig(OPTIMIZERS["sgd"](0.01), epochs=3, batch_size=8, **options)
+    counts = []
+
+    def count(model):
+        clean(model)
+        counts.append(sum((node.domain, node.op_type) == (DOMAIN, "Conv") for node in model.graph.all_nodes()))
+
+    monkeypatch.setattr(load, "clean", count)
+    whole = train(source, config, data=rows()).tensors
+    monkeypatch.setattr(blocked, "block_size", lambda: None)
+    without = train(source, config, data=rows()).tensors
+    assert counts == [7, 0]  # no gradient goes to the first one's input
+    for name, array in whole.items():
+        np.testing.assert_allclose(without[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+def test_constant_weights_are_left_to_onnxruntime():
+    """It lays them out when it loads the model."""
+    model = epoch_of((4, 16, 4, 4), (16, 16, 3, 3), "b = Mul(c, c) y = Conv(x, k)")
+    weights = np.random.default_rng(0).normal(size=(16, 16, 3, 3)).astype(np.float32)
+    model.graph.node[0].attribute[1].g.initializer.append(onnx.numpy_helper.from_array(weights, "k"))
+    epoch = EpochGraph(ir.from_proto(model))
+    block_channels(epoch)
+    assert "nchwc" not in str(epoch.model)
+
+
+def test_only_the_processors_kernels_take_blocks(monkeypatch):
+    assert block_size() in (8, 16)
+    assert load.passes_for(None) == load.passes_for(RuntimeConfig(threads=2)) == (*PASSES, block_channels)
+    assert load.passes_for(RuntimeConfig(provider="cuda")) == PASSES
