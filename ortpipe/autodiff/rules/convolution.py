@@ -1,7 +1,9 @@
 """Convolution and its transpose: each one's input gradient is the other, and they share one kernel gradient."""
 
+import json
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,7 @@ JOINED = 1024
 # With no more kernels than channels, a Conv with turned kernels takes 0.55 to 1.1 of the time of a ConvTranspose for
 # images from 8×8 on (on two threads 0.3 to 1), 0.75 to 0.95 for smaller ones of 128 channels and more (0.9 to 1.05).
 LARGE, WIDE = 64, 128
+MARK = "ortpipe.kernel_gradient"  # in the metadata_props of the last node of a formula
 # Depthwise, products of lines take half to a third of the time of places up to 32 numbers, the same time with 64.
 LINE = 64
 
@@ -147,6 +150,8 @@ def _kernel_gradient(op: Backward, node: Node, x: Value, dy: Value, w: Value, wi
     if any(windows.strides > 1):  # places that no window reaches make it longer than the kernel
         dw = op.Slice(dw, [0] * n, windows.kernel, range(2, n + 2))
     dw = op.Transpose(dw, perm=swap)
+    if group == 1:
+        _marked(dw, windows, swap)
     if None in (*sizes, *counts) and w.shape is not None and w.shape.is_static():
         dw = op.Reshape(dw, w.shape.numpy())  # cannot be inferred from free axes, but train's Scan needs it
     return dw
@@ -196,7 +201,8 @@ def _kernel_by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
     dw = _join(op, parts, 0 if joins else 1)
     if group == 1:
         dw = op.Gemm(rows, dw, transB=1) if joins else dw
-        return op.Transpose(op.Reshape(dw, [outer, *windows.kernel, inner]), perm=[0, n + 1, *range(1, n + 1)])
+        dw = op.Transpose(op.Reshape(dw, [outer, *windows.kernel, inner]), perm=[0, n + 1, *range(1, n + 1)])
+        return _marked(dw, windows, turn)
     dw = op.Reshape(dw, [group, *windows.kernel, inner, outer])
     dw = op.Transpose(dw, perm=[0, n + 2, n + 1, *range(1, n + 1)])
     return op.Reshape(dw, [group * outer, inner, *windows.kernel])
@@ -234,10 +240,47 @@ def _kernel_by_shifts(op: Backward, node: Node, x: Value, dy: Value, w: Value, w
     if outer * inner <= JOINED:
         dw = op.Gemm(_join(op, rows, 0), columns, transB=1)
         dw = op.Reshape(dw, [windows.kernel[0], outer, *windows.kernel[1:], inner])
-        return op.Transpose(dw, perm=[1, n + 1, 0, *range(2, n + 1)])
+        return _marked(op.Transpose(dw, perm=[1, n + 1, 0, *range(2, n + 1)]), windows, turn)
     dw = _join(op, [op.Reshape(op.Gemm(part, columns, transB=1), [outer, 1, -1]) for part in rows], 1)
     dw = op.Reshape(dw, [outer, *windows.kernel, inner])
-    return op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])  # a tenth of the time that moving two axes takes
+    dw = op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])  # a tenth of the time that moving two axes takes
+    return _marked(dw, windows, turn)
+
+
+def _marked(dw: Value, windows: Window, turn: Sequence[int]) -> Value:
+    """Note of which windows this is the kernel gradient, and how x and dy were turned for its products."""
+    node = dw.producer()
+    assert node is not None
+    facts = {**{name: values.tolist() for name, values in asdict(windows).items()}, "turn": turn}
+    node.metadata_props[MARK] = json.dumps(facts, default=int)
+    return dw
+
+
+def kernel_gradient(node: Node) -> tuple[Value, Value, Window] | None:
+    """Return the x, dy and windows of which a node gives the kernel gradient (None: it gives none, or another form).
+
+    Who runs the graph may have a faster way to compute Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation].
+    """
+    if (mark := node.metadata_props.get(MARK)) is None:
+        return None
+    facts = json.loads(mark)
+    turn, product = facts.pop("turn"), _back(node, {"Transpose", "Reshape", "Concat", "Slice"})
+    if product is None or product.op_type not in ("Gemm", "Conv"):
+        return None
+    copied = {"Reshape", "Concat", "Slice", "Pad"}
+    ends = [_back(v.producer() if v is not None else None, copied) for v in product.inputs[:2]]
+    dy, x = (None if end is None or [*end.attributes.get_ints("perm", ())] != turn else end.inputs[0] for end in ends)
+    if x is None or dy is None:
+        return None
+    parts = (x, dy) if product.op_type == "Gemm" else (dy, x)  # a Conv has dy as its kernels
+    return *parts, Window(**{name: np.array(v) for name, v in facts.items()})
+
+
+def _back(node: Node | None, through: set[str]) -> Node | None:
+    """Return the first node of another kind, from a node back along first inputs."""
+    while node is not None and node.op_type in through:
+        node = node.inputs[0].producer() if node.inputs[0] is not None else None
+    return node
 
 
 def _shifts_pay(w: Value, kernel: Ints, sizes: list[int]) -> bool:

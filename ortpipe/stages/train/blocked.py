@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.autodiff.rules.convolution import kernel_gradient
+from ortpipe.autodiff.windows import FAR
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
@@ -29,7 +31,8 @@ MOST = 1.5
 LONG = 64
 # Of fewer images, kernels of more numbers than a result, as kernel gradients are, take 1 to 2 times as long.
 FEW_IMAGES = 4
-FAR = 2**31 - 1  # an end of a Slice that lies in front of every axis, negated
+# Kernel gradients of smaller images are mostly zeros: from 128 × 128 channels on they take 1 to 2 times as long.
+SMALL_IMAGE, MANY_CHANNELS = 64, 128 * 128
 # How autodiff's rules turn kernels: the nodes from the last one on, with their axes.
 TURNING = (("Reshape", ()), ("Transpose", (1, 2, 0)), ("Slice", ()), ("Transpose", (2, 1, 0)), ("Reshape", ()))
 
@@ -37,14 +40,15 @@ TURNING = (("Reshape", ()), ("Transpose", (1, 2, 0)), ("Slice", ()), ("Transpose
 def block_channels(epoch: EpochGraph) -> None:
     """Let convolutions of enough channels, and depthwise ones, run on blocks of them, with the Relu behind them.
 
-    They take 0.4 to 0.9 of the time, depthwise ones 0.1 to 0.6. Kernels of one place would take 1 to 3 times as long:
-    they are products of matrices.
+    They take 0.4 to 0.9 of the time, depthwise ones 0.1 to 0.6, kernel gradients 0.5 to 0.9. Kernels of one place would
+    take 1 to 3 times as long: they are products of matrices.
     """
-    nodes = [node for node in epoch.body.all_nodes() if node.op_type in ("Conv", "ConvTranspose", "Relu")]
-    if all(node.op_type == "Relu" for node in nodes) or (size := block_size()) is None:
+    nodes = list(epoch.body.all_nodes())
+    if {node.op_type for node in nodes}.isdisjoint(("Conv", "ConvTranspose")) or (size := block_size()) is None:
         return
-    convolution = functools.partial(_in_blocks, size)
-    rewrite(epoch.model.graph, {"Conv": convolution, "ConvTranspose": convolution, "Relu": _with_relu}, nodes=nodes)
+    rules = _Rules(size)
+    table = {"Conv": rules.conv, "ConvTranspose": rules.conv, "Relu": rules.relu, "Transpose": rules.kernel_gradient}
+    rewrite(epoch.model.graph, table, nodes=nodes)
     if any(node.domain == DOMAIN for node in epoch.body.all_nodes()):
         epoch.model.opset_imports[DOMAIN] = 1
 
@@ -61,33 +65,148 @@ def block_size() -> int | None:
     return blocks.shape[1] if blocks.shape[1] > FEWEST else None
 
 
-def _in_blocks(size: int, op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """Write y = x ⋆ w + b in blocks; None: it is as fast, or faster, as it is."""
-    x, w, b = (*node.inputs, None)[:3]
-    axes = [query.sizes(value) or [] for value in (x, w, node.outputs[0])]
-    if x is None or w is None or w.is_initializer() or x.dtype != ir.DataType.FLOAT:
-        return None
-    if not all(len(sizes) == 4 and None not in sizes for sizes in axes):
-        return None
-    (batch, *_), (kernels, channels, *places), (_, _, *result) = ([d or 0 for d in sizes] for sizes in axes)
-    group, turned = node.attributes.get_int("group", 1), _before_turning(w)
-    attributes: dict[str, ir.Attr] | None = {**node.attributes}
-    if node.op_type == "ConvTranspose":
-        kernels, channels, turned = channels, kernels, w
-        attributes = _as_conv(node, places)
-    width = _width(size, kernels, channels, math.prod(places), group)
-    if width is None or attributes is None or (batch < FEW_IMAGES and math.prod(places) > math.prod(result)):
-        return None
-    whole = [_up(kernels, size), _up(channels, width)]
-    laid_out = _laid_out(op, w, whole, size, width) if turned is None else _turned(op, turned, whole, size, width)
-    if b is not None:
-        b = _filled(op, b, whole[:1])
-    attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", places)
-    attributes["group"] = ir.AttrInt64("group", whole[0] if channels == 1 < group else group)
-    data = x if group == width == 1 else _blocks(op, x, size)
-    y = op.Conv(data, op.Reshape(laid_out, [*whole, *places]), b, domain=DOMAIN, **attributes)
-    y.type, y.shape = x.type, ir.Shape([batch, whole[0], *result])
-    return [op.ReorderOutput(y, domain=DOMAIN, channels=kernels)]
+class _Rules:
+    """Rules that write convolutions in blocks of a size, or return None where it would not be faster."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._copies = dict[tuple[ir.Graph, ir.Value], ir.Value]()
+
+    def conv(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
+        """Write y = x ⋆ w + b."""
+        x, w, b = (*node.inputs, None)[:3]
+        image, kernel, result = map(_sizes, (x, w, node.outputs[0]))
+        if x is None or w is None or w.is_initializer() or not (image and kernel and result):
+            return None
+        if _is_kernel_gradient(node):
+            return None
+        kernels, channels, *places = kernel
+        group, turned = node.attributes.get_int("group", 1), _before_turning(w)
+        attributes: dict[str, ir.Attr] | None = {**node.attributes}
+        if node.op_type == "ConvTranspose":
+            kernels, channels, turned = channels, kernels, w
+            attributes = _as_conv(node, places)
+        width = self._width(kernels, channels, math.prod(places), group)
+        few = image[0] < FEW_IMAGES and math.prod(places) > math.prod(result[2:])
+        if width is None or attributes is None or few:
+            return None
+        whole = [_up(kernels, self._size), _up(channels, width)]
+        laid_out = self._laid_out(op, w, whole, width) if turned is None else self._turned(op, turned, whole, width)
+        data = x if group == width == 1 else self._blocks(op, x, image)
+        attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", places)
+        attributes["group"] = ir.AttrInt64("group", whole[0] if channels == 1 < group else group)
+        bias = None if b is None else _filled(op, b, whole[:1])
+        y = op.Conv(data, op.Reshape(laid_out, [*whole, *places]), bias, domain=DOMAIN, **attributes)
+        return [_copied_out(op, _as(x, y, [result[0], whole[0], *result[2:]]), kernels)]
+
+    def kernel_gradient(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
+        """Write dw as a convolution whose channels are the images: of x, padded, with dy as its kernels."""
+        if (parts := kernel_gradient(node)) is None:
+            return None
+        x, dy, windows = parts
+        image, result = _sizes(x), _sizes(dy)
+        if not image or not result:
+            return None
+        (batch, channels, *sizes), (_, kernels, *counts), size = image, result, self._size
+        small = math.prod(counts) < SMALL_IMAGE and kernels * channels >= MANY_CHANNELS
+        end = (np.array(counts) - 1) * windows.strides + windows.extents - sizes - windows.begin
+        if small or batch % size or kernels % size or any(sizes + end <= 0):  # of nothing, the runtime's Pad is wrong
+            return None
+        pads = [[0, 0, rows, columns * size] for rows, columns in (windows.begin.tolist(), end.tolist())]
+        planes = self._blocks(op, op.Transpose(x, perm=[1, 0, 2, 3]), [channels, batch, *sizes])
+        planes = op.Pad(op.Reshape(planes, [channels, -1, sizes[0], sizes[1] * size]), [*pads[0], *pads[1]])
+        planes = op.Reshape(planes, [channels, batch, *(sizes + windows.begin + end).tolist()])
+        turned = op.Reshape(self._blocks(op, dy, result), [batch // size, size, kernels // size, -1, size])
+        turned = op.Reshape(op.Transpose(turned, perm=[2, 0, 3, 1, 4]), [kernels, batch, *counts])
+        spans = {"strides": windows.dilations.tolist(), "dilations": windows.strides.tolist()}
+        dw = op.Conv(planes, turned, domain=DOMAIN, kernel_shape=counts, **spans)
+        dw = _copied_out(op, _as(x, dw, [channels, kernels, *windows.kernel.tolist()]), kernels)
+        return [op.Transpose(dw, perm=[1, 0, 2, 3])]
+
+    def relu(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
+        """Let the convolution in front of a Relu do it, if nothing else reads what it gives."""
+        copy = query.maker_for_one(node.inputs[0])
+        conv = query.maker_for_one(copy.inputs[0]) if copy is not None and copy.domain == DOMAIN else None
+        if copy is None or conv is None:
+            return None
+        conv.attributes["activation"] = ir.AttrString("activation", "Relu")
+        return [*copy.outputs]
+
+    def _blocks(self, op: Builder, x: ir.Value, sizes: Sequence[int]) -> ir.Value:
+        """Return x in blocks: as it was before it was copied out of them, if it was; copied once for a graph."""
+        maker = x.producer()
+        if maker is not None and maker.op_type == "ReorderOutput" and maker.inputs[0] is not None:
+            return maker.inputs[0]
+        if (op.graph, x) not in self._copies:
+            blocks = op.ReorderInput(x, domain=DOMAIN)
+            self._copies[op.graph, x] = _as(x, blocks, [sizes[0], _up(sizes[1], self._size), *sizes[2:]])
+        return self._copies[op.graph, x]
+
+    def _width(self, kernels: int, channels: int, places: int, group: int) -> int | None:
+        """Return how many channels of a kernel lie together: 1 if the input has no blocks or a kernel has one channel.
+
+        None: blocks do not pay, or the runtime has no such kernels.
+        """
+        size = self._size
+        if places == 1 or kernels % FEWEST:
+            return None
+        if group > 1:
+            depthwise, fits = kernels == group and channels == 1, channels % size == kernels // group % size == 0
+            return 1 if depthwise else size if fits else None
+        if channels < size:
+            return 1 if channels * places >= LONG and _up(kernels, size) <= 2 * kernels else None
+        products = _up(kernels, size) * _up(channels, size)
+        return size if channels % FEWEST == 0 and products <= MOST * kernels * channels else None
+
+    def _laid_out(self, op: Builder, w: ir.Value, whole: Sequence[int], width: int) -> ir.Value:
+        """Return w [O, C, …] as [O/B, C/b, H·W, b, B], filled; by whole rows first, which takes half the time."""
+        (kernels, channels), size = whole, self._size
+        rows = op.Transpose(op.Reshape(_filled(op, w, whole), [kernels // size, size, -1]), perm=[0, 2, 1])
+        if width == 1:
+            return rows
+        rows = op.Reshape(rows, [kernels // size * channels // width, width, -1, size])
+        return op.Transpose(rows, perm=[0, 2, 1, 3])
+
+    def _turned(self, op: Builder, w: ir.Value, whole: Sequence[int], width: int) -> ir.Value:
+        """Return w [C, O, …] as [O/B, C/b, H·W, b, B], filled and with the last place first."""
+        (kernels, channels), size = whole, self._size
+        lines = op.Reshape(_filled(op, w, [channels, kernels]), [channels * kernels // size, size, -1])
+        lines = op.Reshape(op.Transpose(lines, perm=[0, 2, 1]), [channels // width, width, kernels // size, -1, size])
+        lines = op.Transpose(lines, perm=[2, 0, 3, 1, 4])
+        lines = op.Reshape(lines, [kernels // size * channels // width, -1, width * size])
+        return op.Slice(lines, [-1], [-FAR], [1], [-1])
+
+
+def _sizes(x: ir.Value | None) -> list[int]:
+    """Return the sizes of float32 images or kernels [N, C, H, W]; none if it is something else."""
+    sizes = [d for d in query.sizes(x) or [] if d is not None]
+    whole = x is not None and x.shape is not None and len(sizes) == x.shape.rank() == 4
+    return sizes if whole and x is not None and x.dtype == ir.DataType.FLOAT else []
+
+
+def _as(like: ir.Value, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
+    """Return a value with its type and sizes noted, which nothing infers of these operators."""
+    value.type, value.shape = like.type, ir.Shape(sizes)
+    return value
+
+
+def _copied_out(op: Builder, blocks: ir.Value, channels: int) -> ir.Value:
+    assert blocks.shape is not None
+    batch, _, *sizes = blocks.shape.numpy()
+    return _as(blocks, op.ReorderOutput(blocks, domain=DOMAIN, channels=channels), [batch, channels, *sizes])
+
+
+def _up(count: int, size: int) -> int:
+    return -(-count // size) * size
+
+
+def _filled(op: Builder, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
+    """Return a value with zeros behind its first axes, up to these sizes."""
+    axes = [d for d in query.sizes(value) or [] if d is not None]
+    lacking = [size - d for size, d in zip(sizes, axes, strict=False)]
+    if not any(lacking):
+        return value
+    return op.Pad(value, [0] * len(axes) + lacking + [0] * (len(axes) - len(lacking)))
 
 
 def _as_conv(node: ir.Node, places: Sequence[int]) -> dict[str, ir.Attr] | None:
@@ -103,6 +222,13 @@ def _as_conv(node: ir.Node, places: Sequence[int]) -> dict[str, ir.Attr] | None:
     return {name: ir.AttrInt64s(name, values) for name, values in (("dilations", dilations), ("pads", turned))}
 
 
+def _is_kernel_gradient(node: ir.Node) -> bool:
+    """Return whether a Conv is one of x with dy, which is written otherwise where its formula ends."""
+    readers = [use.node for use in node.outputs[0].uses()]
+    behind = [use.node for reader in readers if reader.op_type == "Slice" for use in reader.outputs[0].uses()]
+    return any(kernel_gradient(reader) for reader in (*readers, *behind))
+
+
 def _before_turning(w: ir.Value) -> ir.Value | None:
     """Return the v whose kernels derive turned, w[o, c, i] = v[c, o, −1 − i]; None: it turned none."""
     x: ir.Value | None = w
@@ -116,73 +242,3 @@ def _before_turning(w: ir.Value) -> ir.Value | None:
         x = node.inputs[0]
     kernels, channels, *places = query.sizes(w) or []
     return x if query.sizes(x) == [channels, kernels, *places] else None
-
-
-def _width(size: int, kernels: int, channels: int, places: int, group: int) -> int | None:
-    """Return how many channels of a kernel lie together: 1 if the input has no blocks or a kernel has one channel.
-
-    None: blocks do not pay, or the runtime has no such kernels.
-    """
-    if places == 1 or kernels % FEWEST:
-        return None
-    if group > 1:
-        depthwise, fits = kernels == group and channels == 1, channels % size == kernels // group % size == 0
-        return 1 if depthwise else size if fits else None
-    if channels < size:
-        return 1 if channels * places >= LONG and _up(kernels, size) <= 2 * kernels else None
-    products = _up(kernels, size) * _up(channels, size)
-    return size if channels % FEWEST == 0 and products <= MOST * kernels * channels else None
-
-
-def _up(count: int, size: int) -> int:
-    return -(-count // size) * size
-
-
-def _laid_out(op: Builder, w: ir.Value, whole: Sequence[int], size: int, width: int) -> ir.Value:
-    """Return w [O, C, …] as [O/B, C/b, H·W, b, B], filled; by whole rows first, which takes half the time."""
-    kernels, channels = whole
-    rows = op.Transpose(op.Reshape(_filled(op, w, whole), [kernels // size, size, -1]), perm=[0, 2, 1])
-    if width == 1:
-        return rows
-    rows = op.Reshape(rows, [kernels // size * channels // width, width, -1, size])
-    return op.Transpose(rows, perm=[0, 2, 1, 3])
-
-
-def _turned(op: Builder, w: ir.Value, whole: Sequence[int], size: int, width: int) -> ir.Value:
-    """Return w [C, O, …] as [O/B, C/b, H·W, b, B], filled and with the last place first."""
-    kernels, channels = whole
-    lines = op.Reshape(_filled(op, w, [channels, kernels]), [channels * kernels // size, size, -1])
-    lines = op.Reshape(op.Transpose(lines, perm=[0, 2, 1]), [channels // width, width, kernels // size, -1, size])
-    lines = op.Transpose(lines, perm=[2, 0, 3, 1, 4])
-    lines = op.Reshape(lines, [kernels // size * channels // width, -1, width * size])
-    return op.Slice(lines, [-1], [-FAR], [1], [-1])
-
-
-def _filled(op: Builder, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
-    """Return a value with zeros behind its first axes, up to these sizes."""
-    axes = [d for d in query.sizes(value) or [] if d is not None]
-    lacking = [size - d for size, d in zip(sizes, axes, strict=False)]
-    if not any(lacking):
-        return value
-    return op.Pad(value, [0] * len(axes) + lacking + [0] * (len(axes) - len(lacking)))
-
-
-def _blocks(op: Builder, x: ir.Value, size: int) -> ir.Value:
-    """Return x in blocks: as it was before it was copied out of them, if it was."""
-    maker = x.producer()
-    if maker is not None and maker.op_type == "ReorderOutput" and maker.inputs[0] is not None:
-        return maker.inputs[0]
-    blocks = op.ReorderInput(x, domain=DOMAIN)
-    batch, channels, *sizes = x.shape.numpy() if x.shape is not None else ()
-    blocks.type, blocks.shape = x.type, ir.Shape([batch, _up(channels, size), *sizes])
-    return blocks
-
-
-def _with_relu(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-    """Let the convolution in front of a Relu do it, if nothing else reads what it gives."""
-    copy = query.maker_for_one(node.inputs[0])
-    conv = query.maker_for_one(copy.inputs[0]) if copy is not None and copy.domain == DOMAIN else None
-    if copy is None or conv is None:
-        return None
-    conv.attributes["activation"] = ir.AttrString("activation", "Relu")
-    return [*copy.outputs]

@@ -113,6 +113,57 @@ def test_a_step_gives_the_same_in_blocks(name):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
 
 
+# the images, the kernels, the attributes → how many convolutions run in blocks: of y and dw, or of one of them
+GRADIENTS = {
+    "plain": ((16, 5, 6), (16, 16, 3, 3), "", 2),
+    "pads that differ": ((16, 9, 8), (32, 16, 3, 2), ", pads=[2,0,1,3]", 2),
+    "strides that leave places at the end": ((16, 9, 10), (16, 16, 3, 3), ", strides=[2,3], pads=[1,1,1,1]", 2),
+    "dilations": ((16, 9, 9), (16, 16, 3, 3), ", dilations=[2,1], strides=[1,2], pads=[2,1,2,1]", 2),
+    "one channel, read as it lies": ((1, 8, 8), (16, 1, 3, 3), ", pads=[1,1,1,1]", 1),
+    "large kernels": ((16, 9, 9), (16, 16, 5, 5), "", 2),
+    "automatic pads": ((16, 7, 9), (16, 16, 3, 3), ', auto_pad="SAME_UPPER", strides=[2,2]', 2),
+    "many channels of small images": ((128, 3, 3), (128, 128, 2, 2), "", 1),
+    "kernels that fill no block": ((16, 6, 6), (12, 16, 3, 3), "", 1),
+    "windows of pads alone": ((16, 9, 1), (16, 16, 2, 1), ", pads=[0,1,0,1], strides=[1,3]", 1),
+    "few channels of large kernels": ((3, 11, 12), (16, 3, 7, 7), ", strides=[2,2], pads=[3,3,3,3]", 2),
+    "one place": ((16, 6, 6), (16, 16, 1, 1), "", 0),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_training_has_the_same_kernel_gradients_in_blocks(name, monkeypatch):
+    image, kernel, attributes, count = GRADIENTS[name]
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
+        g (float{["N", *image]} X) => (float[N,{kernel[0]}] y) {{
+        a = Conv<kernel_shape={[*kernel[2:]]}{attributes}>(X, k) t = Tanh(a) y = ReduceMean<keepdims=0>(t, axes) }}"""
+    model, rng = onnx.parser.parse_model(text.replace("'", "")), np.random.default_rng(1)
+    k = rng.normal(0, 1 / np.sqrt(np.prod(kernel[1:])), kernel).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(k, "k"))
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([2, 3]), "axes"))
+    data = Data(Rows({"X": rng.normal(size=(32, *image))}, rng.normal(size=(32, kernel[0]))))
+    source = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
+    assert_same_training(source, TrainConfig(OPTIMIZERS["sgd"](1.0), epochs=1, batch_size=32), data, count, monkeypatch)
+
+
+def assert_same_training(source, config, data, count, monkeypatch):
+    """Assert that training with so many convolutions in blocks, and without, moves the weights alike."""
+    counts = []
+
+    def counted(model):
+        clean(model)
+        counts.append(sum((node.domain, node.op_type) == (DOMAIN, "Conv") for node in model.graph.all_nodes()))
+
+    monkeypatch.setattr(load, "clean", counted)
+    blocks = train(source, config, data=data).tensors
+    monkeypatch.setattr(blocked, "block_size", lambda: None)
+    plain = train(source, config, data=data).tensors
+    assert counts == [count, 0]
+    for name in source.facts.gradients:
+        first = plain[f"initial/{name}"]
+        moved, expected = blocks[f"parameter/{name}"] - first, plain[f"parameter/{name}"] - first
+        np.testing.assert_allclose(moved, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max(), err_msg=name)
+
+
 def network():
     """Return a convolution, its Relu, a convolution, a depthwise one, a transposed one: all of them in blocks."""
     text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,3,8,8] X) => (float[N,1] y) {
@@ -127,28 +178,17 @@ def network():
     return model
 
 
-def rows(count=40):
-    X = np.random.default_rng(0).normal(size=(count, 3, 8, 8)).astype(np.float32)
+def rows():
+    X = np.random.default_rng(0).normal(size=(64, 3, 8, 8)).astype(np.float32)
     return Data(Rows({"X": X}, X.mean(axis=(1, 2, 3)).reshape(-1, 1)))
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}], ids=["plain", "accumulated"])
 def test_training_without_blocks_comes_to_the_same_weights(options, monkeypatch):
     source = derive(add_loss(convert(network(), data=rows()), AddLossConfig(LOSSES["l2"](), "mean")))
-    config = TrainConfig(OPTIMIZERS["sgd"](0.01), epochs=3, batch_size=8, **options)
-    counts = []
-
-    def count(model):
-        clean(model)
-        counts.append(sum((node.domain, node.op_type) == (DOMAIN, "Conv") for node in model.graph.all_nodes()))
-
-    monkeypatch.setattr(load, "clean", count)
-    whole = train(source, config, data=rows()).tensors
-    monkeypatch.setattr(blocked, "block_size", lambda: None)
-    without = train(source, config, data=rows()).tensors
-    assert counts == [7, 0]  # no gradient goes to the first one's input
-    for name, array in whole.items():
-        np.testing.assert_allclose(without[name], array, rtol=1e-4, atol=1e-6, err_msg=name)
+    config = TrainConfig(OPTIMIZERS["sgd"](1.0), epochs=3, batch_size=16, **options)
+    # y of all four, dx of all but the first one, dw of all but the depthwise one
+    assert_same_training(source, config, rows(), 10, monkeypatch)
 
 
 def test_constant_weights_are_left_to_onnxruntime():
