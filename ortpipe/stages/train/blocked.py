@@ -7,6 +7,7 @@ register of the processor holds; the last block is filled with zeros.
 
 import functools
 import math
+import platform
 from collections.abc import Sequence
 
 import numpy as np
@@ -23,6 +24,7 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch import EpochGraph
 
 DOMAIN = "com.microsoft.nchwc"
+PROCESSORS = ("x86_64", "amd64")  # of others, onnxruntime 1.19 has no kernels of blocks
 FEWEST = 4  # the runtime copies channels four at a time
 # Zeros are multiplied, too: up to so many products for each that counts, blocks were measured to be faster.
 MOST = 1.5
@@ -56,6 +58,8 @@ def block_channels(epoch: EpochGraph) -> None:
 @functools.cache
 def block_size() -> int | None:
     """Return how many channels this processor's kernels take as a block; None: this onnxruntime has no such kernels."""
+    if platform.machine().lower() not in PROCESSORS:
+        return None
     text = f"""<ir_version: 8, opset_import: ["": 17, "{DOMAIN}": 1]>
         g (float[1,{FEWEST},1,1] x) => (float[1,c,1,1] y) {{ y = {DOMAIN}.ReorderInput(x) }}"""
     try:
@@ -76,7 +80,7 @@ class _Rules:
         """Write y = x ⋆ w + b."""
         x, w, b = (*node.inputs, None)[:3]
         image, kernel, result = map(_sizes, (x, w, node.outputs[0]))
-        if x is None or w is None or w.is_initializer() or not (image and kernel and result):
+        if x is None or w is None or query.tensor(w) is not None or not (image and kernel and result):
             return None
         if _is_kernel_gradient(node):
             return None

@@ -201,7 +201,9 @@ def test_constant_weights_are_left_to_onnxruntime():
     assert "nchwc" not in str(epoch.model)
 
 
-def test_only_the_processors_kernels_take_blocks(monkeypatch):
+def test_only_a_processor_with_such_kernels_takes_blocks(monkeypatch):
     assert block_size() in (8, 16)
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    assert block_size.__wrapped__() is None
     assert load.passes_for(None) == load.passes_for(RuntimeConfig(threads=2)) == (*PASSES, block_channels)
     assert load.passes_for(RuntimeConfig(provider="cuda")) == PASSES
