@@ -182,8 +182,8 @@ class _Rules:
 
 
 def _sizes(x: ir.Value | None) -> list[int]:
-    """Return the sizes of float32 images or kernels [N, C, H, W]; none if it is something else."""
-    sizes = [d for d in query.sizes(x) or [] if d is not None]
+    """Return the sizes of float32 images or kernels [N, C, H, W]; none if it is something else, or holds nothing."""
+    sizes = [d for d in query.sizes(x) or [] if d]
     whole = x is not None and x.shape is not None and len(sizes) == x.shape.rank() == 4
     return sizes if whole and x is not None and x.dtype == ir.DataType.FLOAT else []
 
