@@ -8,8 +8,9 @@ import multiprocessing
 import os
 import pickle
 import signal
+import stat
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import IO, TypeAlias
@@ -90,7 +91,7 @@ def _wait(ends: Sequence[Connection], artifact: Artifact) -> Mapping[str, bytes]
 def _draw(ends: Sequence[Connection], drawn: IO[bytes]) -> None:
     """Draw the largest figure, and the others in a fork of this process."""
     _belong_to_parent()
-    _keep_open({drawn.fileno(), *(end.fileno() for end in ends)})
+    _close_files(but=drawn.fileno())
     for module in TO_IMPORT:
         importlib.import_module(module)
     fork = os.fork()
@@ -114,9 +115,13 @@ def _belong_to_parent() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def _keep_open(handles: Collection[int]) -> None:
-    """Close all else that the parent has open, above all what it has locked: its locks are to end when it does."""
+def _close_files(but: int) -> None:
+    """Close the files and folders that the parent has open, above all what it has locked: its locks end when it does.
+
+    Pipes stay: Arrow ends a process that it finds without one of its own.
+    """
     for handle in map(int, os.listdir("/proc/self/fd")):
-        if handle > STDERR and handle not in handles:
-            with contextlib.suppress(OSError):  # that of the list itself
+        with contextlib.suppress(OSError):  # that of the list itself
+            mode = os.fstat(handle).st_mode
+            if handle > STDERR and handle != but and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                 os.close(handle)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import signal
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+import pyarrow.csv
 import pytest
 from command import ortpipe, start, wait_for
 
@@ -72,6 +74,14 @@ def test_the_run_draws_where_one_of_them_was_killed(evaluated: Artifact, fork: b
         victim.kill()
         wait_for(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE)
     assert draw(evaluated)() == figures(evaluated)
+
+
+def test_they_draw_where_arrow_has_read_a_table(evaluated: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow then has a pipe, and ends a process that forks without it."""
+    pyarrow.csv.read_csv(io.BytesIO(b"a\n1\n"))
+    expected, draw = figures(evaluated), draw_beside()
+    monkeypatch.setattr(drawing, "figures", lambda artifact: pytest.fail("this process draws"))
+    assert draw(evaluated)() == expected
 
 
 def test_they_hold_none_of_the_runs_locks(evaluated: Artifact, tmp_path: Path) -> None:
