@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -256,6 +256,12 @@ def _marked(dw: Value, windows: Window, turn: Sequence[int]) -> Value:
     return dw
 
 
+def forget_kernel_gradients(nodes: Iterable[Node]) -> None:
+    """Remove the notes that a model may bring along: only what a rule has just written is believed."""
+    for node in nodes:
+        node.metadata_props.pop(MARK, None)
+
+
 def kernel_gradient(node: Node) -> tuple[Value, Value, Window] | None:
     """Return the x, dy and windows of which a node gives the kernel gradient (None: it gives none, or another form).
 
@@ -265,7 +271,7 @@ def kernel_gradient(node: Node) -> tuple[Value, Value, Window] | None:
         return None
     facts = json.loads(mark)
     turn, product = facts.pop("turn"), _back(node, {"Transpose", "Reshape", "Concat", "Slice"})
-    if product is None or product.op_type not in ("Gemm", "Conv"):
+    if product is None or product.op_type not in ("Gemm", "Conv") or any(product.inputs[2:]):
         return None
     copied = {"Reshape", "Concat", "Slice", "Pad"}
     ends = [_back(v.producer() if v is not None else None, copied) for v in product.inputs[:2]]

@@ -10,6 +10,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.autodiff.outputs import name_gradients
+from ortpipe.autodiff.rules.convolution import forget_kernel_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query
@@ -49,6 +50,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     """
     config = config or DeriveConfig()
     facts, model = artifact.facts, artifact.ir_model()
+    forget_kernel_gradients(model.graph.all_nodes())
     graph, output_names = (
         model.graph,
         (config.output,) if isinstance(config.output, str) else config.output or (facts.loss,),

@@ -95,11 +95,15 @@ class _Rules:
         if width is None or attributes is None or few:
             return None
         whole = [_up(kernels, self._size), _up(channels, width)]
-        laid_out = self._laid_out(op, w, whole, width) if turned is None else self._turned(op, turned, whole, width)
+        laid_out = (
+            self._turned(op, _filled(op, turned, [channels, kernels, *places], whole[::-1]), whole, width)
+            if turned is not None
+            else self._laid_out(op, _filled(op, w, [kernels, channels, *places], whole), whole, width)
+        )
         data = x if group == width == 1 else self._blocks(op, x, image)
         attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", places)
         attributes["group"] = ir.AttrInt64("group", whole[0] if channels == 1 < group else group)
-        bias = None if b is None else _filled(op, b, whole[:1])
+        bias = None if b is None else _filled(op, b, [kernels], whole[:1])
         y = op.Conv(data, op.Reshape(laid_out, [*whole, *places]), bias, domain=DOMAIN, **attributes)
         return [_copied_out(op, _as(x, y, [result[0], whole[0], *result[2:]]), kernels)]
 
@@ -131,7 +135,7 @@ class _Rules:
         """Let the convolution in front of a Relu do it, if nothing else reads what it gives."""
         copy = query.maker_for_one(node.inputs[0])
         conv = query.maker_for_one(copy.inputs[0]) if copy is not None and copy.domain == DOMAIN else None
-        if copy is None or conv is None:
+        if copy is None or conv is None or copy.graph is not node.graph:
             return None
         conv.attributes["activation"] = ir.AttrString("activation", "Relu")
         return [*copy.outputs]
@@ -163,18 +167,18 @@ class _Rules:
         return size if channels % FEWEST == 0 and products <= MOST * kernels * channels else None
 
     def _laid_out(self, op: Builder, w: ir.Value, whole: Sequence[int], width: int) -> ir.Value:
-        """Return w [O, C, …] as [O/B, C/b, H·W, b, B], filled; by whole rows first, which takes half the time."""
+        """Return w [O, C, …] as [O/B, C/b, H·W, b, B]; by whole rows first, which takes half the time."""
         (kernels, channels), size = whole, self._size
-        rows = op.Transpose(op.Reshape(_filled(op, w, whole), [kernels // size, size, -1]), perm=[0, 2, 1])
+        rows = op.Transpose(op.Reshape(w, [kernels // size, size, -1]), perm=[0, 2, 1])
         if width == 1:
             return rows
         rows = op.Reshape(rows, [kernels // size * channels // width, width, -1, size])
         return op.Transpose(rows, perm=[0, 2, 1, 3])
 
     def _turned(self, op: Builder, w: ir.Value, whole: Sequence[int], width: int) -> ir.Value:
-        """Return w [C, O, …] as [O/B, C/b, H·W, b, B], filled and with the last place first."""
+        """Return w [C, O, …] as [O/B, C/b, H·W, b, B], with the last place first."""
         (kernels, channels), size = whole, self._size
-        lines = op.Reshape(_filled(op, w, [channels, kernels]), [channels * kernels // size, size, -1])
+        lines = op.Reshape(w, [channels * kernels // size, size, -1])
         lines = op.Reshape(op.Transpose(lines, perm=[0, 2, 1]), [channels // width, width, kernels // size, -1, size])
         lines = op.Transpose(lines, perm=[2, 0, 3, 1, 4])
         lines = op.Reshape(lines, [kernels // size * channels // width, -1, width * size])
@@ -204,13 +208,10 @@ def _up(count: int, size: int) -> int:
     return -(-count // size) * size
 
 
-def _filled(op: Builder, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
-    """Return a value with zeros behind its first axes, up to these sizes."""
-    axes = [d for d in query.sizes(value) or [] if d is not None]
-    lacking = [size - d for size, d in zip(sizes, axes, strict=False)]
-    if not any(lacking):
-        return value
-    return op.Pad(value, [0] * len(axes) + lacking + [0] * (len(axes) - len(lacking)))
+def _filled(op: Builder, value: ir.Value, axes: Sequence[int], whole: Sequence[int]) -> ir.Value:
+    """Return a value of these axes with zeros behind the first ones, up to whole blocks."""
+    lacking = [filled - size for size, filled in zip(axes, whole, strict=False)]
+    return op.Pad(value, [0] * len(axes) + lacking + [0] * (len(axes) - len(lacking))) if any(lacking) else value
 
 
 def _as_conv(node: ir.Node, places: Sequence[int]) -> dict[str, ir.Attr] | None:
@@ -236,6 +237,8 @@ def _is_kernel_gradient(node: ir.Node) -> bool:
 def _before_turning(w: ir.Value) -> ir.Value | None:
     """Return the v whose kernels derive turned, w[o, c, i] = v[c, o, −1 − i]; None: it turned none."""
     x: ir.Value | None = w
+    kernels, channels, *places = query.sizes(w) or []
+    lines = [channels, kernels, math.prod(size or 0 for size in places)]
     for op_type, perm in TURNING:
         node = x.producer() if x is not None else None
         if node is None or node.op_type != op_type or (*node.attributes.get_ints("perm", ()),) != perm:
@@ -243,6 +246,7 @@ def _before_turning(w: ir.Value) -> ir.Value | None:
         spans = [span.tolist() for span in map(query.constant, node.inputs[1:]) if span is not None]
         if op_type == "Slice" and spans != [[-1], [-FAR], [0], [-1]]:
             return None
+        if perm == (2, 1, 0) and query.sizes(node.inputs[0]) != lines:
+            return None
         x = node.inputs[0]
-    kernels, channels, *places = query.sizes(w) or []
     return x if query.sizes(x) == [channels, kernels, *places] else None

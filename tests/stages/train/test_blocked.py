@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from ortpipe.autodiff.rules.convolution import MARK
 from ortpipe.data.rows import Data, Rows
 from ortpipe.graph.check import clean, finish
 from ortpipe.runtime.config import RuntimeConfig
@@ -67,6 +68,7 @@ STEPS = {
         1,
         1,
     ),
+    "lines of other axes": ((4, 16, 4, 4), (16, 32, 3, 3), FLIPPED.replace("flat", "crossed"), 1, 1),
     "a kernel of one place": ((4, 16, 4, 4), (16, 16, 1, 1), "y = Conv(x, c)", 0, 0),
     "few channels": ((4, 3, 9, 9), (16, 3, 3, 3), "y = Conv(x, c)", 0, 0),
     "six kernels": ((4, 16, 4, 4), (6, 16, 3, 3), "y = Conv(x, c)", 0, 0),
@@ -90,6 +92,7 @@ def epoch_of(x, w, step):
             axes = Constant<value_ints=[1,2,3]>() first = Constant<value_ints=[0]>() last = Constant<value_ints=[-1]>()
             one = Constant<value_ints=[1]>() whole = Constant<value_ints=[{places}]>()
             far = Constant<value_ints=[-2147483647]>() flat = Constant<value_ints={[*w[:2], places]}>()
+            crossed = Constant<value_ints={[w[1], w[0], places]}>()
             shape = Constant<value_ints={[w[1], w[0], *w[2:]]}>() {step} d = Identity(c) }}>(W, X) }}"""
     model = onnx.parser.parse_model(text)
     model.graph.output[1].type.tensor_type.ClearField("shape")
@@ -189,6 +192,37 @@ def test_training_without_blocks_comes_to_the_same_weights(options, monkeypatch)
     config = TrainConfig(OPTIMIZERS["sgd"](0.1), epochs=1, batch_size=16, **options)
     # y of all four, dx of all but the first one, dw of all but the depthwise one
     assert_same_training(source, config, rows(), 10, monkeypatch)
+
+
+def test_a_relu_in_a_loop_is_not_done_by_the_convolution_around_it(monkeypatch):
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,16,6,6] X) => (float[N,16] y) {
+        total = ReduceSum<keepdims=0>(X) none = Mul(total, zero) moved = Add(k, none)
+        z = Conv<pads=[1,1,1,1]>(X, moved)
+        v = Loop(count, , X)<body = step (int64 i, bool c, float[N,16,6,6] b) => (bool d, float[N,16,6,6] r) {
+            d = Identity(c) r = Relu(z) }> u = ReduceMean<keepdims=0>(v, axes) y = Gemm(u, w) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(1)
+    arrays = {"k": rng.normal(0, 0.1, (16, 16, 3, 3)).astype(np.float32), "w": np.eye(16, dtype=np.float32)}
+    arrays |= {"count": np.array(3), "zero": np.array(0, np.float32), "axes": np.array([2, 3])}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in arrays.items())
+    data = Data(Rows({"X": rng.normal(size=(32, 16, 6, 6))}, rng.normal(size=(32, 16))))
+    source = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
+    assert_same_training(source, TrainConfig(OPTIMIZERS["sgd"](0.1), epochs=1, batch_size=32), data, 1, monkeypatch)
+
+
+@pytest.mark.parametrize("mark", ["{}", "not json", '{"turn": [1, 0, 2, 3], "kernel": [1, 1]}'])
+def test_what_a_model_notes_of_kernel_gradients_is_not_believed(mark):
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,16,6,6] X) => (float[N,16] y) {
+        axes = Constant<value_ints=[1,2]>() a = Conv(X, k) t = Tanh(a) u = Transpose<perm=[0,2,3,1]>(t)
+        y = ReduceMean<keepdims=0>(u, axes) }"""
+    model, rng = onnx.parser.parse_model(text), np.random.default_rng(1)
+    k = rng.normal(0, 0.1, (16, 16, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(k, "k"))
+    [node] = [node for node in model.graph.node if node.op_type == "Transpose"]
+    node.metadata_props.add(key=MARK, value=mark)
+    data = Data(Rows({"X": rng.normal(size=(32, 16, 6, 6))}, rng.normal(size=(32, 16))))
+    source = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
+    assert sum(mark in str(node.metadata_props) for node in source.model.graph.node) == 0
+    train(source, TrainConfig(OPTIMIZERS["sgd"](0.1), epochs=1, batch_size=32), data=data)
 
 
 def test_constant_weights_are_left_to_onnxruntime():
