@@ -59,7 +59,7 @@ def draw_beside() -> Drawing:
         return draw_here
     if is_fork:
         try:
-            _draw(theirs, drawn)
+            _draw(theirs, ours, drawn)
         finally:
             os._exit(0)
     for end in theirs:
@@ -88,10 +88,12 @@ def _wait(ends: Sequence[Connection], artifact: Artifact) -> Mapping[str, bytes]
     return pictures
 
 
-def _draw(ends: Sequence[Connection], drawn: IO[bytes]) -> None:
+def _draw(ends: Sequence[Connection], parent_ends: Sequence[Connection], drawn: IO[bytes]) -> None:
     """Draw the largest figure, and the others in a fork of this process."""
     _belong_to_parent()
     _close_files(but=drawn.fileno())
+    for end in parent_ends:
+        end.close()
     for module in TO_IMPORT:
         importlib.import_module(module)
     fork = os.fork()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import io
 import os
 import signal
@@ -93,6 +94,23 @@ def test_they_hold_none_of_the_runs_locks(evaluated: Artifact, tmp_path: Path) -
     with (tmp_path / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     assert draw(evaluated)() == figures(evaluated)
+
+
+def test_they_end_where_nobody_can_ask_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the run was killed before they could ask to end with it."""
+    monkeypatch.setattr(drawing, "_belong_to_parent", lambda: None)
+    draw = draw_beside()
+    process = max(psutil.Process().children(), key=psutil.Process.create_time)
+    wait_for(lambda: len(process.children()) == 1)
+    beside = [process, *process.children()]
+    assert isinstance(draw, functools.partial)
+    ends, drawn = draw.args
+    for end in (*ends, drawn):
+        end.close()
+    _, alive = psutil.wait_procs(beside, timeout=30)
+    for process in alive:
+        process.kill()
+    assert not alive
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
