@@ -17,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.contest import PEERS, Contest, entrants, versions
+from benchmarks.contest import ON_GPU, PEERS, Contest, entrants, versions
 from benchmarks.report import Results, report
 from benchmarks.work import GROWTH, MODELS, OPTIMIZERS
 
@@ -74,12 +74,15 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=25, help="of steady turns; 0 leaves them out")
     parser.add_argument("--jobs", type=int, default=5, help="rounds of whole jobs; 0 leaves them out")
     parser.add_argument("--peers", nargs="+", choices=[p.name for p in PEERS], default=[p.name for p in PEERS])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cuda: of the peers that train on one")
     parser.add_argument("--clock", choices=["wall", "processor"], default="wall", help="of turns; see peers/plain.py")
     parser.add_argument("--no-growth", dest="growth", action="store_false")
     parser.add_argument("--quick", action="store_true", help="few rows, one round: whether it runs, not how fast")
     parser.add_argument("--output", type=Path, help="the file to write; else it is printed")
     options = parser.parse_args(arguments)
-    os.environ["BENCHMARKS_CLOCK"] = options.clock
+    os.environ["BENCHMARKS_CLOCK"], os.environ["BENCHMARKS_DEVICE"] = options.clock, options.device
+    if options.device == "cuda":
+        options.peers, options.jobs, options.growth = [p for p in options.peers if p in ON_GPU], 0, False
     if options.quick:
         options.rounds, options.jobs, options.growth = min(options.rounds, 2), min(options.jobs, 1), False
     return options

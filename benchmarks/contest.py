@@ -62,6 +62,7 @@ def _linear_sgd(work: Work, optimizer: str) -> bool:
 
 RUNTIME = "onnxruntime-training|onnxruntime"
 DEVICE = ("onnx", "onnxruntime-training")
+ON_GPU = (ORTPIPE, COMPILED, "JAX", "PyTorch", "torch.compile")  # ortpipe's first engine stays on the CPU beside them
 PEERS = (
     Peer(ORTPIPE, ("onnx-ir", RUNTIME), "ortpipe_stages"),
     Peer(COMMAND, ("hydra-core", "onnx-ir", RUNTIME), "command", contests=("job",)),
@@ -218,7 +219,8 @@ class Contest:
     def _environment(self) -> dict[str, str]:
         limits = {f"{name}_NUM_THREADS": str(self.threads) for name in ("OMP", "MKL", "OPENBLAS")}
         path = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
-        return {**os.environ, **limits, "PYTHONPATH": path}
+        shared = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}  # else the first JAX takes most of a GPU's memory
+        return {**os.environ, **limits, **shared, "PYTHONPATH": path}
 
     def _cores(self) -> set[int]:
         """Return the cores that the peers run on, the last ones."""

@@ -51,14 +51,15 @@ def report(results: Results) -> str:
     for threads in results.options.threads:
         name = "one thread, one core" if threads == 1 else f"{threads} threads, {threads} cores"
         if steady := _steady(results, threads):
-            parts += [f"### Steady state, {name}: µs per step (times ortpipe's)", steady]
+            parts += [f"### Steady state, {name}: µs per step (times {_base(results)}'s)", steady]
         if compiled := _compiled(results, threads):
             parts += [f"### Compiled by XLA, {name}: how many times as long the others take", compiled]
         if jobs := _jobs(results, threads):
             parts += [f"### Whole job of {EPOCHS} epochs, {name}", jobs]
     if results.growth:
         parts += ["### Growth: ms per epoch (SGD, one thread), and against the base", _growth(results)]
-    parts += ["### Bars (one thread)", _bars(results)]
+    if results.options.device == "cpu":
+        parts += ["### Bars (one thread)", _bars(results)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -77,7 +78,7 @@ def _peers(results: Results, contest: str) -> list[str]:
 
 
 def _steady(results: Results, threads: int) -> str:
-    peers, rows = _peers(results, "steady"), []
+    peers, rows, base = _peers(results, "steady"), [], _base(results)
     for (model, optimizer, count), seconds in results.steady.items():
         if count == threads:
             cells = []
@@ -86,10 +87,15 @@ def _steady(results: Results, threads: int) -> str:
                     cells.append("–")
                     continue
                 own = f"{np.median(seconds[peer]) * 1e6:.1f}"
-                cells.append(own if peer == ORTPIPE else f"{own} ({ratio(seconds[ORTPIPE], seconds[peer]):.2f}×)")
+                cells.append(own if peer == base else f"{own} ({ratio(seconds[base], seconds[peer]):.2f}×)")
             work = MODELS[model]
             rows.append([f"{work.name} ({work.batch})", optimizer, *cells])
     return table(["model (batch)", "optimizer", *peers], rows) if rows else ""
+
+
+def _base(results: Results) -> str:
+    """Return the peer that the others are held against: what trains on the device."""
+    return ORTPIPE if results.options.device == "cpu" else COMPILED
 
 
 def _compiled(results: Results, threads: int) -> str:

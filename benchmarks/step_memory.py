@@ -4,12 +4,14 @@
     python -m benchmarks.step_memory bert unet  # some of them
     python -m benchmarks.step_memory --checkpointing bert  # with derive.checkpointing=auto
     python -m benchmarks.step_memory --threads=2 bert      # on so many threads
+    python -m benchmarks.step_memory --device=cuda bert    # on a GPU, with runtime.engine=xla
 
 Needs torch. Five small networks as people write them, exported from PyTorch, 32 rows a step, plain SGD, one thread, no
 dropout. Memory is the largest resident size of ten passes (VmHWM, begun anew after a first pass) less what was resident
 before the first pass, with the session, or the network and its optimizer, built: no weights, graph or rows are in it.
-Time is the median of the ten passes, per step: the CPU's, or of several threads the clock's. Three processes of each,
-in alternation; medians.
+Time is the median of the ten passes, per step: the CPU's, or of several threads or a GPU the clock's. Three processes
+of each, in alternation; medians. Of a GPU, memory is the most that either's allocator gave out, weights and rows
+included, and PyTorch computes float32 as exactly as ortpipe does.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,10 +200,11 @@ def make(kind: str, path: Path, checkpointing: str | None = None) -> None:
 
 
 class Meter:
-    """What the passes take beyond what is resident when the first one begins."""
+    """What the passes take beyond what is resident when the first one begins; `peak` are the bytes that a GPU gave."""
 
-    def __init__(self, threads: int) -> None:
-        self._clock = time.process_time if threads == 1 else time.perf_counter
+    def __init__(self, threads: int, peak: Callable[[], int] | None = None) -> None:
+        self._clock = time.process_time if threads == 1 and peak is None else time.perf_counter
+        self._peak = peak
         self._before, self._begun, self._milliseconds = 0, 0.0, list[float]()
 
     def begin(self) -> None:
@@ -219,10 +223,11 @@ class Meter:
 
     def print(self) -> None:
         """Print the peak in MB, and the milliseconds of a step; the first pass loads."""
-        print(json.dumps([resident("VmHWM") - self._before, statistics.median(self._milliseconds[1:]) / STEPS]))
+        memory = self._peak() / 2**20 if self._peak else resident("VmHWM") - self._before
+        print(json.dumps([memory, statistics.median(self._milliseconds[1:]) / STEPS]))
 
 
-def ours(kind: str, path: Path, threads: int) -> None:
+def ours(kind: str, path: Path, threads: int, device: str) -> None:
     """Train a gradient model and print what it took."""
     from ortpipe import TrainConfig, train
     from ortpipe.artifact import load_artifact
@@ -231,7 +236,13 @@ def ours(kind: str, path: Path, threads: int) -> None:
     from ortpipe.stages.train.losses import PHASES
     from ortpipe.stages.train.optimizers.sgd import SGD
 
-    meter = Meter(threads)
+    def peak() -> int:
+        import jax
+
+        return int(jax.devices("gpu")[0].memory_stats()["peak_bytes_in_use"])
+
+    meter = Meter(threads, None if device == "cpu" else peak)
+    runtime = RuntimeConfig(threads) if device == "cpu" else RuntimeConfig(threads, "cuda", "xla")
 
     class Phases(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -245,24 +256,28 @@ def ours(kind: str, path: Path, threads: int) -> None:
     PHASES.addHandler(Phases())
     PHASES.setLevel(logging.DEBUG)
     config = TrainConfig(epochs=1 + PASSES, batch_size=BATCH, optimizer=SGD(lr=1e-6))
-    train(load_artifact(path), config, data=Data(Rows(X, y)), runtime=RuntimeConfig(threads=threads))
+    train(load_artifact(path), config, data=Data(Rows(X, y)), runtime=runtime)
     meter.print()
 
 
-def torchs(kind: str, threads: int) -> None:
+def torchs(kind: str, threads: int, device: str) -> None:
     """Train with PyTorch and print what it took."""
     import torch
 
     torch.set_num_threads(threads)
-    net, (X, y) = network(kind).train(), map(torch.from_numpy, rows(kind))
+    torch.backends.cudnn.allow_tf32 = False  # a GPU would round float32 to fewer bits
+    net, (X, y) = network(kind).train().to(device), (torch.from_numpy(array).to(device) for array in rows(kind))
     loss = torch.nn.MSELoss() if kind == "unet" else torch.nn.CrossEntropyLoss()
-    optimizer, meter = torch.optim.SGD(net.parameters(), lr=1e-6), Meter(threads)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    meter = Meter(threads, None if device == "cpu" else torch.cuda.max_memory_allocated)
     for _ in range(1 + PASSES):
         meter.begin()
         for at in range(0, len(X), BATCH):
             optimizer.zero_grad(set_to_none=True)
             loss(net(X[at : at + BATCH]), y[at : at + BATCH]).backward()
             optimizer.step()
+        if device != "cpu":
+            torch.cuda.synchronize()
         meter.end()
     meter.print()
 
@@ -281,14 +296,16 @@ def main() -> None:
     print("| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", sep="\n", flush=True)
     words = sys.argv[1:]
     options = [word for word in words if word == "--checkpointing"]
-    threads = next((word.partition("=")[2] for word in words if word.startswith("--threads=")), "1")
+    named = dict(word[2:].split("=") for word in words if "=" in word)
+    threads, device = named.get("threads", "1"), named.get("device", "cpu")
     for kind in [word for word in words if not word.startswith("--")] or NETS:
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "model")
             make_it = [sys.executable, "-m", "benchmarks.step_memory", "--make", kind, path, *options]
             subprocess.run(make_it, check=True, stdout=subprocess.DEVNULL)
             pairs = [
-                (*measured("--ours", kind, path, threads), *measured("--torch", kind, threads)) for _ in range(REPEATS)
+                (*measured("--ours", kind, path, threads, device), *measured("--torch", kind, threads, device))
+                for _ in range(REPEATS)
             ]
         a, s, b, t = map(statistics.median, zip(*pairs, strict=True))
         print(f"| {kind} | {a:.0f} | {b:.0f} | {a / b:.2f} | {s:.1f} | {t:.1f} | {s / t:.2f} |", flush=True)
@@ -298,9 +315,9 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["--make", kind, path, *options]:
             make(kind, Path(path), "auto" if options else None)
-        case ["--ours", kind, path, threads]:
-            ours(kind, Path(path), int(threads))
-        case ["--torch", kind, threads]:
-            torchs(kind, int(threads))
+        case ["--ours", kind, path, threads, device]:
+            ours(kind, Path(path), int(threads), device)
+        case ["--torch", kind, threads, device]:
+            torchs(kind, int(threads), device)
         case _:
             main()

@@ -10,10 +10,12 @@ import numpy as np
 
 if sys.argv[3] == "1":
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-os.environ["JAX_PLATFORMS"] = "cpu"
+from plain import DEVICE, Epoch, Weights, main
+
+os.environ["JAX_PLATFORMS"] = DEVICE
+os.environ["JAX_DEFAULT_MATMUL_PRECISION"] = "highest"  # a GPU would round float32 to fewer bits
 import jax
 import jax.numpy as jnp
-from plain import Epoch, Weights, main
 
 Arrays = list[jax.Array]
 State = tuple[jax.Array, Arrays, Arrays]

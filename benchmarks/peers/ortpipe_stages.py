@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from plain import Turns, read
+from plain import DEVICE, Turns, read
 
 from ortpipe import (
     LOSSES,
@@ -41,7 +41,8 @@ def main() -> None:
         batch_size=problem.batch,
         seed=problem.seed,
     )
-    runtime = RuntimeConfig(threads=int(sys.argv[3]), engine=sys.argv[4] or "onnxruntime")
+    threads, engine = int(sys.argv[3]), sys.argv[4] or "onnxruntime"
+    runtime = RuntimeConfig(threads, DEVICE, engine) if engine == "xla" else RuntimeConfig(threads)
     if job:
         trained = train(gradient, config, data=data, runtime=runtime)
         (problem.folder / "job" / "model.onnx").write_bytes(trained.model.SerializeToString())

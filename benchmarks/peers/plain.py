@@ -23,6 +23,7 @@ import numpy as np
 
 # On a machine that others use too, a turn is timed by the processor's time of this process.
 CLOCK = time.process_time if os.environ.get("BENCHMARKS_CLOCK") == "processor" else time.perf_counter
+DEVICE = os.environ.get("BENCHMARKS_DEVICE", "cpu")  # or cuda: of the peers that can
 CHECKED = 5  # epochs whose losses are compared between peers before anything is timed
 
 Epoch = Callable[[np.ndarray], float]  # row numbers [steps, batch] → mean of the step losses, each before its update

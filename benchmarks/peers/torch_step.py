@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from plain import Epoch, Weights, main
+from plain import DEVICE, Epoch, Weights, main
 from torch import nn
 
 
@@ -34,8 +34,9 @@ def build(problem: SimpleNamespace, threads: int) -> tuple[Epoch, Weights]:
     """Return the epoch and the weights."""
     torch.set_num_threads(threads)
     torch.set_num_interop_threads(1)
-    model = network(problem)
-    X, y = torch.from_numpy(problem.X), torch.from_numpy(problem.y)
+    torch.backends.cudnn.allow_tf32 = False  # a GPU would round float32 to fewer bits
+    model = network(problem).to(DEVICE)
+    X, y = torch.from_numpy(problem.X).to(DEVICE), torch.from_numpy(problem.y).to(DEVICE)
     if not problem.classes:
         y = y.reshape(-1, 1)
     distance = nn.CrossEntropyLoss() if problem.classes else nn.MSELoss()
@@ -46,21 +47,21 @@ def build(problem: SimpleNamespace, threads: int) -> tuple[Epoch, Weights]:
         return distance(model(rows), truth)
 
     if "compile" in sys.argv:
-        forward = torch.compile(forward, dynamic=False)
+        forward = torch.compile(forward, dynamic=False, mode=None if DEVICE == "cpu" else "reduce-overhead")
 
     def epoch(index: np.ndarray) -> float:
-        rows = torch.from_numpy(index)
+        rows = torch.from_numpy(index).to(DEVICE)
         losses = []
         for batch, truth in zip(X[rows], y[rows], strict=True):
             optimizer.zero_grad()
             loss = forward(batch, truth)
             loss.backward()
             optimizer.step()
-            losses.append(loss.detach())
+            losses.append(loss.detach() if DEVICE == "cpu" else loss.detach().clone())  # a GPU's graph writes over it
         return float(torch.stack(losses).mean())
 
     def weights() -> dict[str, np.ndarray]:
-        arrays = [p.detach().numpy() for p in model.parameters()]
+        arrays = [p.detach().cpu().numpy() for p in model.parameters()]
         return dict(zip(problem.names, [a.T if a.ndim == 2 else a for a in arrays], strict=True))
 
     return epoch, weights

@@ -12,9 +12,10 @@ class RuntimeConfig(Config):
 
     Attributes:
         threads: of the CPU's operators; one is the fastest choice for small models.
-        provider: `cuda` runs the same graphs on a GPU; what it has no kernels for stays on the CPU.
+        provider: where the engine runs. `cuda` is a GPU: of `onnxruntime` for every graph, and what it has no kernels
+            for stays on the CPU; of `xla` for the steps of training.
         engine: what trains mini-batches: `onnxruntime`, or `xla`, for which JAX compiles the same graphs (extra `xla`);
-            all else runs in onnxruntime.
+            all else runs in onnxruntime on the CPU then.
     """
 
     threads: Count = 1

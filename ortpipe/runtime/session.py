@@ -31,7 +31,8 @@ class Session:
 
     Args:
         model: the model, or values and nodes, which are cleaned and checked; a large one goes through a temporary file.
-        runtime: threads and provider; by default one thread of the CPU.
+        runtime: threads and provider; by default one thread of the CPU, which is also where graphs beside another
+            engine run.
         weights: the values of initializers that have none in `model`.
         fused: whether nodes become fewer before they run; of a quantized model, as integers that round otherwise.
         planned: whether a later run gets the memory of all its values in one piece, laid out as the first run used it:
@@ -53,7 +54,8 @@ class Session:
         if isinstance(model, ir.Model):
             model, weights = finish_apart(model, deep=True)
         runtime = runtime or RuntimeConfig()
-        options, providers = ort.SessionOptions(), PROVIDERS[runtime.provider]
+        provider = runtime.provider if runtime.engine == "onnxruntime" else "cpu"
+        options, providers = ort.SessionOptions(), PROVIDERS[provider]
         options.intra_op_num_threads = runtime.threads
         options.inter_op_num_threads = 1
         options.use_deterministic_compute = True
@@ -63,7 +65,7 @@ class Session:
         if not fused:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if providers[0] not in ort.get_available_providers():
-            raise _not_here(runtime.provider, "has none")
+            raise _not_here(provider, "has none")
         try:
             if weigh(model) > MAPPED or is_large(model):
                 with on_disk(model, weights) as path:
@@ -75,14 +77,14 @@ class Session:
             raise ModelError(
                 "ONNX Runtime must load the model.",
                 got=str(error).strip().splitlines()[0],
-                fix=f"Use operators and types that onnxruntime has kernels for on the {runtime.provider.upper()}.",
+                fix=f"Use operators and types that onnxruntime has kernels for on the {provider.upper()}.",
             ) from error
 
         # The kernel of a layer that is used twice writes its running statistics over those that it is fed.
         self._moves_statistics = any(moves_statistics(node) for graph in graphs(model.graph) for node in graph.node)
         chosen = self._session.get_providers()[0]
         if chosen != providers[0]:
-            raise _not_here(runtime.provider, f"fell back to {chosen}")
+            raise _not_here(provider, f"fell back to {chosen}")
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -167,6 +169,6 @@ def check_provider(runtime: RuntimeConfig) -> None:
     """Refuse a provider that is not here, or from which onnxruntime falls back to another, before any work."""
     if runtime.engine != "onnxruntime":
         check_client(runtime)
-    if runtime.provider != "cpu":
+    elif runtime.provider != "cpu":
         text = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
         Session(onnx.parser.parse_model(text), runtime)

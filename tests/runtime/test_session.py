@@ -1,3 +1,8 @@
+import importlib.util
+import os
+import subprocess
+import sys
+
 import numpy as np
 import onnx.parser
 import pytest
@@ -96,6 +101,27 @@ def test_a_provider_that_is_not_here_is_refused_by_name(model):
     for refused in (lambda: check_provider(RuntimeConfig(provider="cuda")), lambda: Session(model, CUDA)):
         with pytest.raises(ModelError, match=r"cuda: onnxruntime (.|\n)*runtime\.provider=cpu"):
             refused()
+
+
+def test_beside_another_engine_onnxruntime_stays_on_the_cpu(model):
+    feeds, beside = {"X": X, "Z": Z}, RuntimeConfig(provider="cuda", engine="xla")
+    for a, b in zip(Session(model, beside).run(feeds), Session(model).run(feeds), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_gpu_that_jax_does_not_find_is_refused_before_any_work():
+    code = """if True:
+        from ortpipe.runtime.config import RuntimeConfig
+        from ortpipe.runtime.session import check_provider
+        check_provider(RuntimeConfig(provider="cuda", engine="xla"))
+    """
+    if importlib.util.find_spec("jax") is None:
+        pytest.skip("needs jax: pip install 'ortpipe[xla]'")
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # also where there is one
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert "cuda: jax" in done.stderr
+    assert "began with 'cpu' alone" in done.stderr
+    assert "runtime.provider=cpu" in done.stderr
 
 
 @pytest.mark.skipif(not has_gpu(), reason="no GPU that onnxruntime can use")

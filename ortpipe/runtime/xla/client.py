@@ -4,13 +4,14 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ortpipe.errors import ModelError
 from ortpipe.runtime.config import RuntimeConfig
 
 THREADS = "NPROC"  # the variable that XLA's CPU client sizes its pool by, when it begins
+AHEAD = "XLA_PYTHON_CLIENT_PREALLOCATE"  # whether it takes most of a GPU's memory when it begins, as it does by default
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 _lock = threading.Lock()
 _begun: list[int] = []  # with how many threads this process's client began, where that was here
@@ -44,7 +45,8 @@ def device(runtime: RuntimeConfig) -> Any:
         if fresh and runtime.provider == "cpu" and not jax.config.jax_platforms:
             jax.config.update("jax_platforms", "cpu")  # else it takes most of a GPU's memory
         if not xla_bridge.backends_are_initialized():
-            _with_threads(runtime.threads, lambda: jax.devices("cpu"))
+            ahead = os.environ.get(AHEAD, "false")  # a sweep's other processes need some
+            _with_variables({THREADS: str(runtime.threads), AHEAD: ahead}, lambda: jax.devices("cpu"))
             _begun[:] = [runtime.threads]
         there = _begun[0] if _begun else _by_default()
         if runtime.provider == "cpu" and there != runtime.threads:
@@ -59,22 +61,25 @@ def device(runtime: RuntimeConfig) -> Any:
         except RuntimeError as error:
             raise ModelError(
                 "runtime.provider is one that this machine has.",
-                got=f"{runtime.provider}: jax {jax.__version__} finds no such device",
-                fix="pip install 'jax[cuda12]' where a GPU is, or set runtime.provider=cpu.",
+                got=f"{runtime.provider}: jax {jax.__version__} finds no such device"
+                + (f" and began with {platforms!r} alone" if (platforms := jax.config.jax_platforms) else ""),
+                fix="pip install 'jax[cuda12]' where a GPU is, run in a process of its own where JAX began for the "
+                "CPU, or set runtime.provider=cpu.",
             ) from error
 
 
-def _with_threads(count: int, begin: Callable[[], object]) -> None:
-    """Begin the client while the environment says how many threads it gets."""
-    before = os.environ.get(THREADS)
-    os.environ[THREADS] = str(count)
+def _with_variables(variables: Mapping[str, str], begin: Callable[[], object]) -> None:
+    """Begin the client while the environment has these variables."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         begin()
     finally:
-        if before is None:
-            del os.environ[THREADS]
-        else:
-            os.environ[THREADS] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def _by_default() -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 
 import numpy as np
 import onnx
@@ -76,7 +77,8 @@ def computed(model, inputs, traced):
         values = dict(zip(traced, given, strict=True))
         return tuple(Interpreter(model, {}).run(model.graph, [values.get(i, x) for i, x in enumerate(inputs)]))
 
-    with jax.enable_x64(True):
+    device = jax.devices(os.environ.get("ORTPIPE_TEST_PROVIDER", "cpu"))[0]
+    with jax.enable_x64(True), jax.default_device(device), jax.default_matmul_precision("highest"):
         given = [inputs[i] for i in traced]
         return [np.asarray(y) for y in jax.jit(run).lower(*given).compile(QUICKLY)(*given)]
 

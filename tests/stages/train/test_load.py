@@ -33,7 +33,8 @@ from ortpipe.stages.train.training import Checkpoint
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"
 )
-XLA = RuntimeConfig(engine="xla")
+# ORTPIPE_TEST_PROVIDER=cuda: on the GPU that JAX finds
+XLA = RuntimeConfig(engine="xla", provider=os.environ.get("ORTPIPE_TEST_PROVIDER", "cpu"))
 ROWS = 52  # six batches of eight and one of four
 MLP = """<ir_version: 10, opset_import: ["" : 21]>
  g (TYPE[N,3] X) => (TYPE[N,2] y) <TYPE[3,6] w = {W}, TYPE[6] b = {0.1, 0, 0.2, -0.1, 0.3, 0}, TYPE[6,2] u = {U}>
@@ -251,7 +252,9 @@ begun = []
 def report(event):
     if not begun and hasattr(event, "loss"):
         begun[:] = time.perf_counter(), time.process_time()
-result = train(gradient, config, data=data, runtime=RuntimeConfig(engine=sys.argv[1]), report=report)
+provider = os.environ.get("ORTPIPE_TEST_PROVIDER", "cpu") if sys.argv[1] == "xla" else "cpu"
+runtime = RuntimeConfig(engine=sys.argv[1], provider=provider)
+result = train(gradient, config, data=data, runtime=runtime, report=report)
 busy = (time.process_time() - begun[1]) / (time.perf_counter() - begun[0])
 print(hashlib.sha256(b"".join(a.tobytes() for a in result.tensors.values())).hexdigest(), "jax" in sys.modules, busy)
 """
@@ -277,6 +280,19 @@ def test_two_processes_give_the_same_bytes_with_one_thread_each():
 
 
 @needs_jax
+def test_the_options_of_a_gpu_are_xlas():
+    import jax
+
+    from ortpipe.runtime.xla.program import _options
+
+    traced = jax.jit(lambda x: x + 1).lower(1.0)
+    assert traced.compile(compiler_options=_options(RuntimeConfig(provider="cuda", engine="xla")))(1.0) == 2
+    with pytest.raises(RuntimeError, match="No such compile option"):
+        traced.compile(compiler_options={"xla_gpu_enable_triton_gems": False})
+
+
+@needs_jax
+@pytest.mark.skipif(XLA.provider != "cpu", reason="threads are the CPU's")
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted where the system lists them")
 def test_a_client_of_other_threads_is_refused():
     artifact, data = gradients(MLP)
