@@ -9,8 +9,8 @@ from onnx_ir import Graph, Value
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.autodiff.kernels import forget_kernel_gradients
 from ortpipe.autodiff.outputs import name_gradients
-from ortpipe.autodiff.rules.convolution import forget_kernel_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
 from ortpipe.graph import query

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.autodiff.rules.convolution import kernel_gradient
+from ortpipe.autodiff.kernels import before_turning, find_kernel_gradient
 from ortpipe.autodiff.windows import FAR
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
@@ -35,8 +35,6 @@ LONG = 64
 FEW_IMAGES = 4
 # Kernel gradients of smaller images are mostly zeros: from 128 × 128 channels on they take 1 to 2 times as long.
 SMALL_IMAGE, MANY_CHANNELS = 64, 128 * 128
-# How autodiff's rules turn kernels: the nodes from the last one on, with their axes.
-TURNING = (("Reshape", ()), ("Transpose", (1, 2, 0)), ("Slice", ()), ("Transpose", (2, 1, 0)), ("Reshape", ()))
 
 
 def block_channels(epoch: EpochGraph) -> None:
@@ -85,7 +83,7 @@ class _Rules:
         if _is_kernel_gradient(node):
             return None
         kernels, channels, *places = kernel
-        group, turned = node.attributes.get_int("group", 1), _before_turning(w)
+        group, turned = node.attributes.get_int("group", 1), before_turning(w)
         attributes: dict[str, ir.Attr] | None = {**node.attributes}
         if node.op_type == "ConvTranspose":
             kernels, channels, turned = channels, kernels, w
@@ -109,7 +107,7 @@ class _Rules:
 
     def kernel_gradient(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
         """Write dw as a convolution whose channels are the images: of x, padded, with dy as its kernels."""
-        if (parts := kernel_gradient(node)) is None:
+        if (parts := find_kernel_gradient(node)) is None:
             return None
         x, dy, windows = parts
         image, result = _sizes(x), _sizes(dy)
@@ -231,22 +229,4 @@ def _is_kernel_gradient(node: ir.Node) -> bool:
     """Return whether a Conv is one of x with dy, which is written otherwise where its formula ends."""
     readers = [use.node for use in node.outputs[0].uses()]
     behind = [use.node for reader in readers if reader.op_type == "Slice" for use in reader.outputs[0].uses()]
-    return any(kernel_gradient(reader) for reader in (*readers, *behind))
-
-
-def _before_turning(w: ir.Value) -> ir.Value | None:
-    """Return the v whose kernels derive turned, w[o, c, i] = v[c, o, −1 − i]; None: it turned none."""
-    x: ir.Value | None = w
-    kernels, channels, *places = query.sizes(w) or []
-    lines = [channels, kernels, math.prod(size or 0 for size in places)]
-    for op_type, perm in TURNING:
-        node = x.producer() if x is not None else None
-        if node is None or node.op_type != op_type or (*node.attributes.get_ints("perm", ()),) != perm:
-            return None
-        spans = [span.tolist() for span in map(query.constant, node.inputs[1:]) if span is not None]
-        if op_type == "Slice" and spans != [[-1], [-FAR], [0], [-1]]:
-            return None
-        if perm == (2, 1, 0) and query.sizes(node.inputs[0]) != lines:
-            return None
-        x = node.inputs[0]
-    return x if query.sizes(x) == [channels, kernels, *places] else None
+    return any(find_kernel_gradient(reader) for reader in (*readers, *behind))
