@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import sys
@@ -27,7 +28,7 @@ def patch() -> None:
                 connection.connection.executescript(script.read_text(encoding="utf-8"))
         else:
             by_mlflow(engine)
-            with sqlite3.connect(database) as made:
+            with contextlib.closing(sqlite3.connect(database)) as made:
                 text = "\n".join(made.iterdump())
             beside = script.with_name(f"{script.name}.{os.getpid()}")
             beside.write_text(text, encoding="utf-8")

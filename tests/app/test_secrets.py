@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import os
 import sqlite3
@@ -119,7 +120,7 @@ def test_a_run_uses_its_secrets_and_keeps_none(ran: tuple[Path, CompletedProcess
     assert "token: '***'" in shown
     assert "address: postgresql://me:***@db/x?sslmode=no" in shown
     assert "rows: 3" in shown
-    with sqlite3.connect(folder / "outputs" / "mlflow.db") as database:
+    with contextlib.closing(sqlite3.connect(folder / "outputs" / "mlflow.db")) as database:
         params = dict(database.execute("select key, value from params"))
     assert params["data.source.params.home"] == "${oc.env:MYVARIABLE}"
 

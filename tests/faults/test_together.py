@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -49,7 +50,7 @@ def test_two_sweeps_at_once_compute_every_stage_once_and_both_are_recorded(tmp_p
     assert len(locks) == 4
     computed = Counter(stage["name"] for lock in locks for stage in lock if stage["origin"] is None)
     assert computed == dict.fromkeys(NAMES[:4], 1) | {"train": 2, "evaluate": 2}
-    with sqlite3.connect(tmp_path / "outputs" / "mlflow.db") as database:
+    with contextlib.closing(sqlite3.connect(tmp_path / "outputs" / "mlflow.db")) as database:
         found = Counter(row[0] for row in database.execute("select status from runs"))
     assert set(found) == {"FINISHED"}
     assert found["FINISHED"] >= 4

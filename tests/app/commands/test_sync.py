@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -60,7 +61,7 @@ def entries(uri: str) -> dict[str, int]:
     """Return how many rows MLflow's tables have."""
     import sqlite3
 
-    with sqlite3.connect(uri.removeprefix("sqlite:///")) as connection:
+    with contextlib.closing(sqlite3.connect(uri.removeprefix("sqlite:///"))) as connection:
         tables = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
         return {name: connection.execute(f"select count(*) from {name}").fetchone()[0] for name in tables}
 

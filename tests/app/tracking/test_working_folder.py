@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -37,9 +38,8 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a database as MLflow makes it, which takes it seconds."""
     folder = tmp_path_factory.mktemp("empty")
     open_store(Mlflow(f"sqlite:///{folder}/mlflow.db", artifacts=str(folder)))
-    with sqlite3.connect(folder / "mlflow.db") as connection:
+    with contextlib.closing(sqlite3.connect(folder / "mlflow.db")) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    connection.close()
     return folder / "mlflow.db"
 
 
@@ -55,9 +55,8 @@ def test_mlflow_records_in_a_folder_of_any_name(
     assert Mlflow(target.tracking_uri).tracking_uri == target.tracking_uri  # as a record is read back
     client, experiment = open_store(target)
     client.create_run(experiment, run_name="here")
-    with sqlite3.connect(place) as connection:
+    with contextlib.closing(sqlite3.connect(place)) as connection:
         assert connection.execute("SELECT name FROM runs").fetchall() == [("here",)]
-    connection.close()
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 

@@ -143,7 +143,7 @@ def test_text_that_is_read_across_rows_is_refused_by_name(rows):
         behind_front(gradient_of(text, data), data, None)
 
 
-def test_gradients_of_the_runtime_have_the_same_front(rows):
+def test_gradients_of_the_runtime_have_the_same_front(rows, training_build):
     data = rows(stream=False)
     model, session = whole(data)
     loss = add_loss(convert(model, data=data), AddLossConfig(loss=L2()))
