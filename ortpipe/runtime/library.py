@@ -1,7 +1,5 @@
 """The one place that imports onnxruntime: what it is, and the gradient builder of its training build."""
 
-import sys
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,20 +7,10 @@ from typing import Any
 import onnx
 
 from ortpipe.errors import DeriveError
+from ortpipe.hidden import hidden
 from ortpipe.runtime.distributions import check_one_runtime
 
 TRAINING = "onnxruntime.training"
-
-
-class _Hidden:
-    """A finder that hides a module from the thread that made it."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._thread = name, threading.get_ident()
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == self._name and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def _imported() -> Any:
@@ -32,12 +20,8 @@ def _imported() -> Any:
     megabytes, to find out its own version. Both can be imported before and afterwards.
     """
     check_one_runtime()
-    hidden = _Hidden(TRAINING)
-    sys.meta_path.insert(0, hidden)
-    try:
+    with hidden(TRAINING):
         import onnxruntime
-    finally:
-        sys.meta_path.remove(hidden)
     return onnxruntime
 
 

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
-from ortpipe.runtime.library import _Hidden
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,16 +23,3 @@ def test_importing_the_runtime_does_not_import_torch_which_can_be_imported_befor
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     expected = ["runtime", "torch is imported", "torch"] if not first else ["torch is imported", "runtime", "torch"]
     assert done.stdout.splitlines() == expected, done.stderr
-
-
-def test_the_training_package_is_hidden_only_while_the_runtime_is_imported() -> None:
-    assert not any(isinstance(finder, _Hidden) for finder in sys.meta_path)
-
-
-def test_a_module_is_hidden_from_the_thread_that_hides_it_and_from_no_other() -> None:
-    hidden = _Hidden("torch")
-    with pytest.raises(ModuleNotFoundError, match="torch"):
-        hidden.find_spec("torch")
-    with ThreadPoolExecutor(1) as other:
-        other.submit(hidden.find_spec, "torch").result()  # does not raise
-    hidden.find_spec("numpy")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from ortpipe import own
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError, NoRowsError
+from ortpipe.hidden import hidden
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
@@ -107,7 +108,8 @@ class SklearnEstimator(Config):
             return pipeline_of(self.steps)
         if self.function is not None:
             return self._call(self.function)
-        from sklearn import pipeline, preprocessing
+        with hidden("pandas"):  # sklearn.utils.fixes takes it along, a fifth of the whole time, and uses it nowhere
+            from sklearn import pipeline, preprocessing
 
         path = str(self.estimator)
         check_supported(ESTIMATORS, path, "The estimator", key="estimator")

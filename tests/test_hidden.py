@@ -1,0 +1,66 @@
+"""A package is hidden while another is imported, from one thread; scikit-learn does without the one that is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from ortpipe.hidden import hidden
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_a_module_is_hidden_in_its_block_from_the_thread_of_the_block() -> None:
+    before = [*sys.meta_path]
+    assert "colorsys" not in sys.modules
+    with hidden("colorsys"):
+        with pytest.raises(ModuleNotFoundError, match="colorsys"):
+            importlib.import_module("colorsys")
+        with ThreadPoolExecutor(1) as other:
+            assert other.submit(importlib.util.find_spec, "colorsys").result() is not None
+        assert importlib.util.find_spec("wave") is not None
+    assert sys.meta_path == before
+    assert importlib.util.find_spec("colorsys") is not None
+
+
+@pytest.mark.parametrize("first", ["", "import pandas"])
+def test_making_an_estimator_does_not_import_pandas_which_can_be_imported_before_and_after(
+    first: str, tmp_path: Path
+) -> None:
+    (tmp_path / "pandas").mkdir()
+    (tmp_path / "pandas" / "__init__.py").write_text("print('pandas is imported')\n")
+    code = f"""if True:
+        {first}
+        from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
+        print(SklearnEstimator("sklearn.linear_model.LinearRegression")._make())
+        import pandas
+        print(pandas.__name__)"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    expected = ["LinearRegression()", "pandas is imported", "pandas"]
+    if first:
+        expected = ["pandas is imported", "LinearRegression()", "pandas"]
+    assert done.stdout.splitlines() == expected, done.stderr
+
+
+def test_scikit_learn_uses_pandas_nowhere_where_it_is_hidden() -> None:
+    spec = importlib.util.find_spec("sklearn")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    tree = ast.parse((Path(spec.submodule_search_locations[0]) / "utils" / "fixes.py").read_text(encoding="utf-8"))
+    takes_it = [
+        name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef) and "pd" in [argument.arg for argument in function.args.args]
+        for name in ast.walk(function)
+    ]
+    reads = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id == "pd" and isinstance(n.ctx, ast.Load)]
+    assert [name.lineno for name in reads if name not in takes_it] == []
