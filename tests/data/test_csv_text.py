@@ -9,6 +9,7 @@ from pyarrow import csv
 from ortpipe.data import csv_text
 from ortpipe.data.csv_text import CsvText, load_batches, spill_batches
 from ortpipe.data.rows import Rows
+from ortpipe.data.sources import csv as csv_source
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
@@ -115,3 +116,35 @@ def test_a_file_of_several_blocks_has_the_digest_that_it_had_as_one_table(tmp_pa
     rows = Csv(path=str(tmp_path / "rows.csv"), label="y")()
     assert len(rows.group_sizes) > 1
     assert rows.digest() == "06fd3092fb61b5529932daa6f22d42adb25cff93c6f0f58b01a7417b490df786"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+def test_a_line_break_in_a_quoted_field_ends_no_row(last, stream, tmp_path):
+    """Where a block ends within one, the rest of the field looks like rows."""
+    file, note = tmp_path / "log.csv", '"' + "\n".join(["100,0,retry"] * 12) + '"'
+    lines = ["y,x,log", *(f"{2 * i},{i},{note}" for i in range(16_000))]
+    if not last:
+        lines = ["log,y,x", *(f"{note},{2 * i},{i}" for i in range(16_000))]
+    file.write_text("\n".join(lines) + "\n")
+    assert file.stat().st_size > 2 * csv_source.BLOCK
+    rows = Csv(path=str(file), label="y", inputs=("x",), window=4096, stream=stream)()
+    assert isinstance(rows, Stream) == stream
+    assert len(rows) == 16_000
+    part = rows.head(16_000)
+    [x] = part.inputs.values()
+    np.testing.assert_array_equal(x.ravel(), np.arange(16_000))
+    np.testing.assert_array_equal(part.label.ravel(), 2 * np.arange(16_000))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_row_may_be_longer_than_a_block(stream, tmp_path):
+    file, long = tmp_path / "long.csv", "word " * csv_source.BLOCK
+    file.write_text("\n".join(["y,x,text", "1,2,short", f"3,4,{long}", *["5,6,short"] * 100]) + "\n")
+    rows = Csv(path=str(file), label="y", inputs=("x",), window=64, stream=stream)()
+    [x] = rows.head(3).inputs.values()
+    assert x.ravel().tolist() == [2, 4, 6]
+    assert len(rows) == 102
+    file.write_text("\n".join(["y,x,text", f"3,4,{long * 10}"]) + "\n")
+    with pytest.raises(DataError, match=r"long.csv: straddling"):
+        Csv(path=str(file), label="y", inputs=("x",), window=64, stream=stream)()

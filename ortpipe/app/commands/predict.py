@@ -16,7 +16,7 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.artifact import Facts
 from ortpipe.data.position import Position, by_line, by_row, offset_position
-from ortpipe.data.sources.csv import InvalidRows, separator
+from ortpipe.data.sources.csv import LONGEST, InvalidRows, parse_options
 from ortpipe.data.unseen import UnseenTable
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.files import sync, temporary
@@ -116,9 +116,9 @@ def _pieces(
             raise DataError(rule, got=f"{rows}: {error}", fix="Write the file again.") from error
         return
     invalid_rows = InvalidRows()
-    parse = csv.ParseOptions(delimiter=separator(settings.get("delimiter", ",")), invalid_row_handler=invalid_rows)
+    parse = parse_options(settings.get("delimiter", ","), invalid_rows)
     encoding, names, first = settings.get("encoding", "utf-8"), None, list[str]()
-    read = csv.ReadOptions(use_threads=False, encoding=encoding)
+    read = csv.ReadOptions(use_threads=False, block_size=LONGEST, encoding=encoding)
     words = {name: pa.string() for name in columns}
     types = words | {name: pa.float64() for name, is_text in unseen.columns.items() if not is_text}
     nulls = [*csv.ConvertOptions().null_values, *unseen.missing]
@@ -130,7 +130,7 @@ def _pieces(
             first = reader.schema.names
         if settings.get("names") and not {*unseen.columns} <= {*first}:
             names = _names(rows, settings, len(first))
-            read = csv.ReadOptions(use_threads=False, encoding=encoding, column_names=names)
+            read.column_names = names
         _check_columns(unseen, keep, names or first, rows)
         position = by_line(rows, parse.delimiter, encoding, names=names is None)
         yield from _with_positions(_batches(csv.open_csv(rows, read, parse, options[0])), position)

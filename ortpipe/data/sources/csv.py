@@ -3,7 +3,7 @@
 import codecs
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -24,7 +24,8 @@ from ortpipe.data.table_reader import Group, TableReader
 from ortpipe.errors import DataError, listing
 from ortpipe.settings import Fix, Must
 
-BLOCK = 2**20  # bytes of text that are parsed at a time
+BLOCK, LONGEST = 2**20, 2**24  # bytes of text that are parsed at a time, and of the longest row
+STRADDLES = "straddles two block boundaries"  # what Arrow says of a row that is longer than a block
 SHOWN = 12  # bytes shown around one that is no text
 PACKED = 8  # assumed ratio of a text's size to that of its .gz file
 
@@ -61,6 +62,15 @@ class InvalidRows:
 def separator(text: str) -> str:
     """Return the delimiter in the file: a tab for the two characters of its escape, else the setting itself."""
     return "\t" if text == "\\t" else text
+
+
+def parse_options(delimiter: str, invalid_rows: InvalidRows | None = None) -> csv.ParseOptions:
+    """Return Arrow's options for lines of this delimiter.
+
+    Without `newlines_in_values` a block would end at any line break, also of a quoted field, whose rest would be a row.
+    """
+    lines = separator(delimiter)
+    return csv.ParseOptions(delimiter=lines, newlines_in_values=True, invalid_row_handler=invalid_rows)
 
 
 Delimiter = Annotated[
@@ -100,7 +110,7 @@ class Csv(TableSource, Windowed):
         tables: dict[Path, CsvBatches] = {}
         for file in dict.fromkeys(file for file, _ in files):
             with self._explain_errors(file) as parse:
-                tables[file] = (spill_batches if streams else load_batches)(self._text_of(file, parse))
+                tables[file] = self._batches(file, parse, spill_batches if streams else load_batches)
         groups = [group for file, part in files for group in self._groups(file, tables[file], part)]
         schemas = {str(file): table.schema for file, table in tables.items()}
         reader = TableReader(self, schemas, groups, split.column if split else None)
@@ -121,12 +131,24 @@ class Csv(TableSource, Windowed):
             yield Group(str(file), part, functools.partial(table.read, number), position, follows=number > 0)
             first += rows
 
-    def _text_of(self, file: Path, parse: csv.ParseOptions) -> CsvText:
+    def _batches(
+        self, file: Path, parse: csv.ParseOptions, read: Callable[[CsvText], CsvBatches], block: int = BLOCK
+    ) -> CsvBatches:
+        """Read a file in blocks, in longer ones if it has a row that is longer."""
+        try:
+            return read(self._text_of(file, parse, block))
+        except pa.ArrowInvalid as error:
+            if STRADDLES not in str(error) or block == LONGEST:
+                raise
+        return self._batches(file, parse, read, LONGEST)
+
+    def _text_of(self, file: Path, parse: csv.ParseOptions, block: int) -> CsvText:
         convert = csv.ConvertOptions(
             null_values=[*csv.ConvertOptions().null_values, *self.missing],
             column_types=dict.fromkeys(self.categorical, "string"),
         )
-        return CsvText(file, self._options, parse, convert, functools.partial(self._check_text, self._position(file)))
+        check = functools.partial(self._check_text, self._position(file))
+        return CsvText(file, self._options(block), parse, convert, check)
 
     @contextlib.contextmanager
     def _explain_errors(self, file: Path) -> Iterator[csv.ParseOptions]:
@@ -134,7 +156,7 @@ class Csv(TableSource, Windowed):
         invalid_rows, position = InvalidRows(), self._position(file)
         try:
             self._check_mark(file)
-            yield csv.ParseOptions(delimiter=separator(self.delimiter), invalid_row_handler=invalid_rows)
+            yield parse_options(self.delimiter, invalid_rows)
         except UnicodeDecodeError as error:
             is_utf_16 = error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
             bad = error.object[max(0, error.start - SHOWN) : error.start + SHOWN]
@@ -155,10 +177,9 @@ class Csv(TableSource, Windowed):
     def _position(self, file: Path) -> Position:
         return by_line(file, separator(self.delimiter), self.encoding, names=self.names is None)
 
-    @property
-    def _options(self) -> csv.ReadOptions:
+    def _options(self, block: int) -> csv.ReadOptions:
         # only one thread counts the lines of errors
-        return csv.ReadOptions(use_threads=False, block_size=BLOCK, column_names=self.names, encoding=self.encoding)
+        return csv.ReadOptions(use_threads=False, block_size=block, column_names=self.names, encoding=self.encoding)
 
     def _check_mark(self, file: Path) -> None:
         """Reject the byte order mark of UTF-16: read as UTF-8, the text would be full of zero bytes."""
@@ -190,7 +211,7 @@ class Csv(TableSource, Windowed):
         if not integers:
             return notes
         convert = csv.ConvertOptions(column_types=dict.fromkeys(integers, "string"), include_columns=integers)
-        for piece in csv.open_csv(file, self._options, csv.ParseOptions(delimiter=separator(self.delimiter)), convert):
+        for piece in csv.open_csv(file, self._options(LONGEST), parse_options(self.delimiter), convert):
             for name in [name for name in integers if name not in notes]:
                 zeros = matches(piece.column(name), r"^[-+]?0\d")
                 if zeros.any():
