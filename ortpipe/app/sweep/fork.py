@@ -114,7 +114,7 @@ class ForkLauncher(Launcher):
         try:
             while (job := end.recv()) is not None:
                 end.send(self._run(job))
-        except (Stopped, KeyboardInterrupt):
+        except (Stopped, KeyboardInterrupt, EOFError, ConnectionError):  # the last two: the sweep's process was killed
             sys.exit(1)
 
     def _run(self, job: int) -> JobReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ERROR = "ortpipe.error"
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as a description
 KIND = "mlflow.experimentKind"  # the tag of an experiment that makes MLflow open it on its runs, not on LLM traces
+STORES = tuple(f"mlflow.store.{kind}.sqlalchemy_store" for kind in ("tracking", "model_registry"))
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 
@@ -107,6 +109,7 @@ def client_at(uri: str) -> MlflowClient:
     return _import()(tracking_uri=uri)
 
 
+@functools.cache
 def _import() -> type[MlflowClient]:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
@@ -116,7 +119,19 @@ def _import() -> type[MlflowClient]:
         logging.getLogger(f"mlflow.store.{module}").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
+    atexit.register(_close_databases)
     return MlflowClient
+
+
+def _close_databases() -> None:
+    """Close MLflow's connections, which are no garbage to Python at its end.
+
+    What is written to an SQLite database stays in a second file (-wal) until its last connection is closed, and a copy
+    of the database alone lacks it.
+    """
+    for name in STORES:
+        for engine in getattr(getattr(sys.modules.get(name), "SqlAlchemyStore", None), "_engine_map", {}).values():
+            engine.dispose()
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import multiprocessing
 import os
 import shutil
 import sqlite3
@@ -17,6 +18,8 @@ from typing import Any
 import pytest
 from app.sweep.sweeps import TINY, folder_of, parent_and_children, rows_of
 from command import ROOT, ortpipe
+
+from ortpipe.app.sweep.fork import ForkLauncher
 
 FOUR = ("-m", *TINY, "train.optimizer.lr=0.002,10", "seed=0,1")  # the second rate diverges
 LAUNCHERS = {
@@ -79,6 +82,26 @@ def test_a_parallel_launcher_records_every_job_under_one_parent(tmp_path: Path) 
     assert len(recorded[0]) == 4
     for others in recorded[1:]:
         assert others == recorded[0]
+
+
+def test_a_sweep_leaves_all_that_its_processes_wrote_in_the_database_itself(tmp_path: Path) -> None:
+    ortpipe(*FOUR, *LAUNCHERS["fork"], cwd=tmp_path, process=True)
+    assert not list((tmp_path / "outputs").glob("mlflow.db-*"))
+    assert len(parent_and_children(tmp_path)[1]) == 4
+
+
+@pytest.mark.parametrize("jobs", [[], [0]])
+def test_a_worker_ends_quietly_when_the_process_of_its_sweep_is_gone(
+    jobs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = multiprocessing.Pipe()
+    other, _ = multiprocessing.Pipe()
+    for job in jobs:
+        ours.send(job)
+    monkeypatch.setattr(ForkLauncher, "_run", lambda self, job: job)
+    ours.close()
+    with pytest.raises(SystemExit):
+        ForkLauncher(1)._work(theirs, other)
 
 
 @pytest.fixture

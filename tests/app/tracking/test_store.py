@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -55,6 +57,25 @@ def test_a_run_whose_process_was_killed_is_closed_by_the_next_one_and_a_living_o
     assert closed.data.tags["ortpipe.pid"] == str(process.pid)
     assert f"process {process.pid} on " in closed.data.tags["ortpipe.error"]
     assert closed.info.start_time <= closed.info.end_time <= time.time() * 1000
+
+
+def test_a_process_that_ends_leaves_all_that_it_wrote_in_the_database_itself(tmp_path: Path) -> None:
+    code = """if True:
+        import gc, sys
+        from ortpipe.app.tracking.client import open_store
+        from ortpipe.app.tracking.recorders.mlflow import Mlflow
+        client, experiment = open_store(Mlflow(sys.argv[1], artifacts="."))
+        client.create_run(experiment)
+        client.create_registered_model("model")
+        gc.freeze()  # as a command does at its end
+    """
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    done = subprocess.run([sys.executable, "-c", code, uri], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0
+    assert sorted(path.name for path in tmp_path.glob("mlflow.db*")) == ["mlflow.db"]
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        for table in ("runs", "registered_models"):
+            assert database.execute(f"select count(*) from {table}").fetchone() == (1,)
 
 
 def test_runs_that_say_nothing_of_their_process_are_left_alone(target: Mlflow) -> None:
