@@ -18,6 +18,7 @@ from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.doubles import with_double_kernels
 from ortpipe.graph.opsets import LIFTED, at_opset
+from ortpipe.graph.parameters import some
 from ortpipe.graph.query import all_nodes, called, sizes
 from ortpipe.graph.rewrite import rewrite
 from ortpipe.graph.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
@@ -71,6 +72,32 @@ def changed_opset(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
     opset_versions = ([o.version for o in m.opset_import if o.domain in ("", "ai.onnx")] for m in (model, low))
     before, after = (max(versions, default=0) for versions in opset_versions)
     return [f"converts the file from opset {before} to {after}"] if before != after else []
+
+
+def moved_windows(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
+    """Return a note on windows of auto_pad=SAME that lie elsewhere in onnxruntime than `lowered` lets them lie."""
+    padded = {node.output[0]: node for node in all_nodes(low.graph) if node.op_type in ("Conv", *POOLS)}
+    dims = {value.name: value.type.tensor_type.shape.dim for value in (*low.graph.value_info, *low.graph.input)}
+    weights = {tensor.name: tensor.dims for tensor in low.graph.initializer}
+    moved = list[str]()
+    for node in all_nodes(model.graph):
+        settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        mode, plain = settings.get("auto_pad", b""), padded.get(node.output[0])
+        pads = [[*attribute.ints] for attribute in plain.attribute if attribute.name == "pads"] if plain else []
+        is_dilated = max(settings.get("dilations", [1])) > 1
+        if not mode.startswith(b"SAME") or not pads or node.input[0] not in dims:
+            continue
+        if is_dilated and node.op_type == "Conv":  # onnxruntime refuses it
+            continue
+        kernel = settings.get("kernel_shape") or [*weights.get(node.input[1], ())][2:]
+        places, strides = (d.dim_value for d in dims[node.input[0]][2:]), settings.get("strides") or [1] * len(kernel)
+        totals = [(-(-size // s) - 1) * s + k - size for size, s, k in zip(places, strides, kernel, strict=False)]
+        begin = [int((total + (mode == b"SAME_LOWER")) / 2) for total in totals]
+        end = [total - first for total, first in zip(totals, begin, strict=True)]
+        if begin != pads[0][: len(begin)] or (is_dilated and end != pads[0][len(begin) :]):
+            moved.append(node.name or node.output[0])
+    text = "lays the windows of auto_pad=SAME where ONNX's text says, which onnxruntime lays elsewhere"
+    return [f"{text}: {some(moved)}"] if moved else []
 
 
 def _mark_runtime_operators(model: onnx.ModelProto) -> bool:

@@ -22,7 +22,7 @@ from ortpipe.graph.branches import take_branches
 from ortpipe.graph.check import parsed, proto_apart
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.lift import float_constants, lift
-from ortpipe.graph.lower import changed_opset, lowered
+from ortpipe.graph.lower import changed_opset, lowered, moved_windows
 from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
 from ortpipe.graph.show import type_of
@@ -99,11 +99,12 @@ def from_model(
         check_sound(model)
         model, weights = take_apart(model)
     with_sizes = _with_sizes(plain_dimensions(model), config)  # first: the rewrites of some operators depend on sizes
-    original, zip_map_classes = without_zip_map(lowered(with_sizes, weights))
+    low = lowered(with_sizes, weights)
+    original, zip_map_classes = without_zip_map(low)
     metadata = read_metadata(model)
     forward = parsed(original)
     attach(forward, weights)
-    file_notes = changed_opset(model, original)
+    file_notes = [*changed_opset(model, original), *moved_windows(with_sizes, low)]
     if (note := _end_at_values(forward, config)) is not None:
         original, weights = proto_apart(forward)
         file_notes.append(note)
