@@ -66,13 +66,14 @@ class Session:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if providers[0] not in ort.get_available_providers():
             raise _not_here(provider, "has none")
+        fatal = {"ConvActivationFusion"} if _has_conv_for_inner_graphs(model.graph) else set()
         try:
             if weigh(model) > MAPPED or is_large(model):
                 with on_disk(model, weights) as path:
-                    self._session = _loaded(path, options, providers)
+                    self._session = _loaded(path, options, providers, fatal)
             else:
                 content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
-                self._session = _loaded(content, options, providers)
+                self._session = _loaded(content, options, providers, fatal)
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must load the model.",
@@ -135,9 +136,20 @@ class Session:
             _running.remove(options)
 
 
-def _loaded(model: str | bytes, options: Any, providers: Sequence[str]) -> Any:
-    """Load a model without the fusions whose operator has no kernel of its type: x·σ(x) of float64 is no QuickGelu."""
-    without = set[str]()
+def _has_conv_for_inner_graphs(graph: onnx.GraphProto) -> bool:
+    """Return whether a convolution is read in a branch or a loop alone: a fusion ends the process there (1.19.2)."""
+    for inner in graphs(graph):
+        read = {name for node in inner.node for name in node.input} | {value.name for value in inner.output}
+        if any(node.op_type == "Conv" and node.output[0] not in read for node in inner.node):
+            return True
+    return False
+
+
+def _loaded(model: str | bytes, options: Any, providers: Sequence[str], fatal: set[str]) -> Any:
+    """Load a model without some fusions: fatal ones, and those whose operator has no kernel of its type, as x·σ(x) of
+    float64 is no QuickGelu.
+    """
+    without = set(fatal)
     while True:
         try:
             return ort.InferenceSession(model, options, providers=providers, disabled_optimizers=without)

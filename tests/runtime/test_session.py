@@ -136,3 +136,18 @@ def test_a_fusion_without_a_kernel_of_float64_is_left_out(nodes):
     model, x = onnx.parser.parse_model(text), np.array([[0.5, -1.0], [2.0, 3.0]])
     [plain] = Session(model, fused=False).run({"x": x})
     np.testing.assert_allclose(Session(model).run({"x": x})[0], plain, rtol=1e-15)
+
+
+def test_a_convolution_that_only_a_branch_reads_does_not_end_the_process():
+    text = """<ir_version: 10, opset_import: ["": 18]>
+        g (float[1,4,5,5] x) => (float[1,4,3,3] y) <float[4,4,3,3] w = {W}> {
+            total = ReduceSum<keepdims=0>(x) zero = Constant<value_float=0.0>() c = Greater(total, zero) a = Conv(x, w)
+            y = If(c) <then_branch = t () => (float[1,4,3,3] r) { r = Relu(a) },
+                       else_branch = e () => (float[1,4,3,3] s) { s = Neg(a) }> }"""
+    numbers = np.random.default_rng(0).normal(size=144)
+    model = onnx.parser.parse_model(text.replace("W", ", ".join(f"{number:.3f}" for number in numbers)))
+    x = np.random.default_rng(1).uniform(size=(1, 4, 5, 5)).astype(np.float32)
+    session = Session(model)
+    [relu], [turned] = session.run({"x": x}), session.run({"x": -x})  # the sign of the input takes the branch
+    np.testing.assert_allclose(relu, np.maximum(turned, 0), rtol=1e-5)
+    assert (turned < 0).any()
