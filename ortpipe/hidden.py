@@ -21,10 +21,10 @@ class _Finder:
 def hidden(name: str) -> Iterator[None]:
     """Hide a module that is not yet imported from this thread's imports; it can be imported afterwards.
 
-    >>> with hidden("colorsys"):
-    ...     import colorsys
+    >>> with hidden("this"):
+    ...     import this
     Traceback (most recent call last):
-    ModuleNotFoundError: No module named 'colorsys'
+    ModuleNotFoundError: No module named 'this'
     """
     finder = _Finder(name)
     sys.meta_path.insert(0, finder)
