@@ -81,13 +81,12 @@ def moved_windows(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
     weights = {tensor.name: tensor.dims for tensor in low.graph.initializer}
     moved = list[str]()
     for node in all_nodes(model.graph):
-        settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        mode, plain = settings.get("auto_pad", b""), padded.get(node.output[0])
-        pads = [[*attribute.ints] for attribute in plain.attribute if attribute.name == "pads"] if plain else []
-        is_dilated = max(settings.get("dilations", [1])) > 1
-        if not mode.startswith(b"SAME") or not pads or node.input[0] not in dims:
+        if node.op_type not in ("Conv", *POOLS) or node.output[0] not in padded or node.input[0] not in dims:
             continue
-        if is_dilated and node.op_type == "Conv":  # onnxruntime refuses it
+        settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        pads = [[*attribute.ints] for attribute in padded[node.output[0]].attribute if attribute.name == "pads"]
+        mode, is_dilated = settings.get("auto_pad", b""), any(step > 1 for step in settings.get("dilations", ()))
+        if not mode.startswith(b"SAME") or not pads or (is_dilated and node.op_type == "Conv"):  # that is refused there
             continue
         kernel = settings.get("kernel_shape") or [*weights.get(node.input[1], ())][2:]
         places, strides = (d.dim_value for d in dims[node.input[0]][2:]), settings.get("strides") or [1] * len(kernel)
