@@ -35,23 +35,29 @@ def test_a_module_is_hidden_in_its_block_from_the_thread_of_the_block(
     assert importlib.util.find_spec("taken_along") is not None
 
 
-@pytest.mark.parametrize("first", ["", "import pandas"])
-def test_making_an_estimator_does_not_import_pandas_which_can_be_imported_before_and_after(
-    first: str, tmp_path: Path
+TAKEN_ALONG = {  # a package → what ortpipe does that would import it, and what that prints
+    "torch": ("import ortpipe.runtime.session; print('runtime')", "runtime"),
+    "pandas": (
+        "from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator; "
+        "print(SklearnEstimator('sklearn.linear_model.LinearRegression')._make())",
+        "LinearRegression()",
+    ),
+}
+
+
+@pytest.mark.parametrize("package", TAKEN_ALONG)
+@pytest.mark.parametrize("before", [False, True])
+def test_a_package_is_not_taken_along_and_can_be_imported_before_and_after(
+    before: bool, package: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "pandas").mkdir()
-    (tmp_path / "pandas" / "__init__.py").write_text("print('pandas is imported')\n")
-    code = f"""if True:
-        {first}
-        from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
-        print(SklearnEstimator("sklearn.linear_model.LinearRegression")._make())
-        import pandas
-        print(pandas.__name__)"""
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(f"print('{package} is imported')\n")
+    does, printed = TAKEN_ALONG[package]
+    lines = [*([f"import {package}"] if before else []), does, f"import {package}", f"print({package}.__name__)"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)])}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
-    expected = ["LinearRegression()", "pandas is imported", "pandas"]
-    if first:
-        expected = ["pandas is imported", "LinearRegression()", "pandas"]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=environment)
+    imported = f"{package} is imported"
+    expected = [imported, printed, package] if before else [printed, imported, package]
     assert done.stdout.splitlines() == expected, done.stderr
 
 

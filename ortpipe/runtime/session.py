@@ -139,8 +139,8 @@ class Session:
 def _has_conv_for_inner_graphs(graph: onnx.GraphProto) -> bool:
     """Return whether a convolution is read in a branch or a loop alone: a fusion ends the process there (1.19.2)."""
     for inner in graphs(graph):
-        read = {name for node in inner.node for name in node.input} | {value.name for value in inner.output}
-        if any(node.op_type == "Conv" and node.output[0] not in read for node in inner.node):
+        images = {node.output[0] for node in inner.node if node.op_type == "Conv"}
+        if images and images - {name for node in inner.node for name in node.input} - {y.name for y in inner.output}:
             return True
     return False
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ERROR = "ortpipe.error"
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as a description
 KIND = "mlflow.experimentKind"  # the tag of an experiment that makes MLflow open it on its runs, not on LLM traces
-STORES = tuple(f"mlflow.store.{kind}.sqlalchemy_store" for kind in ("tracking", "model_registry"))
+STORES = tuple(f"mlflow.store.{kind}.sqlalchemy_store" for kind in ("tracking", "model_registry"))  # if imported
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 
@@ -119,12 +119,12 @@ def _import() -> type[MlflowClient]:
         logging.getLogger(f"mlflow.store.{module}").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
-    atexit.register(_close_databases)
+    atexit.register(close_databases)  # they are no garbage to Python at its end
     return MlflowClient
 
 
-def _close_databases() -> None:
-    """Close MLflow's connections, which are no garbage to Python at its end.
+def close_databases() -> None:
+    """Close MLflow's connections, which processes that are forked must not share.
 
     What is written to an SQLite database stays in a second file (-wal) until its last connection is closed, and a copy
     of the database alone lacks it.

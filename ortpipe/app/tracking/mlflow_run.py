@@ -80,12 +80,6 @@ class MlflowRun:
     def _registration(self) -> str:
         return f"registered {self._target.register}@{self._target.alias}"
 
-    def disconnect(self) -> None:
-        """Close the connections to a database: processes that are forked must not share them."""
-        engine = getattr(self._client._tracking_client.store, "engine", None)
-        if engine is not None:
-            engine.dispose()
-
     def push(self) -> None:
         """Record what the folder has and the record lacks; after a failure, which is raised, only the end."""
         failure: Exception | None = None

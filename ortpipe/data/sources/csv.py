@@ -131,16 +131,14 @@ class Csv(TableSource, Windowed):
             yield Group(str(file), part, functools.partial(table.read, number), position, follows=number > 0)
             first += rows
 
-    def _batches(
-        self, file: Path, parse: csv.ParseOptions, read: Callable[[CsvText], CsvBatches], block: int = BLOCK
-    ) -> CsvBatches:
+    def _batches(self, file: Path, parse: csv.ParseOptions, read: Callable[[CsvText], CsvBatches]) -> CsvBatches:
         """Read a file in blocks, in longer ones if it has a row that is longer."""
         try:
-            return read(self._text_of(file, parse, block))
+            return read(self._text_of(file, parse, BLOCK))
         except pa.ArrowInvalid as error:
-            if STRADDLES not in str(error) or block == LONGEST:
+            if STRADDLES not in str(error):
                 raise
-        return self._batches(file, parse, read, LONGEST)
+        return read(self._text_of(file, parse, LONGEST))
 
     def _text_of(self, file: Path, parse: csv.ParseOptions, block: int) -> CsvText:
         convert = csv.ConvertOptions(

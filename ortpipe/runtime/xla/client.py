@@ -59,10 +59,11 @@ def device(runtime: RuntimeConfig) -> Any:
         try:
             return jax.devices(PLATFORMS[runtime.provider])[0]
         except RuntimeError as error:
+            chosen = jax.config.jax_platforms
+            alone = f" and began with {chosen!r} alone" if chosen else ""
             raise ModelError(
                 "runtime.provider is one that this machine has.",
-                got=f"{runtime.provider}: jax {jax.__version__} finds no such device"
-                + (f" and began with {platforms!r} alone" if (platforms := jax.config.jax_platforms) else ""),
+                got=f"{runtime.provider}: jax {jax.__version__} finds no such device{alone}",
                 fix="pip install 'jax[cuda12]' where a GPU is, run in a process of its own where JAX began for the "
                 "CPU, or set runtime.provider=cpu.",
             ) from error

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.app.run.record import RunRecord
-from ortpipe.app.tracking.client import close_dead, open_store
+from ortpipe.app.tracking.client import close_databases, close_dead, open_store
 from ortpipe.app.tracking.metrics import Epochs, Results
 from ortpipe.app.tracking.mlflow_run import MlflowRun
 from ortpipe.app.tracking.model import name_best
@@ -98,7 +98,7 @@ class MlflowSweepRecording(Recording):
         self._target, self._run, self._command = target, MlflowRun(target, record), _sync(target, record.folder)
         self._failed: Exception | None = None
         self.run_id, self.summary = self._run.run_id, _summary(target, self._run)
-        self._run.disconnect()
+        close_databases()
 
     def close(self, best: RunRecord | None) -> None:
         """Record what the sweep's folder holds now that it has ended, and close runs whose process is gone."""
