@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -262,5 +263,7 @@ def test_the_traceback_is_there_on_request(cli: Callable) -> None:
 def test_labels_that_numpy_reads_as_float_still_match_classes(cli: Callable, tmp_path: Path) -> None:
     X, y = load_digits(return_X_y=True)
     np.savez(tmp_path / "digits.npz", X=X, y=y.astype(float))
-    done = cli("data=npz", "data.source.path=digits.npz", "train.epochs=2")
+    done = cli("data=npz", "data.source.path=digits.npz", "train.epochs=2", "hydra.run.dir=run")
     assert done.returncode == 0, done.stderr
+    metrics = json.loads((tmp_path / "run" / "run.json").read_text())["metrics"]
+    assert metrics["accuracy"]["trained"] > 0.5  # chance is 0.1

@@ -5,12 +5,13 @@ import pandas as pd
 import pytest
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.rows import Rows
 from ortpipe.data.sources.bundled import Bundled
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import DataConfig, load
+from ortpipe.data.split import DataConfig, load, split
 from ortpipe.errors import ConfigError, DataError
 
 COUNT = 60
@@ -139,3 +140,24 @@ def test_an_array_of_another_width_in_another_part_is_refused(kind, tmp_path):
         np.save(other / "y.npy", np.ones(5))
     with pytest.raises(DataError, match=r"same width(.|\n)*'X' of .*held.* has shape \(5, 3\), but \(1,\) per row"):
         load(DataConfig(source, SplitConfig(test=str(other))))
+
+
+@pytest.mark.parametrize("part", ["test", "validation"])
+@pytest.mark.parametrize("kind", ["parquet", "stream", "npy", "npz"])
+def test_a_file_of_a_part_without_rows_is_rejected(kind, part, tmp_path):
+    frame = FRAME.drop(columns=["set", "city"])
+    source = written(kind, frame, tmp_path)
+    other = written(kind, frame[:0], tmp_path, "held")
+    with pytest.raises(DataError, match=rf"must have rows(.|\n)*no {part} rows in .*held"):
+        load(DataConfig(source, SplitConfig(**{part: other.path})))
+
+
+def test_a_stratified_split_depends_on_the_order_of_the_labels_and_not_on_their_hashes():
+    """A set of words has another order in each process; one of small integers has the same in all."""
+    numbers = np.random.default_rng(0).integers(0, 20, 400)
+    words = np.array([f"class {number:02d}" for number in numbers])
+    config = SplitConfig(test=0.25, validation=0.1, stratify=True)
+    by_number, by_word = (split(Rows({"X": np.arange(400.0)[:, None]}, y), config) for y in (numbers, words))
+    for part in ("train", "validation", "test"):
+        expected = getattr(by_number, part).inputs["X"]
+        np.testing.assert_array_equal(getattr(by_word, part).inputs["X"], expected)

@@ -47,3 +47,17 @@ def test_a_class_that_never_or_always_occurs_has_no_curve() -> None:
     found = curves(Compared(RNG.integers(0, 2, 50), probability.argmax(1), probability, None))
     assert set(found) == {"roc/0", "roc/1", "precision_recall/0", "precision_recall/1", "reliability"}
     assert curves(Compared(np.zeros((5, 1)), np.zeros((5, 1)), None, None)) == {}
+
+
+def test_reliability_is_of_the_second_of_two_classes_and_of_the_likeliest_of_several() -> None:
+    p = RNG.uniform(size=400)
+    truth = (RNG.uniform(size=400) < p).astype(int)
+    found = curves(Compared(truth, p > 0.5, np.stack([1 - p, p], axis=1), None))["reliability"]
+    share, said = calibration_curve(truth, p, n_bins=10)
+    np.testing.assert_allclose(found[:, :2], np.stack([said, share], axis=1), atol=1e-12)
+    probability = RNG.dirichlet(np.ones(3), 400)
+    truth = np.array([RNG.choice(3, p=row) for row in probability])
+    right = truth == probability.argmax(axis=1)
+    found = curves(Compared(truth, probability.argmax(axis=1), probability, None))["reliability"]
+    share, said = calibration_curve(right, probability.max(axis=1), n_bins=10)
+    np.testing.assert_allclose(found[:, :2], np.stack([said, share], axis=1), atol=1e-12)

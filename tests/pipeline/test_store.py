@@ -16,6 +16,7 @@ from ortpipe.data.split import split
 from ortpipe.errors import ConvergenceError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import StageFinished, StageNotice
+from ortpipe.pipeline.gc import evictable, remove, usage
 from ortpipe.pipeline.plan import Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
@@ -80,6 +81,19 @@ def test_what_was_computed_is_taken_and_is_the_same_to_the_byte(store):
     assert again.digest() == first.digest()
     assert again.facts == first.facts  # metrics and the whole lineage
     assert list(again.tensors) == list(first.tensors)  # losses
+
+
+def test_an_entry_in_use_outlives_garbage_collection(store):
+    perform(plan(), store)
+    for path in store.files():
+        os.utime(path, (0, 0))
+    other = plan(train=TrainConfig(epochs=3))
+    perform(other, store)  # uses the first four entries, and adds two
+    old = evictable(usage(store, print), since=time.time() - 3600)
+    assert sorted(one.entry.stage for one in old) == ["evaluate", "train"]
+    remove(store, [one.entry for one in old])
+    assert perform(other, store)[1] == NAMES
+    assert perform(plan(), store)[1] == NAMES[:4]
 
 
 def test_an_entry_says_what_it_is_and_who_made_it(store):

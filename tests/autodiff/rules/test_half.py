@@ -1,4 +1,7 @@
-"""float16 and bfloat16: the same rules, against the gradient in float32 of the same rounded values."""
+"""float16 and bfloat16: the same rules, against the gradient in float32 of the same rounded values.
+
+`test_node_cases.py` compares that gradient, of the same cases, with central differences.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import onnx
 import pytest
 from autodiff.numeric import scalar_loss, weights_of
 from autodiff.rules.test_node_cases import CASES, prepared
+from differences import slopes
 from engines import native
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -106,13 +110,13 @@ def test_a_whole_network_in_float16_in_the_runtime():
     single, feeds = onnx.parser.parse_model(text), {"X": rng.normal(size=(8, 1, 6, 6)), "t": np.arange(8) % 3}
     half = onnx.parser.parse_model(text)
     in_half(half.graph, TensorProto.FLOAT16, np.float16)
-    values = []
-    for model, dtype in ((single, np.float32), (half, np.float16)):
-        derived, names = native(model, "loss", ["k", "c", "s", "b", "w", "o"], [])
-        given = {"X": feeds["X"].astype(dtype), "t": feeds["t"]}
-        values.append(dict(zip(names, Session(derived).run(given, list(names.values())), strict=True)))
-    for name, expected in values[0].items():
-        np.testing.assert_allclose(values[1][name], expected, atol=1e-2 * np.abs(expected).max())
+    parameters = ["k", "c", "s", "b", "w", "o"]
+    single_feeds, half_feeds = ({**feeds, "X": feeds["X"].astype(t)} for t in (np.float32, np.float16))
+    expected = slopes(single, "loss", single_feeds, parameters, step=3e-3)
+    derived, names = native(half, "loss", parameters, [])
+    got = dict(zip(names, Session(derived).run(half_feeds, list(names.values())), strict=True))
+    for name, slope in expected.items():
+        np.testing.assert_allclose(got[name], slope, atol=1e-2 * np.abs(slope).max())
 
 
 def test_a_mean_over_more_than_a_half_can_count():

@@ -125,6 +125,15 @@ def test_dropout_sends_back_through_the_mask_that_was_drawn(seed, mask):
     np.testing.assert_allclose(dx, y, rtol=1e-6)
 
 
+def test_dropout_without_a_ratio_drops_half():
+    """ONNX's default ratio is 0.5, so that a value that stays is doubled."""
+    nodes = "on = Constant<value=bool {1}>() y = Dropout(x, , on)"
+    derived, names = native(dropped(nodes), "loss", [], ["x"])
+    y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
+    assert set(np.unique(dx)) == {0, 2}
+    np.testing.assert_array_equal(dx, y)
+
+
 def test_dropout_outside_training_is_the_identity():
     off = TRAINING.replace("{1}", "{0}")
     for nodes in ("y = Dropout(x)", f"{off} y = Dropout(x, ratio, on)"):

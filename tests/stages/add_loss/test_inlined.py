@@ -87,6 +87,12 @@ def test_a_teacher_may_end_in_probabilities(student, file, run, end, scores):
     assert got == pytest.approx(hinton(X @ W + B, X @ V, Y, 2.0, 0.5).mean(), rel=1e-9)
 
 
+def test_a_teacher_may_leave_its_number_of_classes_open(student, file, run):
+    loss = LOSSES["distill"](file(teacher("logits").replace("[M,3]", "[M,K]")), 2.0, 0.5)
+    got = run(add_loss(student, AddLossConfig(loss)).model, {"X": X, "label": Y})["loss"]
+    assert got == pytest.approx(hinton(X @ W + B, X @ V, Y, 2.0, 0.5).mean(), rel=1e-12)
+
+
 def test_a_student_of_probabilities_alone_learns_too(from_text, file, run):
     student = from_text(STUDENT, task="multiclass", classes=(0, 1, 2))
     got = run(add_loss(student, AddLossConfig(LOSSES["distill"](file(teacher("logits"))))).model, {"X": X, "label": Y})

@@ -70,8 +70,13 @@ def test_it_refuses_a_graph_that_draws(from_text, rows):
 
 
 def test_a_run_can_ask_for_it(cli: Callable) -> None:
-    done = cli("experiment=linear_regression", "train.epochs=1", "derive.check=true")
+    """A random network has no slope to compare with, so that its run stops where the check is made."""
+    settings = ("experiment=networks/mlp", "train.epochs=1", "convert.source.hidden=[4]", "derive.check=true")
+    done = cli(*settings, "convert.source.dropout=0")
     assert done.returncode == 0, done.stderr
+    done = cli(*settings, "convert.source.dropout=0.5")
+    assert done.returncode == 1
+    assert "derive.check compares gradients" in done.stderr
 
 
 def test_a_graph_that_rounds_is_refused_with_the_setting_that_rounds_nothing(from_text, rows):

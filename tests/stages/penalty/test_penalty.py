@@ -4,11 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LinearRegression
 
 from ortpipe.errors import ConfigError, PenaltyError
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import PENALTIES
 from ortpipe.stages.penalty.stage import penalty
@@ -103,6 +105,12 @@ def test_without_strength_the_model_stays_as_it_is(loss_model, terms):
     assert after is not loss_model
     assert after.digest() == loss_model.digest()
     assert after.facts.lineage[-1]["stage"] == "penalty"
+
+
+def test_auto_needs_no_rows_if_the_source_has_no_penalty():
+    source = LinearRegression().fit(X, Y.ravel())
+    loss_model = add_loss(convert(source), AddLossConfig(LOSSES["l2"](), "sum"))  # the source's objective is a mean
+    assert penalty(loss_model, PenaltyConfig(auto=True)).digest() == loss_model.digest()
 
 
 def test_a_pattern_that_matches_no_parameter_names_the_nearest(loss_model):
