@@ -30,14 +30,14 @@ class RawColumn:
         kind: numbers are floats, nan if missing; words (also true and false) and dates (ISO 8601) are text, "" if
             missing.
         missing: in how many rows of its source, in all parts, the value is missing.
-        of: whether its type in the table is integer or truth value.
+        of: whether its type in the table is truth value.
         marks: which of its words pandas reads as a missing value.
         whole: whether numbers among its words are written as 3 and not as 3.0.
     """
 
     kind: Kind
     missing: int = 0
-    of: Literal["integer", "truth"] | None = None
+    of: Literal["truth"] | None = None
     marks: tuple[str, ...] = ()
     whole: bool = False
 
@@ -91,7 +91,7 @@ class RawColumnReader:
             )
         self._name, self._dtype, self._marks = name, dtype and float_type(dtype), missing
         self._missing, self._types = 0, dict[bool, str]()  # whether a piece holds dates → the first such file
-        self._of = set[Literal["integer", "truth"] | None]()
+        self._of = set[Literal["truth"] | None]()
         self._marks_seen, self._forms = (
             set[str](),
             set[bool](),
@@ -99,7 +99,7 @@ class RawColumnReader:
 
     def update(self, column: pa.Array, file: str) -> list[Any]:
         """Add a piece of the column; return the values to hash."""
-        self._of.add(_of(column))
+        self._of.add("truth" if str(column.type) == "bool" else None)
         if self._dtype is not None:
             values = numbers(column, self._dtype)
             self._missing += int(np.isnan(values).sum())
@@ -131,11 +131,6 @@ class RawColumnReader:
         text: Kind = "date" if are_dates or True in self._types else "word"
         kind, marks = text if self._dtype is None else "number", tuple(sorted(self._marks_seen))
         return RawColumn(kind, self._missing, of, marks, whole=self._forms == {True})
-
-
-def _of(column: pa.Array) -> Literal["integer", "truth"] | None:
-    name = str(column.type)
-    return "truth" if name == "bool" else "integer" if name.startswith(("int", "uint")) else None
 
 
 def _is_dates(column: pa.Array) -> bool:

@@ -169,8 +169,13 @@ def schema(values: Sequence[onnx.ValueInfoProto]) -> Schema:
 
 
 def raw_schema(model: onnx.ModelProto, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
-    """Return the schema of a table's columns that a model reads, with the types that pandas gives them."""
-    return _columns({value.name: _types(columns[value.name])[0] for value in model.graph.input})
+    """Return the schema of a table's columns that a model reads.
+
+    Every number is a double: MLflow casts 5.9 to 5 for a column of whole numbers (long). Truth values are text: MLflow
+    casts a null to False for a column of booleans.
+    """
+    is_number = {value.name: columns[value.name]["kind"] == "number" for value in model.graph.input}
+    return _columns({name: "double" if number else "string" for name, number in is_number.items()})
 
 
 def predicted_schema(model: onnx.ModelProto) -> Schema | None:
@@ -204,14 +209,6 @@ def _facts(model: onnx.ModelProto) -> Facts:
     return Facts.from_json(read_metadata(model))
 
 
-def _types(column: Mapping[str, Any]) -> tuple[str, str]:
-    """Return a column's types in MLflow and pandas; booleans are text, else MLflow turns a null in JSON into False."""
-    if column["kind"] != "number":
-        return ("string", "object")
-    is_integer = column["of"] == "integer" and not column["missing"]
-    return ("long", "int64") if is_integer else ("double", "float64")
-
-
 def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:
     """Return a made-up row of typical training values, with the columns in the model's order."""
     import pandas as pd
@@ -219,7 +216,7 @@ def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:
     columns = {value.name: table["columns"][value.name] for value in model.graph.input}
     frame = pd.DataFrame({name: [table["row"][name]] for name in columns})
     frame = frame.replace({name: {"true": True, "false": False} for name in columns if columns[name]["of"] == "truth"})
-    return frame.astype({name: _types(column)[1] for name, column in columns.items()})
+    return frame.astype({name: float if column["kind"] == "number" else object for name, column in columns.items()})
 
 
 def example_of(
