@@ -13,7 +13,6 @@ import numpy as np
 from ortpipe import own
 from ortpipe.errors import ConfigError, EvaluateError, nearest
 from ortpipe.facts import Facts
-from ortpipe.metrics import plain
 from ortpipe.metrics.sequences import accuracy, error_rate
 from ortpipe.settings import Catalogue, Must
 
@@ -57,12 +56,6 @@ class Metric:
         if not isinstance(self.function, str):
             with own.blamed(self.function, "metric", EvaluateError):
                 return float(self.function(truth, read, weight))
-        value = plain.of(self.function, truth, read, params) if weight is None else None
-        return self._by_sklearn(truth, read, weight, params) if value is None else value
-
-    def _by_sklearn(
-        self, truth: np.ndarray, read: np.ndarray, weight: np.ndarray | None, params: Mapping[str, Any]
-    ) -> float:
         from sklearn import exceptions, metrics
 
         with warnings.catch_warnings():
