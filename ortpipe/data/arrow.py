@@ -12,9 +12,14 @@ if TYPE_CHECKING:
 
 
 def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array of values, without chunks or a dictionary."""
+    """Return a column as one array of values, without chunks or a dictionary; views of text, as of polars, as text."""
+    import pyarrow as pa
+
     array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
-    return array.dictionary_decode() if hasattr(array, "dictionary_decode") else array
+    has_dictionary = pa.types.is_dictionary(array.type)
+    values = array.dictionary if has_dictionary else array
+    values = values.cast("string") if pa.types.is_string_view(values.type) else values
+    return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode() if has_dictionary else values
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
@@ -26,7 +31,7 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type is text, and not a dictionary of text."""
-    return str(kind) in ("string", "large_string")
+    return str(kind) in ("string", "large_string", "string_view")
 
 
 def places(column: pa.Array | pa.ChunkedArray, values: Sequence[Any]) -> np.ndarray:

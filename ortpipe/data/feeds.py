@@ -181,6 +181,8 @@ def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
         raise DataError(rule, got=actual, fix=fix)
     try:
         with np.errstate(over="raise", invalid="ignore"):
+            if dtype.kind == "f" and array.dtype.kind in "iu" and array.dtype.itemsize == 8:
+                array = array.astype(np.float64)  # as raw columns and text are read: one number, one rounding
             cast = np.ascontiguousarray(array.astype(dtype, copy=False))
         if dtype.kind in "iu" and array.dtype.kind in "iuf" and (wrong := cast != array).any():
             raise ValueError(f"{array[wrong][0]} is not a valid {dtype}")

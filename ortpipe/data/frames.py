@@ -52,10 +52,10 @@ def plain(column: Any) -> Any:
 
 
 def without_intervals(frame: Any) -> Any:
-    """Return a pandas frame with intervals, as pd.cut makes them, turned into words such as (0, 1]."""
+    """Return a pandas frame with categories that are intervals, as pd.cut makes them, turned into words: (0, 1]."""
 
     def holds_intervals(dtype: Any) -> bool:
-        return str(getattr(getattr(dtype, "categories", dtype), "dtype", dtype)).startswith("interval")
+        return str(getattr(getattr(dtype, "categories", None), "dtype", "")).startswith("interval")
 
     names = [name for name, dtype in frame.dtypes.items() if holds_intervals(dtype)]
     words = {name: frame[name].astype(object).map(str, na_action="ignore") for name in names}

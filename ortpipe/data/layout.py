@@ -11,7 +11,7 @@ import numpy as np
 
 from ortpipe.data.arrow import as_numpy, plain
 from ortpipe.data.frames import check_unique_columns
-from ortpipe.data.raw_columns import RawColumn, float_type
+from ortpipe.data.raw_columns import RawColumn, float_type, kind_of
 from ortpipe.data.rows import Category
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import categorical_fix
@@ -205,19 +205,15 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
     """Return the dtype of a column of numbers in one file; None for categories, and for dates if `dates`."""
     import pyarrow as pa
 
-    is_ = pa.types
-    if name in source.categorical and not is_.is_nested(kind):
+    of_raw, is_moment = kind_of(kind), pa.types.is_temporal(kind)
+    if of_raw is not None and (name in source.categorical or (of_raw != "number" and (dates or not is_moment))):
         return None
-    if is_.is_dictionary(kind) or is_.is_boolean(kind) or is_.is_string(kind) or is_.is_large_string(kind):
-        return None
-    if dates and (is_.is_date(kind) or is_.is_timestamp(kind) or is_.is_time(kind)):
-        return None
-    if is_.is_integer(kind) or is_.is_floating(kind):
-        return np.dtype(FLOATS.get(str(kind), str(kind)))  # pyarrow can convert it too, but imports pandas for that
-    if is_.is_decimal(kind) or is_.is_null(kind):  # nulls are rejected when they are read
-        return np.dtype(np.float64)
-    way_out = "" if is_.is_nested(kind) else f"; {categorical_fix(name)}"
-    way_out += "; {at}encode=keep keeps dates" if is_.is_date(kind) or is_.is_timestamp(kind) else ""
+    if of_raw == "number":
+        is_float64 = pa.types.is_decimal(kind) or pa.types.is_null(kind)  # nulls are rejected when they are read
+        # pyarrow can convert the type too, but imports pandas for that
+        return np.dtype(np.float64 if is_float64 else FLOATS.get(str(kind), str(kind)))
+    way_out = "" if of_raw is None else f"; {categorical_fix(name)}"
+    way_out += "; {at}encode=keep keeps dates" if of_raw == "date" else ""
     rule, actual = "A column may hold numbers, text or truth values.", f"column {name!r} of {file}, of type {kind}"
     raise DataError(rule, got=actual, fix=f"Convert it to numbers or text, or leave it out of {{at}}inputs{way_out}.")
 

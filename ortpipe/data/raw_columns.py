@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy
+from ortpipe.data.position import Position
 from ortpipe.errors import DataError, listing
 
 if TYPE_CHECKING:
@@ -42,13 +43,43 @@ class RawColumn:
     whole: bool = False
 
 
+def kind_of(dtype: pa.DataType) -> Kind | None:
+    """Return the kind of a raw column of this type; None: a table may not hold such a column.
+
+    A column of categories holds words. A missing number may make a column of nulls.
+    """
+    from pyarrow import types
+
+    if types.is_dictionary(dtype):
+        return None if kind_of(dtype.value_type) is None else "word"
+    if types.is_date(dtype) or types.is_timestamp(dtype):
+        return "date"
+    if any(is_number(dtype) for is_number in (types.is_integer, types.is_floating, types.is_decimal, types.is_null)):
+        return "number"
+    is_word = types.is_boolean(dtype) or types.is_time(dtype) or types.is_string(dtype)
+    return "word" if is_word or types.is_large_string(dtype) or types.is_string_view(dtype) else None
+
+
+def truth_values(name: str, words: np.ndarray, codes: np.ndarray, position: Position) -> np.ndarray:
+    """Return distinct words in lower case; reject those other than true, false and "", by their first row."""
+    lower = np.array([word.lower() for word in words.tolist()], object)
+    if (wrong := ~np.isin(lower, ["true", "false", ""])[codes]).any():
+        row = int(np.argmax(wrong))
+        raise DataError(
+            f"Column {name!r} must hold true and false, as in training.",
+            got=f"{words[codes[row]]!r} in {position(row)}",
+            fix="Correct it, or leave it empty if the value is missing.",
+        )
+    return lower
+
+
 def float_type(dtype: np.dtype) -> np.dtype:
     """Return the float dtype that a column of these numbers becomes."""
     return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
 
 
 def numbers(column: pa.Array, dtype: np.dtype) -> np.ndarray:
-    """Return a column of numbers as floats, with one and the same nan for a missing number."""
+    """Return a column of numbers as the nearest floats, with one and the same nan for a missing number."""
     values = as_numpy(column).astype(dtype)
     values[np.isnan(values)] = np.nan
     return values

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ortpipe.artifact import Facts
-from ortpipe.data.arrow import as_numpy, is_text, places
+from ortpipe.data.arrow import is_text, places
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.position import Position
-from ortpipe.data.raw_columns import RawColumn, texts
+from ortpipe.data.raw_columns import RawColumn, kind_of, numbers, texts, truth_values
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 
@@ -91,16 +91,9 @@ class UnseenTable:
                 inputs[name] = np.stack(columns, axis=1)
             elif kind == onnx.TensorProto.STRING:
                 words, places_of = texts(_combined(table, name), self.missing)
-                words = np.array([word.lower() for word in words], object) if name in self.truth else words
+                words = truth_values(name, words, places_of, position) if name in self.truth else words
                 inputs[name] = words[places_of]
                 self._count_unknown(name, words, places_of, position)
-                if name in self.truth and (wrong := {*words} - {"true", "false", ""}):
-                    row = int(np.argmax(np.isin(inputs[name], [*wrong])))
-                    raise DataError(
-                        f"Column {name!r} must hold true and false, as in training.",
-                        got=f"{inputs[name][row]!r} in {position(row)}",
-                        fix="Correct it, or leave it empty if the value is missing.",
-                    )
             else:
                 inputs[name] = _numbers(table, name, position, gaps=True)
         raw_columns = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
@@ -166,11 +159,13 @@ def _combined(table: Any, name: str) -> Any:
 def _numbers(table: Any, name: str, position: Position, *, gaps: bool) -> np.ndarray:
     """Return a column of numbers, nan for a missing one; reject missing numbers unless `gaps`."""
     column = _combined(table, name)
-    column = pc.utf8_trim_whitespace(column) if is_text(column.type) else column
     try:
-        values = as_numpy(column if str(column.type) in ("double", "float") else column.cast("float64"))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        row = next(place for place, value in enumerate(column) if not _is_number(value))
+        column = pc.utf8_trim_whitespace(column).cast("float64") if is_text(column.type) else column
+        if kind_of(column.type) != "number":
+            raise pa.ArrowInvalid(f"a column of type {column.type}")
+        values = numbers(column, np.dtype(np.float64))
+    except pa.ArrowInvalid as error:
+        row = next((place for place, value in enumerate(column) if not _is_number(value)), 0)
         raise DataError(
             f"Column {name!r} must hold numbers, as in training.",
             got=f"{column[row].as_py()!r} in {position(row)}",
@@ -192,7 +187,7 @@ def _numbers(table: Any, name: str, position: Position, *, gaps: bool) -> np.nda
 
 def _is_number(value: pa.Scalar) -> bool:
     try:
-        value.cast("float64")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pc.utf8_trim_whitespace(value).cast("float64")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the second: other types than text
         return False
     return True

@@ -26,7 +26,7 @@ from ortpipe.facts import Facts, Task, read_metadata
 from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Count, Positive, checked
-from ortpipe.sklearn.frames import FrameInputs, kinds_of, read
+from ortpipe.sklearn.frames import FrameInputs, columns_of, read
 from ortpipe.sklearn.parts import check_task, loss_of, optimizer_of, penalty_of, schedule_of, source_of, with_defaults
 from ortpipe.sklearn.predictor import Predictor
 from ortpipe.sklearn.progress import Callback, EndOfFit, Listener, progress_bar
@@ -168,12 +168,12 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         """Return checked rows with labels as the model needs them, without rows of weight 0."""
         y = plain(y)
         if not goes_on:
-            self._kinds = kinds_of(X, self.model)
-        if self._kinds is None:
+            self._columns = columns_of(X, self.model)
+        if self._columns is None:
             X, y = validate_data(self, X, y, reset=not goes_on, dtype=FLOATS, multi_output=True, **self._target_checks)
             inputs = FrameInputs({"X": X}, {})
         else:
-            inputs = read(validate_data(self, X, reset=not goes_on, skip_check_array=True), self._kinds)
+            inputs = read(validate_data(self, X, reset=not goes_on, skip_check_array=True), self._columns)
             y = check_array(y, ensure_2d=False, dtype="numeric" if self._task == "regression" else None, input_name="y")
             check_consistent_length(X, y)
         weight = row_weights(sample_weight, self.class_weight, y)
@@ -181,7 +181,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             inputs, y, weight = inputs.take(weight > 0), y[weight > 0], weight[weight > 0]
         labels = self._read_labels(y, classes, goes_on=goes_on)
         names = (
-            {"X": tuple(self.feature_names_in_)} if self._kinds is None and hasattr(self, "feature_names_in_") else {}
+            {"X": tuple(self.feature_names_in_)} if self._columns is None and hasattr(self, "feature_names_in_") else {}
         )
         rows = Rows(inputs.arrays, labels, weight, columns=names, kept=inputs.raw_columns, notes=())
         if not hold_out:
@@ -255,7 +255,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         source = source_of(self.model, self.hidden, seed, log_link=log_link, task=self._task, classes=labels)
         if not isinstance(source, OnnxFile):
             dtype_setting = checked(self.dtype, Literal["float32", "float64"] | None, "dtype", None)
-            kind: Any = dtype_setting or ("float32" if self._kinds else data.train.head(1).inputs["X"].dtype.name)
+            kind: Any = dtype_setting or ("float32" if self._columns else data.train.head(1).inputs["X"].dtype.name)
             return self._fitting(convert(None, ConvertConfig(source, kind), data=data), data)
         as_labels = with_defaults(source, task=self._task, classes=labels)
         try:
@@ -336,10 +336,10 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
     def _predict(self, X: Any, output: str | None = None) -> np.ndarray:
         """Return the model's prediction for rows, or another of its outputs."""
         predictor = self._predictor
-        if self._kinds is None:
+        if self._columns is None:
             inputs = FrameInputs({"X": validate_data(self, X, reset=False, dtype=FLOATS)}, {})
         else:
-            inputs = read(validate_data(self, X, reset=False, skip_check_array=True), self._kinds)
+            inputs = read(validate_data(self, X, reset=False, skip_check_array=True), self._columns)
         return predictor(inputs, output or predictor.facts.prediction)
 
     def _html_repr(self) -> str:

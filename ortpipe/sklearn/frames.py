@@ -1,12 +1,15 @@
 """DataFrames whose raw columns become inputs: words, dates, and numbers with missing values."""
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ortpipe.data.arrow import plain
 from ortpipe.data.frames import check_unique_columns, column_names, without_intervals
-from ortpipe.data.raw_columns import Kind, RawColumn, numbers, texts
+from ortpipe.data.position import by_row
+from ortpipe.data.raw_columns import RawColumn, kind_of, numbers, texts, truth_values
 from ortpipe.errors import DataError
 
 
@@ -21,40 +24,42 @@ class FrameInputs(NamedTuple):
         return FrameInputs({name: array[rows] for name, array in self.arrays.items()}, self.raw_columns)
 
 
-def kinds_of(X: Any, model: Any) -> dict[str, Kind] | None:
-    """Return the kind of each column of a DataFrame; None if all are numbers and form one input.
+def columns_of(X: Any, model: Any) -> dict[str, RawColumn] | None:
+    """Return a description of each column of a DataFrame; None if all are numbers and form one input.
 
     For a model that selects columns by name (a ColumnTransformer in a Pipeline), each is an input of its own, too.
     """
     if not column_names(X):
         return None
     table = _table(X)
-    kinds = {name: _kind(column.type) for name, column in zip(table.column_names, table.columns, strict=True)}
-    plain = all(kind == "number" for kind in kinds.values()) and not any(_has_missing(c) for c in table.columns)
-    return None if plain and not _selects_columns(model) else kinds
+    columns = {field.name: _describe(field.type) for field in table.schema}
+    is_plain = all(column.kind == "number" for column in columns.values()) and not any(map(_has_missing, table.columns))
+    return None if is_plain and not _selects_columns(model) else columns
 
 
-def read(X: Any, kinds: Mapping[str, Kind]) -> FrameInputs:
+def read(X: Any, columns: Mapping[str, RawColumn]) -> FrameInputs:
     """Return the raw columns of a DataFrame, each as the kind that it had when the model was fitted."""
     if not column_names(X):
         raise DataError(
             "Rows must have the same named columns as the first ones.",
             got=f"an array, of type {type(X).__name__}",
-            fix=f"Give a DataFrame with {', '.join(list(kinds)[:10])}.",
+            fix=f"Give a DataFrame with {', '.join(list(columns)[:10])}.",
         )
     table, arrays, raw_columns = _table(X), dict[str, np.ndarray](), dict[str, RawColumn]()
-    for name, kind in kinds.items():
-        column = table.column(name).combine_chunks()
-        if kind == "number":
-            if _kind(column.type) != "number" and len(column) > column.null_count:
+    for name, fitted in columns.items():
+        column = plain(table.column(name))
+        if fitted.kind == "number":
+            if kind_of(column.type) != "number" and len(column) > column.null_count:
                 rule, fix = "A column must hold numbers if it did when the model was fitted.", "Give it as numbers."
                 raise DataError(rule, got=f"column {name!r} of {column.type}", fix=fix)
-            arrays[name] = numbers(column.cast("float64"), np.dtype(np.float64))
-            raw_columns[name] = RawColumn(kind, int(np.isnan(arrays[name]).sum()))
+            arrays[name] = numbers(column, np.dtype(np.float64))
+            missing = np.isnan(arrays[name])
         else:
-            words, places = texts(_decoded(column))
+            words, places = texts(column if kind_of(column.type) == "date" else column.cast("string"))
+            words = truth_values(name, words, places, by_row("X")) if fitted.of == "truth" else words
             arrays[name] = words[places]
-            raw_columns[name] = RawColumn(kind, int((arrays[name] == "").sum()))
+            missing = arrays[name] == ""
+        raw_columns[name] = dataclasses.replace(fitted, missing=int(missing.sum()))
     return FrameInputs(arrays, raw_columns)
 
 
@@ -64,35 +69,28 @@ def _table(frame: Any) -> Any:
     check_unique_columns("X", column_names(frame))
     try:
         if hasattr(frame, "iloc"):
-            return pa.Table.from_pandas(without_intervals(frame.rename(columns=str)), preserve_index=False)
-        return frame if isinstance(frame, pa.Table) else pa.table(frame)
+            table = pa.Table.from_pandas(without_intervals(frame.rename(columns=str)), preserve_index=False)
+        else:
+            table = frame if isinstance(frame, pa.Table) else pa.table(frame)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         rule, fix = "Every column of a table must hold values of one type.", "Make it numbers, strings or booleans."
         raise DataError(rule, got="; ".join(map(str, error.args)), fix=fix) from error
+    for field in table.schema:
+        if kind_of(field.type) is None:
+            rule = "A column of a table must hold numbers, strings, booleans or dates."
+            fix = "Convert it to numbers or strings, or leave it out."
+            raise DataError(rule, got=f"column {field.name!r} of type {field.type}", fix=fix)
+    return table
 
 
-def _kind(dtype: Any) -> Kind:
-    import pyarrow as pa
-
-    if pa.types.is_integer(dtype) or pa.types.is_floating(dtype) or pa.types.is_decimal(dtype):
-        return "number"
-    return "date" if pa.types.is_timestamp(dtype) or pa.types.is_date(dtype) else "word"
+def _describe(dtype: Any) -> RawColumn:
+    kind = kind_of(dtype)
+    assert kind is not None  # `_table` rejects such columns
+    return RawColumn(kind, of="truth" if str(dtype) == "bool" else None)
 
 
 def _has_missing(column: Any) -> bool:
-    return bool(column.null_count or np.isnan(column.cast("float64").to_numpy()).any())
-
-
-def _decoded(column: Any) -> Any:
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(column.type):  # polars uses a string type that cannot be decoded
-        words = column.dictionary.cast("string")
-        return pa.DictionaryArray.from_arrays(column.indices, words).dictionary_decode()
-    if pa.types.is_nested(column.type):
-        rule, fix = "A column of a table must hold numbers, strings, booleans or dates.", "Split it into columns."
-        raise DataError(rule, got=f"a column of {column.type}", fix=fix)
-    return column.cast("string") if _kind(column.type) != "date" else column
+    return bool(column.null_count or np.isnan(numbers(column, np.dtype(np.float64))).any())
 
 
 def _selects_columns(model: Any) -> bool:

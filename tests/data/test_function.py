@@ -107,3 +107,21 @@ def test_a_function_that_gives_no_rows_is_refused(function, params, message):
 def test_a_path_that_names_no_function_is_refused(path):
     with pytest.raises(ConfigError, match="import path of a function"):
         Function(function=path)
+
+
+def views():
+    """Return a table with text and categories as polars writes them."""
+    words = pa.array(["a", "b", "a"], pa.string_view())
+    return pa.table({"word": words, "category": words.dictionary_encode(), "y": [0, 1, 0]})
+
+
+@pytest.mark.parametrize("encode", ["one_hot", "index", "keep"])
+def test_views_of_text_are_words(encode):
+    rows = Function(function=f"{__name__}:views", label="y", encode=encode)()
+    values = [rows.inputs["word"], rows.inputs["category"]] if encode == "keep" else [rows.inputs["X"]]
+    expected = {
+        "keep": ["a", "b", "a"],
+        "index": [[0, 0], [1, 1], [0, 0]],
+        "one_hot": [[1, 0] * 2, [0, 1] * 2, [1, 0] * 2],
+    }
+    assert all(value.tolist() == expected[encode] for value in values)

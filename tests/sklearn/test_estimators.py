@@ -24,6 +24,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ortpipe import convert
+from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import ConfigError, ConvertError, DataError, OrtpipeError
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn import OrtClassifier, OrtRegressor
@@ -254,7 +255,7 @@ def test_a_frame_may_hold_categories_as_polars_writes_them():
     words = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 20), pa.array(["a", "b"], pa.string_view()))
     frame, y = pa.table({"w": words, "x": np.arange(60.0)}), np.array([0, 1, 0] * 20)
     assert OrtClassifier(epochs=30, learning_rate=0.05).fit(frame, y).score(frame, y) == 1
-    with pytest.raises(DataError, match="a column of list"):
+    with pytest.raises(DataError, match="column 'w' of type list"):
         OrtClassifier().fit(pa.table({"w": pa.array([[1]] * 60)}), y)
     with pytest.raises(DataError, match="one class each"):
         OrtClassifier(class_weight="balanced").fit(
@@ -327,9 +328,69 @@ def test_labels_of_pandas_own_types_come_back_as_numbers_and_truth_values_and_in
         (pd.Series(Y[:100] > 0, dtype="boolean"), bool),
     ):
         assert quick.fit(x, labels).predict(x).dtype == dtype
-    assert [kind for _, kind in quick._kinds.items()] == ["word", "number"]
+    assert [column.kind for column in quick._columns.values()] == ["word", "number"]
     with pytest.raises(DataError, match="all strings or all numbers"):
         quick.fit(x, np.where(Y[:100] > 0, "yes", Y[:100].astype(object)))
+
+
+TRUTH = pd.DataFrame({"length": X[:100, 0], "vip": X[:100, 1] > 0, "city": np.where(X[:100, 2] > 4, "x", "y")})
+
+
+@pytest.mark.parametrize(
+    ("model", "columns"),
+    [
+        (LogisticRegression(), ["length", "vip"]),
+        (LogisticRegression(), ["vip"]),
+        (make_pipeline(StandardScaler(), LogisticRegression()), ["length", "vip"]),
+        (make_pipeline(OneHotEncoder(), LogisticRegression()), ["vip", "city"]),
+        (
+            make_pipeline(
+                ColumnTransformer([("city", OneHotEncoder(), ["city"])], remainder="passthrough"), LogisticRegression()
+            ),
+            ["length", "vip", "city"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("fitted", [True, False])
+def test_truth_values_are_for_scikit_learn_what_they_are_without_ortpipe(model, columns, fitted):
+    x, y = TRUTH[columns], Y[:100]
+    oracle = clone(model).fit(x, y)
+    # a step of next to no length: the model still predicts what scikit-learn fitted
+    ours = OrtClassifier(oracle if fitted else clone(model), epochs=1, learning_rate=1e-9).fit(x, y)
+    np.testing.assert_allclose(ours.predict_proba(x), oracle.predict_proba(x), atol=1e-6)
+    with pytest.raises(DataError, match=r"'vip' must hold true and false(.|\n)*'maybe' in row 3 of X"):
+        ours.predict(x.astype({"vip": object}).assign(vip=lambda x: x.vip.where(x.index != 3, "maybe").astype(str)))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pd.to_timedelta(range(100), "h"), pd.period_range("2020", periods=100), pd.interval_range(0, 100), [b"a"] * 100],
+    ids=["timedelta", "period", "interval", "bytes"],
+)
+def test_columns_of_other_types_are_rejected_as_the_command_line_rejects_them(column, tmp_path):
+    frame = pd.DataFrame({"length": X[:100, 0], "odd": column})
+    with pytest.raises(DataError, match="column 'odd' of type"):
+        OrtClassifier(epochs=1).fit(frame, Y[:100])
+    frame.assign(y=Y[:100]).to_parquet(tmp_path / "rows.parquet")
+    for encode in ("keep", "one_hot"):
+        with pytest.raises(DataError, match=r"column 'odd' of .*, of type"):
+            Parquet(path=str(tmp_path / "rows.parquet"), label="y", encode=encode)()
+
+
+def test_integers_above_2_to_the_53_become_the_nearest_float_in_every_frame():
+    big = np.array([2**53 + 1, 2**60 + 2**36 + 1, -(2**62) - 3] * 20)
+    frame = pd.DataFrame({"big": big, "city": ["x", "y"] * 30})
+    kept = OrtClassifier(epochs=1).fit(frame, np.arange(60) % 2)
+    for other in (
+        frame.astype({"big": float}),
+        frame.astype({"big": "Int64"}),
+        frame.astype({"big": "int64[pyarrow]"}),
+    ):
+        np.testing.assert_array_equal(kept.predict_proba(other), kept.predict_proba(frame))
+    plain = OrtClassifier(epochs=1).fit(frame[["big"]], np.arange(60) % 2)
+    np.testing.assert_array_equal(
+        plain.predict_proba(frame[["big"]].astype(float)), plain.predict_proba(frame[["big"]])
+    )
 
 
 def test_an_encoder_fitted_on_none_and_nan_reads_missing_words_as_none():

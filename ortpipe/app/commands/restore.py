@@ -58,6 +58,10 @@ def run(arguments: Sequence[str]) -> None:
         "--trust", action="store_true", help="open pickles, which may run code: you know who wrote them"
     )
     options = parser.read(arguments)
+    if not options.into:
+        raise ConfigError(
+            "--into must name a file.", got=repr(options.into), fix="Give the file that the run converted."
+        )
     file = Path(options.into)
     default_output = file.with_name(f"{file.stem}.trained{file.suffix}")
     output = Path(options.output or (file if options.in_place or not file.exists() else default_output))
@@ -72,11 +76,7 @@ def run(arguments: Sequence[str]) -> None:
     if not file.exists():
         file = _source_copy(file, subject, Path(options.subject)) or file
     if file.suffix in (".skops", *PICKLES):
-        is_fitted_by_run = not file.exists()  # by the run, on columns as ortpipe reads them
         _report(*_estimator(file, output, subject, weights, trust=options.trust))
-        columns = convert_record(subject.facts).get("table", {}).get("columns", {})
-        if is_fitted_by_run and (truth := [name for name, column in columns.items() if column["of"] == "truth"]):
-            print(f"reads    the words true and false, not truth values: {some(truth)}")
     elif file.suffix in STATE_DICTS:
         _report(_state_dict(file, output, weights), output)
     else:

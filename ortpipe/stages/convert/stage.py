@@ -36,7 +36,7 @@ from ortpipe.stages.convert.sources.sklearn_estimator import divides_weights_by_
 from ortpipe.stages.convert.sources.stored_estimator import record_of
 from ortpipe.stages.convert.sources.torch_export import IN_INFERENCE, from_module
 
-VERSION = 18
+VERSION = 19
 ROWS = 256  # real rows that predictions are compared on; fewer if rows are large,
 FEWEST = 32  # but at least these
 NUMBERS = 1 << 17  # in all compared rows: a network's activations may take a thousand times a row's memory

@@ -31,10 +31,8 @@ from ortpipe import (
     save_artifact,
     train,
 )
-from ortpipe.app.commands import restore as restoring
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph.edit import set_initializers
-from ortpipe.stages.convert.restore import convert_record
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]> '
@@ -174,15 +172,6 @@ def test_what_a_run_fitted_becomes_a_file_that_predicts_as_its_model(linear: Pat
     np.testing.assert_array_equal(
         before[-1].coef_.ravel(), load_artifact(linear / "stages" / "1_convert").initializers["coefficient"].ravel()
     )
-
-
-def test_what_a_run_fitted_on_truth_values_says_that_it_reads_words(
-    linear: Path, call: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = {"columns": {"vip": {"of": "truth"}, "age": {"of": "integer"}}}
-    monkeypatch.setattr(restoring, "convert_record", lambda facts: {**convert_record(facts), "table": table})
-    said = call("restore", str(linear), "--into", "fitted_by_the_run.skops")
-    assert said.splitlines()[-1] == "reads    the words true and false, not truth values: vip"
 
 
 def test_a_state_dict_is_written_beside_its_file_or_anew(tmp_path: Path, call: Callable[..., str]) -> None:

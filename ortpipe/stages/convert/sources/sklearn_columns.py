@@ -22,12 +22,16 @@ class Flow:
         dtype: of numbers.
         notes: about steps that differ from scikit-learn.
         empty: column of words → the estimator's value for empty text, "" or None; nan in all others.
+        truth: columns of truth values, whose inputs are the words true and false.
+        numeric_truth: those of them that a step reads as numbers.
     """
 
     op: Builder
     dtype: np.dtype
     notes: list[str] = field(default_factory=list)
     empty: dict[str, str | None] = field(default_factory=dict)
+    truth: frozenset[str] = frozenset()
+    numeric_truth: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -137,8 +141,12 @@ def _reader(flow: Flow, name: str) -> Read:
 
     def read(words: bool) -> ir.Value:
         if not value_by_type:
-            dtype = ir.DataType.STRING if words else ir.DataType.from_numpy(flow.dtype)
-            value_by_type[words] = flow.op.Unsqueeze(flow.op.input(name, dtype, ["N"]), [1])
+            is_text = words or name in flow.truth
+            dtype = ir.DataType.STRING if is_text else ir.DataType.from_numpy(flow.dtype)
+            value_by_type[is_text] = flow.op.Unsqueeze(flow.op.input(name, dtype, ["N"]), [1])
+        if not words and name in flow.truth:
+            flow.numeric_truth.add(name)
+            value_by_type[False] = value_by_type.get(False) or _truth_numbers(flow, value_by_type[True])
         if words not in value_by_type:
             raise ConvertError(
                 "A column must be read either as numbers or as words.",
@@ -148,6 +156,14 @@ def _reader(flow: Flow, name: str) -> Read:
         return value_by_type[words]
 
     return read
+
+
+def _truth_numbers(flow: Flow, words: ir.Value) -> ir.Value:
+    """Return 1 for true, 0 for false, nan for other words."""
+    op, (one, zero, nan) = flow.op, np.array([1, 0, np.nan], flow.dtype)
+    falsehood = op.Where(op.Equal(words, op.const(np.array("false"))), op.const(zero), op.const(nan))
+    numbers: ir.Value = op.Where(op.Equal(words, op.const(np.array("true"))), op.const(one), falsehood)
+    return numbers
 
 
 def as_floats(x: Any) -> ir.Value:

@@ -76,7 +76,7 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
     form = form_for(estimator, rows)
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=type(last).__name__)
     op = Builder(graph, "forward")
-    flow = Flow(op, np.dtype(dtype))
+    flow = Flow(op, np.dtype(dtype), truth=form.truth)
     end = predictor(op, estimator, _columns(flow, estimator, form), dtype)
     if form.table is not None:
         order = {name: place for place, name in enumerate(form.table)}
@@ -95,7 +95,8 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return predict_quietly(
-            lambda features: source_values(estimator, end, features), form.as_estimator_input(inputs, flow.empty)
+            lambda features: source_values(estimator, end, features),
+            form.as_estimator_input(inputs, flow.empty, flow.numeric_truth),
         )
 
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)

@@ -1,7 +1,7 @@
 """Rows as input of a scikit-learn estimator: an array, or a frame of named columns."""
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,25 @@ class InputForm:
     Attributes:
         table: names of a table's columns, each an input [N]; None: a single input X [N, K] holds all columns.
         names: of the columns of X, if the estimator reads columns by name.
+        truth: columns of the table that hold truth values, as the words true and false.
     """
 
     table: tuple[str, ...] | None
     names: tuple[str, ...] = ()
+    truth: frozenset[str] = frozenset()
 
-    def as_estimator_input(self, inputs: Mapping[str, np.ndarray], empty: Mapping[str, str | None] = EMPTY) -> Any:
-        """Return rows as the estimator takes them; empty text becomes nan, or the value in `empty`."""
+    def as_estimator_input(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        empty: Mapping[str, str | None] = EMPTY,
+        truth: Set[str] | None = None,
+    ) -> Any:
+        """Return rows as the estimator takes them.
+
+        Empty text becomes nan, or the value in `empty`; the words true and false of the columns `truth`, by default all
+        columns of truth values, become booleans, or 1 and 0 beside missing values.
+        """
+        truth = self.truth if truth is None else truth
         if self.table is None:
             [array] = inputs.values()
             array = array.reshape(len(array), -1)
@@ -37,8 +49,18 @@ class InputForm:
                 return array
             columns = dict(zip(self.names, array.T, strict=True))
         else:
-            columns = {name: _column(inputs[name], empty.get(name, np.nan)) for name in self.table if name in inputs}
+            columns = {
+                name: _truth(inputs[name]) if name in truth else _column(inputs[name], empty.get(name, np.nan))
+                for name in self.table
+                if name in inputs
+            }
         return frame(columns)
+
+
+def _truth(array: np.ndarray) -> np.ndarray:
+    words = array.reshape(-1)
+    missing, is_true = words == "", words == "true"
+    return np.where(missing, np.nan, is_true) if missing.any() else is_true
 
 
 def _column(array: np.ndarray, empty: Any) -> np.ndarray:
@@ -66,7 +88,8 @@ def form_for(estimator: Any, rows: Rows | None) -> InputForm:
     if not all_columns:
         rule = "scikit-learn estimators take one input, or the columns of a table."
         raise ConvertError(rule, got=sorted(inputs), fix="Give one array of features, or arrays of one dimension each.")
-    return InputForm(fitted_names or tuple(inputs))
+    truth = frozenset(name for name, column in rows.kept.items() if column.of == "truth")
+    return InputForm(fitted_names or tuple(inputs), truth=truth)
 
 
 def _by_name(estimator: Any) -> bool:
