@@ -31,7 +31,7 @@ from ortpipe.data.rows import Data
 from ortpipe.data.split import load
 from ortpipe.errors import under
 from ortpipe.flow import FLOW
-from ortpipe.metrics import check_objective
+from ortpipe.metrics import check_objective, check_rows, check_value
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
@@ -109,6 +109,8 @@ def execute(
     started = time.perf_counter()
     context = open_run(vars(config))
     data: Data = context["data"]
+    with under("objective"):
+        check_rows(config.objective, validated=data.validation is not None)
     breakdown.lap("data")
     registers = resolved["recorder"].get("register") is not None
     facts = environment(config.seed, command or command_of(hydra, registers=registers))
@@ -134,6 +136,8 @@ def execute(
     def guard(event: Event) -> None:
         if isinstance(event, StageFinished) and event.number == 2:  # add_loss says what metrics measure
             check_objective(config.objective, event.artifact.facts, weighted=data.weighted)
+        if isinstance(event, StageFinished) and event.number == len(FLOW) and job is not None:
+            check_value(config.objective, values(event.artifact))
         if isinstance(event, RunFailed):
             return
         stop_if_asked()  # after a last checkpoint
@@ -141,8 +145,10 @@ def execute(
             job.stop_with_leader()
 
     def values(artifact: Artifact) -> dict[str, float]:
-        trained = {name: states["trained"] for name, states in artifact.facts.metrics.items()}
-        return {"loss": trained_loss(artifact.tensors, config.train.early_stop), **trained}
+        part = "train" if data.validation is None else "validation"
+        measured = artifact.facts.lineage[-1].get("validation", {})
+        validated = {f"validation/{name}": value for name, value in measured.items()}
+        return {f"{part}/loss": trained_loss(artifact.tensors, config.train.early_stop), **validated}
 
     def example(artifact: Artifact) -> dict[str, Any]:
         return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE_ROWS))

@@ -14,7 +14,7 @@ from ortpipe.app.tracking.models import with_files
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
-from ortpipe.metrics import OBJECTIVE, UNWEIGHTED
+from ortpipe.metrics import OBJECTIVE, UNWEIGHTED, check_rows
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Catalogue, Config, article, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -57,7 +57,7 @@ class RunConfig(Config):
         name: the name of the run in its record.
         resume: the folder of a stopped run: training continues from its last checkpoint.
         objective: the value by which a sweep compares its jobs: the loss (of the validation rows if there are any,
-            else of training), or a metric of evaluate.
+            else of training), or a metric of evaluate on the validation rows.
         figures: true: drawn when a run ends, of a sweep only those of its best job; false: drawn by `ortpipe report
             FOLDER`.
     """
@@ -79,7 +79,9 @@ class RunConfig(Config):
     figures: bool = True
 
     def __post_init__(self) -> None:
-        metrics = self.evaluate.metrics
+        split, metrics = self.data.split, self.evaluate.metrics
+        with under("objective"):
+            check_rows(self.objective, validated=split.column is not None or bool(split.validation))
         if self.objective != "loss" and metrics is not None and self.objective.removesuffix(UNWEIGHTED) not in metrics:
             fix = f"Add it to evaluate.metrics, or choose from {', '.join(['loss', *metrics])}."
             rule = "{key} must be a metric that evaluate computes."

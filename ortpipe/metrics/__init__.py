@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -166,6 +166,16 @@ OBJECTIVE = Must(  # what a sweep compares by
 )
 
 
+def heading(column: str, columns: Collection[str]) -> str:
+    """Return the title of a column that is named by its rows and its value.
+
+    >>> heading("test/r2", ["train/loss", "test/r2"]), heading("validation/a/r2", [])
+    ('test r2', 'validation a/r2')
+    """
+    rows, _, name = column.partition("/")
+    return f"{rows} {label(name, [other.partition('/')[2] for other in columns])}"
+
+
 def label(name: str, measured: Collection[str]) -> str:
     """Return what a table calls a metric: where both kinds were measured, each says which it is.
 
@@ -232,6 +242,36 @@ def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
             f" That of a head has its name in front: {fitting_heads[0]}/{plain}." if fitting_heads and not head else ""
         )
         raise EvaluateError(rule, key=key, got=f"{name} for a {task} {'head' if head else 'model'}", fix=fix)
+
+
+def check_rows(name: str, *, validated: bool) -> None:
+    """Reject a metric as an objective without validation rows: test rows measure, and choose nothing."""
+    if name != "loss" and not validated:
+        raise ConfigError(
+            "A metric as the objective is computed on validation rows: test rows choose nothing.",
+            got=f"{name}, and no validation rows",
+            fix="Set data.split.validation=0.15, or objective=loss.",
+        )
+
+
+def check_value(name: str, values: Mapping[str, float]) -> None:
+    """Reject an objective without a value among those of a finished job, such as the ROC AUC of rows of one class."""
+    if objective_in(name, [values]) not in values:
+        raise EvaluateError(
+            "The objective must have a value on the validation rows.",
+            got=f"none for {name}",
+            fix="Give more validation rows, of every class (data.split.stratify=true), or choose another objective.",
+        )
+
+
+def objective_in(name: str, jobs: Iterable[Mapping[str, float]]) -> str:
+    """Return the key of an objective among the values of jobs: of validation rows if any job has these.
+
+    >>> objective_in("loss", [{"train/loss": 1.0}, {"validation/loss": 2.0}]), objective_in("r2", [])
+    ('validation/loss', 'validation/r2')
+    """
+    on_train = name == "loss" and not any("validation/loss" in values for values in jobs)
+    return f"{'train' if on_train else 'validation'}/{name}"
 
 
 def check_objective(name: str, facts: Facts, *, weighted: bool) -> None:

@@ -132,7 +132,7 @@ def test_two_jobs_of_a_sweep_into_one_folder_are_refused(place: str, tmp_path: P
         overrides = SimpleNamespace(task=[f"seed={number}"])
         numbered, sweep = SimpleNamespace(num=number), SimpleNamespace(dir=str(tmp_path))
         hydra = SimpleNamespace(runtime=runtime, sweep=sweep, job=numbered, overrides=overrides)
-        return run_job(hydra, lambda job: job.record.values.update(loss=1.0))
+        return run_job(hydra, lambda job: job.record.values.update({"train/loss": 1.0}))
 
     (tmp_path / "same").mkdir()
     RunRecord(tmp_path / "same", "job", {}, job=JobRecord("an earlier one", 5, {})).write()

@@ -114,12 +114,21 @@ def test_a_word_that_the_command_line_refuses_is_refused(word, said, tmp_path):
 
 
 def test_a_sweep_is_read_back_as_a_table(cli, tmp_path):
-    words = ("train.epochs=1,3", "objective=r2", f"hydra.sweep.dir={tmp_path}/s", *LINEAR[:1], *LINEAR[2:3], "-m")
+    words = (
+        "train.epochs=1,3",
+        "objective=r2",
+        "data.split.validation=0.2",
+        f"hydra.sweep.dir={tmp_path}/s",
+        *LINEAR[:1],
+        *LINEAR[2:3],
+        "-m",
+    )
     assert cli(*words).returncode == 0
     sweep = ortpipe.Sweep(tmp_path / "s")
     table = sweep.table()
     assert table["train.epochs"].tolist() == [1, 3]
     assert [job.config["train"]["epochs"] for job in sweep.jobs] == [1, 3]
-    assert sweep.best.metrics["r2"]["trained"] == pytest.approx(table["r2"].max())
+    assert table["best"].tolist() == (table["validation/r2"] == table["validation/r2"].max()).tolist()
+    assert sweep.best.metrics["r2"]["trained"] == table.loc[table["best"], "test/r2"].item()
     assert "train.epochs" in sweep._repr_html_()
     assert [axes.get_xlabel() for axes in sweep.plot().axes] == ["epochs"]

@@ -6,7 +6,7 @@ from sklearn import metrics
 
 from ortpipe.errors import ConfigError, EvaluateError
 from ortpipe.facts import Facts
-from ortpipe.metrics import METRICS, SEQUENCES, check_objective, greater_is_better, shown
+from ortpipe.metrics import METRICS, SEQUENCES, check_objective, check_value, greater_is_better, shown
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.train.config import EarlyStopConfig
 
@@ -219,3 +219,10 @@ def test_an_objective_of_unweighted_rows_needs_rows_with_weights():
 def test_an_objective_of_unweighted_rows_has_the_direction_of_its_metric():
     for name, metric in METRICS.items():
         assert greater_is_better(f"{name}_unweighted") == metric.greater_is_better
+
+
+def test_an_objective_without_a_value_on_validation_rows_is_rejected():
+    check_value("loss", {"train/loss": 1.0})
+    check_value("roc_auc", {"validation/loss": 1.0, "validation/roc_auc": 0.5})
+    with pytest.raises(EvaluateError, match="stratify"):
+        check_value("roc_auc", {"validation/loss": 1.0, "validation/accuracy": 0.5})

@@ -17,7 +17,7 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.rows import Data
 from ortpipe.errors import NoRowsError, OrtpipeError
 from ortpipe.flow import FLOW
-from ortpipe.metrics import check_objective
+from ortpipe.metrics import check_objective, check_rows
 
 ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print all errors
 at once: the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator
@@ -85,6 +85,7 @@ def _check_parts(config: dict[str, Any], errors: list[OrtpipeError | str]) -> st
     artifact, data = _check_stages(values, context, problems), context.get("data")
     if (objective := values.get("objective", "loss")) != "loss" and artifact is not None and data is not None:
         with collected(problems, "objective"):
+            check_rows(objective, validated=data.validation is not None)
             check_objective(objective, artifact.facts, weighted=data.weighted)
     if data is None:  # then the data's own error is reported already
         problems = [problem for problem in problems if not isinstance(problem, NoRowsError)]

@@ -137,7 +137,7 @@ class RunRecord(Config):
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # metrics by column, by value
     importance: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by metric, by column: mean, deviation
     sensitivity: dict[str, float] = field(default_factory=dict)  # by column
-    values: dict[str, float] = field(default_factory=dict)  # possible objectives: `loss` and metrics on test rows
+    values: dict[str, float] = field(default_factory=dict)  # possible objectives, such as validation/r2 or train/loss
     notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: str | None = None  # the id of the MLflow run, if there is one
     job: JobRecord | None = None  # of a sweep's job

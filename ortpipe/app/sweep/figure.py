@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.sweep.summary import Summary
-from ortpipe.metrics import label
+from ortpipe.metrics import heading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ def panels(summary: Summary) -> list[Callable[[Axes], None]]:
 
 def _panel(summary: Summary, key: str, axes: Axes) -> None:
     titles, ranked = names(summary.varying), summary.ranked
-    heights = [row.run.values[summary.objective] for row in ranked]
+    heights = [row.run.values[summary.column] for row in ranked]
     places = _places([row.job.varies.get(key, "") for row in ranked], axes)
     distinct = {name: len({row.job.varies.get(name, "") for row in ranked}) for name in summary.varying if name != key}
     colour_key = next(
@@ -40,7 +40,7 @@ def _panel(summary: Summary, key: str, axes: Axes) -> None:
             *zip(*points, strict=True), "o-" if grid else "o", markersize=5, alpha=0.8, color=f"C{i}", label=legend
         )
     axes.plot(places[0], heights[0], "*", color="black", markersize=13, label="best", zorder=3)
-    axes.set(xlabel=titles[key], ylabel=label(summary.objective, summary.measured))
+    axes.set(xlabel=titles[key], ylabel=heading(summary.column, summary.measured))
     _scale_heights(heights, axes)
     axes.grid(alpha=0.3)
     axes.legend(fontsize="small")

@@ -22,6 +22,7 @@ from ortpipe.app.sweep.overrides import title, varying
 from ortpipe.app.tracking.client import PARENT
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
+from ortpipe.metrics import heading, objective_in
 
 EVERY = 1.0  # seconds between two checks of the sweep's own process
 _leader: Mapping[str, str] | None = None  # of the latest job
@@ -126,7 +127,7 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
         raise
     if not job.manifest.live:
         print(ending(Row(job.job, record)), flush=True)
-    return record.values.get(job.manifest.objective)
+    return record.values.get(objective_in(job.manifest.objective, [record.values]))
 
 
 def ending(row: Row) -> str:
@@ -134,7 +135,8 @@ def ending(row: Row) -> str:
     job_name, run = f"job {row.job.number} ({title(row.job.varies)})", row.run
     if run.status != FINISHED:
         return f"{job_name} {'failed' if run.status == FAILED else 'was stopped'}: {run.error}"
-    return f"{job_name} finished: {', '.join(f'{name} {value:.4g}' for name, value in run.values.items())}"
+    values = (f"{heading(name, run.values)} {value:.4g}" for name, value in run.values.items())
+    return f"{job_name} finished: {', '.join(values)}"
 
 
 def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:

@@ -16,7 +16,7 @@ from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.table import aligned
 from ortpipe.app.terminal import printable
 from ortpipe.errors import TrackingError
-from ortpipe.metrics import label
+from ortpipe.metrics import heading
 
 EVERY = 1.0  # seconds between two looks at the jobs
 SHARE = 0.02  # the largest fraction of the time for looking
@@ -79,8 +79,11 @@ class LiveTable:
         self._draw([printable(line)[: columns - 1] for line in lines])
 
     def _best(self, rows: Sequence[Row]) -> str:
-        best = next(iter(Summary(self._objective, rows).ranked), None)
-        return "" if best is None else f", best: job {best.job.number}, {_value(self._objective, best)}"
+        summary = Summary(self._objective, rows)
+        if not summary.ranked:
+            return ""
+        best, column = summary.ranked[0], summary.column
+        return f", best: job {best.job.number}, {heading(column, best.run.values)} {best.run.values[column]:.4g}"
 
     def _print(self, lines: Sequence[str]) -> None:
         self._draw([])
@@ -92,10 +95,6 @@ class LiveTable:
         stream.write((CLEAR.format(lines=self._lines) if self._lines else "") + "".join(f"{line}\n" for line in lines))
         stream.flush()
         self._lines = len(lines)
-
-
-def _value(name: str, row: Row) -> str:
-    return f"{label(name, row.run.values)} {row.run.values[name]:.4g}"
 
 
 def _cells(row: Row) -> list[str]:

@@ -15,7 +15,7 @@ from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RunRecord
 from ortpipe.app.sweep.job import Row, read_jobs
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.table import aligned
-from ortpipe.metrics import greater_is_better, label
+from ortpipe.metrics import greater_is_better, heading, objective_in
 
 SHOWN = 20  # jobs on the screen; the file has all
 
@@ -34,27 +34,38 @@ class Summary:
         return [key for key in keys if len(self.rows) == 1 or len({row.job.varies.get(key) for row in self.rows}) > 1]
 
     @property
+    def column(self) -> str:
+        """The name of the objective among the measured values: its rows and its own name."""
+        return objective_in(self.objective, [row.run.values for row in self.rows])
+
+    @property
     def measured(self) -> list[str]:
-        """The names of the measured values, the objective first."""
+        """The names of the measured values, such as validation/r2, the objective first."""
         names = dict.fromkeys(name for row in self.rows for name in row.run.values)
-        return sorted(names, key=lambda name: name != self.objective)
+        return sorted(names, key=lambda name: name != self.column)
+
+    @property
+    def tested(self) -> list[str]:
+        """The names of the test metrics, which only the best job shows: test rows do not choose."""
+        return list(_tested(self.ranked[0])) if self.ranked else []
 
     @property
     def ranked(self) -> list[Row]:
         """The finished jobs that have the objective, the best first, equal ones in order."""
-        sign = -1 if greater_is_better(self.objective) else 1
-        candidates = [row for row in self.rows if row.run.status == FINISHED and self.objective in row.run.values]
-        return sorted(candidates, key=lambda row: sign * row.run.values[self.objective])
+        sign, column = -1 if greater_is_better(self.objective) else 1, self.column
+        candidates = [row for row in self.rows if row.run.status == FINISHED and column in row.run.values]
+        return sorted(candidates, key=lambda row: sign * row.run.values[column])
 
     def cells(self) -> list[dict[str, object]]:
         """Return a mapping from column to value for each job, all with the same columns."""
         best = self.ranked[0] if self.ranked else None
-        varying, measured = self.varying, self.measured
+        varying, measured, tested = self.varying, self.measured, self.tested
         return [
             {
                 "job": row.job.number,
                 **{key: row.job.varies.get(key, "") for key in varying},
                 **{name: row.run.values.get(name, "") for name in measured},
+                **(_tested(row) if row is best else dict.fromkeys(tested, "")),
                 "best": row is best,
                 "hits": _hits(row.run),
                 "seconds": "" if row.run.seconds is None else round(row.run.seconds, 3),
@@ -82,7 +93,8 @@ class Summary:
     def over_seeds(self) -> list[dict[str, str]]:
         """Return a row for each group of jobs that differ only in seeds: each value's mean ± sample deviation.
 
-        The best mean of the objective is first. There are no rows if seeds do not vary or all groups have one job.
+        The best mean of the objective is first, and only this group shows test metrics. There are no rows if seeds do
+        not vary or all groups have one job.
         """
         keys = [key for key in self.varying if not _is_seed(key)]
         groups: dict[tuple[str, ...], list[Row]] = defaultdict(list)
@@ -93,29 +105,32 @@ class Summary:
         sign = -1 if greater_is_better(self.objective) else 1
 
         def values(rows: Sequence[Row], name: str) -> list[float]:
-            return [row.run.values[name] for row in rows if name in row.run.values]
+            return [value for row in rows if (value := {**row.run.values, **_tested(row)}.get(name)) is not None]
 
-        order = sorted(groups.items(), key=lambda group: sign * statistics.fmean(values(group[1], self.objective)))
+        order = sorted(groups.items(), key=lambda group: sign * statistics.fmean(values(group[1], self.column)))
+        shown = [*self.measured, *self.tested]
         return [
             {
                 **dict(zip(keys, map(short, group_values), strict=True)),
                 "seeds": str(len(rows)),
-                **{name: _spread(values(rows, name)) for name in self.measured},
+                **{name: _spread(values(rows, name) if i == 0 or name in self.measured else ()) for name in shown},
             }
-            for group_values, rows in order
+            for i, (group_values, rows) in enumerate(order)
         ]
 
     def as_markdown(self) -> str:
         """Return the text that MLflow shows above a sweep's metrics: the best jobs, and means over seeds.
 
-        It has only the objective and one more value: a wide table pushes the rest of the page out of view.
+        It has only the objective, one more value and one test metric: a wide table pushes the rest of the page out of
+        view.
         """
-        ranked, varying, measured = self.ranked[:SHOWN], self.varying, self.measured[:2]
-        heads = {"job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
+        ranked, varying, tested = self.ranked[:SHOWN], self.varying, self.tested
+        measured = [*self.measured[:2], *sorted(tested, key=lambda name: name != f"test/{self.objective}")[:1]]
+        heads = {"job": "job", **names(varying), **{name: heading(name, measured) for name in measured}}
         cells = {row["job"]: row for row in self.cells()}
         tables = [_table([[_short(cells[r.job.number][c], c) for c in heads] for r in ranked], list(heads.values()))]
         if groups := self.over_seeds():
-            heads = {**names(varying), "seeds": "seeds", **{name: label(name, measured) for name in measured}}
+            heads = {**names(varying), "seeds": "seeds", **{name: heading(name, measured) for name in measured}}
             columns = [column for column in heads if column in groups[0]]  # not the seeds
             tables += [
                 "Mean ± deviation over seeds:",
@@ -124,24 +139,24 @@ class Summary:
         return "\n\n".join(tables) + "\n"
 
     def metrics(self) -> dict[str, dict[str, float]]:
-        """Return the best job's values, and the number of jobs by status."""
-        best = self.ranked[0].run.values if self.ranked else {}
+        """Return the best job's values and test metrics, and the number of jobs by status."""
+        best = {**self.ranked[0].run.values, **_tested(self.ranked[0])} if self.ranked else {}
         counts = {s.lower(): float(sum(row.run.status == s for row in self.rows)) for s in (FINISHED, FAILED, KILLED)}
         return {**{name: {"best": value} for name, value in best.items()}, "jobs": counts}
 
     def as_text(self) -> str:
         """Return the text for the console: the jobs, the best first, then the errors of failed ones."""
-        ranked, varying, measured = self.ranked, self.varying, self.measured
+        ranked, varying, measured = self.ranked, self.varying, [*self.measured, *self.tested]
         order = [*ranked, *(row for row in self.rows if row not in ranked)]
         cells = {row["job"]: row for row in self.cells()}
-        heads = {"best": "", "job": "job", **names(varying), **{name: label(name, measured) for name in measured}}
+        heads = {"best": "", "job": "job", **names(varying), **{name: heading(name, measured) for name in measured}}
         heads |= {"hits": "hits"} if any(row.run.stages for row in self.rows) else {}
         heads |= {"seconds": "seconds", "status": "status"}
         rows = [[_short(cells[row.job.number][column], column) for column in heads] for row in order[:SHOWN]]
         more = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
         lines = [*aligned(rows, [*heads.values()], text_columns=0), *more]
         if groups := self.over_seeds():
-            titles = {**names(varying), **{name: label(name, measured) for name in measured}}
+            titles = {**names(varying), **{name: heading(name, measured) for name in measured}}
             table = aligned(
                 [list(row.values()) for row in groups], [titles.get(name, name) for name in groups[0]], text_columns=0
             )
@@ -164,6 +179,11 @@ class Summary:
 
 def _columns(cells: Sequence[Mapping[str, object]]) -> list[str]:
     return list(cells[0]) if cells else ["job"]  # if no job began
+
+
+def _tested(row: Row) -> dict[str, float]:
+    """Return the metrics of a job's trained model on the test rows."""
+    return {f"test/{name}": by_state["trained"] for name, by_state in row.run.metrics.items() if "trained" in by_state}
 
 
 def _is_seed(key: str) -> bool:

@@ -138,12 +138,13 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
             for step, moment in zip(steps, at, strict=True)
             if step not in sent or name == STEP
         ]
-    if "loss" in run.values:  # of the restored model: the curves end with the last epoch
+    loss = next((value for name, value in run.values.items() if name.endswith("/loss")), None)
+    if loss is not None:  # of the restored model: the curves end with the last epoch
         epochs, trained_at = (
             results.kept_epoch or len(results.series.get("losses/train", ())),
             stage_ends.get("train") or end,
         )
-        points.append(_metric("loss/kept", run.values["loss"], trained_at, epochs, model))
+        points.append(_metric("loss/kept", loss, trained_at, epochs, model))
         points.append(_metric("loss/kept_epoch", epochs, trained_at, 0))
     dataset = {} if test_dataset is None else {"dataset_name": test_dataset.name, "dataset_digest": test_dataset.digest}
     for name, by_state in run.metrics.items():
@@ -156,6 +157,8 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
                     _metric(key(f"test/{name}/{state}"), value, stage_ends.get("evaluate") or end, 0, model, **dataset)
                 )
     evaluated_at = stage_ends.get("evaluate") or end
+    validated = {name: value for name, value in run.values.items() if not name.endswith("/loss")}
+    points += [_metric(key(f"{name}/trained"), value, evaluated_at, 0, model) for name, value in validated.items()]
     for name, edges in run.intervals.items():
         named_edges = zip(("low", "high"), edges, strict=True)
         points += [

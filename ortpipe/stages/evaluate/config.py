@@ -13,6 +13,8 @@ from ortpipe.settings import Config, Count, Seed, one_of
 class EvaluateConfig(Config):
     """The metrics to compute on the test rows.
 
+    Those of the trained model are also computed on the validation rows, by which a sweep chooses.
+
     Attributes:
         metrics: names from the catalogue of metrics, some with a number, such as `mean_pinball_loss_0.9`; a head's with
             its name in front, such as `digit_1/accuracy`. By default a few that fit the tasks.

@@ -8,6 +8,7 @@ from ortpipe.data.slices import slice_by_value
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared
+from ortpipe.stages.evaluate.answers import value_of
 
 PERCENTILES = 2.5, 97.5
 
@@ -43,16 +44,9 @@ def by_value(metrics: Mapping[str, Metric], entries: Compared, column: np.ndarra
     by_part: dict[str, dict[str, float]] = {}
     for part, where in slice_by_value(column):
         part_entries = _at(entries, where)
-        measured = {name: _value(metric, part_entries) for name, metric in metrics.items()}
+        measured = {name: value_of(metric, part_entries) for name, metric in metrics.items()}
         by_part[part] = {"rows": int(where.sum())} | {k: v for k, v in measured.items() if np.isfinite(v)}
     return by_part
-
-
-def _value(metric: Metric, entries: Compared) -> float:
-    try:
-        return metric(*entries)
-    except EvaluateError:  # scikit-learn rejects a part with too few rows or classes
-        return np.nan
 
 
 def _at(entries: Compared, where: np.ndarray) -> Compared:

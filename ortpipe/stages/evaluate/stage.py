@@ -8,9 +8,9 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
-from ortpipe.data.feeds import feed_inputs, name_head
+from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data, concatenate
-from ortpipe.data.slices import check_columns, column_of
+from ortpipe.data.slices import check_columns
 from ortpipe.errors import DeriveError, EvaluateError
 from ortpipe.graph import sound
 from ortpipe.graph.apart import Weights
@@ -23,12 +23,13 @@ from ortpipe.metrics.predictions import Compared, compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
+from ortpipe.stages.evaluate.answers import Answers, answers, measured
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.importance import MOST, importance
 from ortpipe.stages.evaluate.parts import by_value, check_one_per_row, intervals
 from ortpipe.stages.evaluate.sensitivity import sensitivity
 
-VERSION = 4
+VERSION = 5
 WEIGHTED_NOTE = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 INT8 = "int8"  # the state of a fake-quantized model: trained, converted to integers
@@ -51,8 +52,9 @@ def evaluate(
     elements (steps, pixels), each element counts as a row, with the weight of its row; above fifty million scores, only
     evenly spaced rows count. For sequences they are class indices [N, …], −1 after the end. The metrics of a head have
     its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`. Models with probabilities
-    also get the curves of `metrics.curves`. The lineage records the `intervals` of the trained model's metrics, its
-    metrics by `slices`, and the `importance` and `sensitivity` of columns, if the config sets them.
+    also get the curves of `metrics.curves`. The lineage records the trained model's metrics on the `validation` rows,
+    by which searches choose. If the config sets them, it records the `intervals` of its test metrics, these metrics by
+    `slices`, and the `importance` and `sensitivity` of columns.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or a configured one has no value.
@@ -70,14 +72,9 @@ def evaluate(
     graph_model = artifact.ir_model()
     is_large = sum(array.nbytes for array in artifact.initializers.values()) > sound.LARGE
     parts = facts.predictions
-    output_names = [part.prediction for part in parts.values()]
-    labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
-    weights: list[np.ndarray] = []
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in config.by}
-    predictions: dict[str, dict[str, list[np.ndarray]]] = {
-        state: {head: [] for head in parts} for state in folder_by_state
-    }
     most = min(config.rows, *(rows_at_most(part, data.test.of(head)) for head, part in parts.items()))
+    tested: dict[str, Answers] = {}
+    validation: dict[str, float] = {}
     for states in (
         [[state] for state in folder_by_state] if is_large else [list(folder_by_state)]
     ):  # of a large model, only one in memory
@@ -87,19 +84,14 @@ def evaluate(
             else _session(graph_model, under(folder_by_state[state], artifact.tensors), runtime)
             for state in states
         }
-        for piece in data.test.pieces(most):
-            rows = feed_inputs(model, facts, piece)
-            if "trained" in states:
-                for name, values in columns.items():
-                    values.append(column_of(piece, name, "by"))
-                for head, part in parts.items():
-                    labels[head].append(truth(part, piece.of(head)))
-                weights += [] if piece.sample_weight is None else [piece.sample_weight]
-            for state, session in sessions.items():
-                for head, prediction in zip(parts, session.run(rows, output_names), strict=True):
-                    predictions[state][head].append(prediction)
+        tested |= answers(sessions, model, facts, data.test, most, config.by)
+        if data.validation is not None and "trained" in sessions:
+            trained_session = {"trained": sessions["trained"]}
+            validation = measured(
+                answers(trained_session, model, facts, data.validation, most)["trained"], facts, names
+            )
         sessions.clear()
-    weight = np.concatenate(weights) if weights else None
+    columns, weight = tested["trained"].columns, tested["trained"].weight
     kinds = ("",) if weight is None else ("", UNWEIGHTED)
     table: dict[str, dict[str, float]] = {f"{name}{kind}": {} for name in names for kind in kinds}
     final: dict[str, np.ndarray] = {}
@@ -108,10 +100,7 @@ def evaluate(
     for state, (head, head_facts) in itertools.product(folder_by_state, parts.items()):
         # the source predicts values, not scores, whatever loss its network is then trained with
         state_facts = dataclasses.replace(head_facts, link=None) if state == "source" else head_facts
-        with name_head(head):
-            entries = compared(
-                state_facts, np.concatenate(labels[head]), np.concatenate(predictions[state][head]), weight
-            )
+        entries = tested[state].compared(head, state_facts)
         for name in (name for name in names if part_of(name)[0] == head):
             for kind in kinds:
                 weighs = None if kind else entries.weight
@@ -122,13 +111,13 @@ def evaluate(
             final |= {f"{folder}{name}": curve for name, curve in curves(entries).items()}
             head_metrics = {name: METRICS[name] for name in names if part_of(name)[0] == head}
             if config.bootstrap or columns:
-                check_one_per_row(entries, sum(map(len, labels[head])))
+                check_one_per_row(entries, len(tested[state].labels[head]))
             interval_by_metric |= (
                 intervals(head_metrics, entries, config.bootstrap, config.seed) if config.bootstrap else {}
             )
             for column, values in columns.items():
-                for value, measured in by_value(head_metrics, entries, np.concatenate(values)).items():
-                    slices.setdefault(column, {}).setdefault(value, {}).update(measured)
+                for value, values_there in by_value(head_metrics, entries, values).items():
+                    slices.setdefault(column, {}).setdefault(value, {}).update(values_there)
     # ROC AUC of one class or R² of one row have no value: they are left out unless the config names them
     undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
     if config.metrics is not None and undefined:
@@ -162,6 +151,7 @@ def evaluate(
         head_metrics = {name: METRICS[name] for name in names if not part_of(name)[0] and name not in undefined}
         importance_by_metric = importance(head_metrics, sample, predict, config.importance, config.seed)
     details = {
+        "validation": validation,
         "intervals": interval_by_metric,
         "slices": slices,
         "importance": importance_by_metric,

@@ -202,6 +202,19 @@ def test_an_objective_that_is_no_metric_or_does_not_fit_is_refused(call: Callabl
         call("validate", "experiment=logistic_regression", "objective=r2")
 
 
+@pytest.mark.parametrize("split", [["data.split.validation=0"], ["data.split.column=part"]])
+def test_a_metric_as_objective_without_validation_rows_is_rejected_with_the_setting(
+    split: list[str], call: Callable[..., str], tmp_path: Path
+) -> None:
+    rows = "".join(f"{i},{i % 3},{'test' if i % 4 == 0 else 'train'}\n" for i in range(40))
+    (tmp_path / "rows.csv").write_text(f"a,y,part\n{rows}")
+    table = ["~experiment", "name=mine", "data=csv", "data.source.path=rows.csv", "data.source.label=y"]
+    linear = ["convert.source.estimator=sklearn.linear_model.LinearRegression", "add_loss=l2", "data.source.inputs=[a]"]
+    said = refused(call, *table, *linear, *split, "objective=r2")
+    assert "Set data.split.validation=0.15, or objective=loss." in said
+    assert said.count("A metric as the objective") == 1
+
+
 def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[..., str]) -> None:
     with pytest.raises(ConfigError, match=r"2 errors(.|\n)*estimator=None(.|\n)*train.epochs"):
         call("validate", "~experiment", "name=mine", "data=iris", "train.epochs=0")

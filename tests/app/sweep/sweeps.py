@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-TINY = ("experiment=linear_regression", "train.epochs=2")
+TINY = ("experiment=linear_regression", "train.epochs=2", "data.split.validation=0.2")
 RATES = "train.optimizer.lr=0.002,0.02,0.1,10"  # the last one diverges
 EIGHT = ("-m", *TINY, RATES, "seed=0,1")
 

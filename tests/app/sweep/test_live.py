@@ -32,7 +32,7 @@ def test_a_terminal_shows_the_jobs_at_work_until_they_end(tmp_path: Path) -> Non
     data, *ended = [line for line in screens[-1] if line.startswith(("ended: ", "job ", "data: "))]
     assert data == "data: 1,168 rows to train, 180 to validate, 449 to test; 64 values each"
     first, second, third, *errors = sorted(ended)
-    assert first.startswith("job 0 (lr=0.1) finished: loss ")
-    assert second.startswith("job 1 (lr=0.2) finished: loss ")
+    assert first.startswith("job 0 (lr=0.1) finished: validation loss ")
+    assert second.startswith("job 1 (lr=0.2) finished: validation loss ")
     assert third == "job 2 (lr=1e+09) failed: Training must keep losses and parameters finite; nothing was published."
     assert (code, errors) == (1, [])

@@ -42,12 +42,15 @@ def test_the_summary_has_a_row_for_every_job_and_marks_the_best(world: tuple[Pat
     assert [(row["train.optimizer.lr"], row["seed"]) for row in rows] == [
         (rate, seed) for rate in ("0.002", "0.02", "0.1", "10") for seed in ("0", "1")
     ]
-    measured = {row["job"]: float(row["r2"]) for row in rows if row["r2"]}
+    measured = {row["job"]: float(row["validation/r2"]) for row in rows if row["validation/r2"]}
     assert len(measured) == 6
     [best] = [row["job"] for row in rows if row["best"] == "True"]
     assert measured[best] == max(measured.values())
-    metrics = json.loads((folder_of(where) / best / "run.json").read_text())["metrics"]
-    assert metrics["r2"]["trained"] == measured[best]
+    record = json.loads((folder_of(where) / best / "run.json").read_text())
+    assert record["values"]["validation/r2"] == measured[best] != record["metrics"]["r2"]["trained"]
+    assert {row["job"]: row["test/r2"] for row in rows if row["test/r2"]} == {
+        best: str(record["metrics"]["r2"]["trained"])
+    }
     first = next(line for line in done.stdout.splitlines() if line.startswith("*"))
     assert first.split()[1] == best
 
@@ -81,7 +84,8 @@ def test_the_parent_holds_table_figure_and_best(world: tuple[Path, Done]) -> Non
     assert len(table["data"]) == 8
     assert json.loads(parent.data.tags["mlflow.loggedArtifacts"]) == [{"path": "summary.json", "type": "table"}]
     [best] = [child for child in children if child.info.run_id == parent.data.tags["ortpipe.best"]]
-    assert best.data.metrics["test/r2/trained"] == parent.data.metrics["best/r2"]
+    for rows in ("validation", "test"):
+        assert best.data.metrics[f"{rows}/r2/trained"] == parent.data.metrics[f"best/{rows}/r2"]
     assert parent.data.metrics["jobs/failed"] == 2
     assert parent.data.params["varies.seed"] == "0,1"
 
@@ -144,6 +148,7 @@ def test_the_same_command_again_takes_what_succeeded_from_the_store_and_can_be_r
 BAD = {
     "objective=acuracy": "Did you mean 'accuracy'?",
     "evaluate.metrics=[r2] objective=mean_squared_error": "objective must be a metric that evaluate computes.",
+    "objective=r2 data.split.validation=0": "Set data.split.validation=0.15, or objective=loss.",
     "objective=accuracy": "A metric must fit the model's task.",
     "recorder=mlflow recorder.tracking_uri=http://127.0.0.1:9": "The tracking server or database must answer",
 }

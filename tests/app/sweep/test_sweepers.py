@@ -28,7 +28,7 @@ def test_a_study_maximizes_its_metric_survives_failures_and_starts_again_where_i
     assert {row["status"] for row in first} == {"finished", "failed"}
     assert done.returncode == 1
     assert "Directions: ['maximize']" in done.stdout
-    best = max(float(row["r2"]) for row in first if row["r2"])
+    best = max(float(row["validation/r2"]) for row in first if row["validation/r2"])
     assert f"Best value: {best}" in done.stdout
     ortpipe(*STUDY, DIVERGE, "hydra.sweeper.n_trials=5", cwd=tmp_path)
     second = rows_of(folder_of(tmp_path))

@@ -32,7 +32,9 @@ def test_a_dataset_names_its_columns_its_labels_and_gaps_and_the_whole_path(tmp_
 
 def test_the_loss_of_the_kept_epoch_stands_beside_the_last_ones(tmp_path: Path) -> None:
     series = {"losses/train": np.array([4.0, 2.0, 1.0]), "losses/validation": np.array([4.0, 3.0, 5.0])}
-    record = RunRecord(tmp_path, "mine", {}, values={"loss": 3.0}, sensitivity={f"x{i}": i / 9 for i in range(99)})
+    record = RunRecord(
+        tmp_path, "mine", {}, values={"validation/loss": 3.0}, sensitivity={f"x{i}": i / 9 for i in range(99)}
+    )
     record.importance = {"r2": {"age": [0.5, 0.1], "city": [0.25, 0.1]}}
     points = {
         (point.key, point.step): point.value for point in metrics(record, Results(series, kept_epoch=2), None, range(0))

@@ -66,6 +66,40 @@ def test_regression_metrics_of_the_source_are_the_estimators_own(line, diabetes)
     )
 
 
+def test_the_trained_model_is_measured_on_validation_rows_too_as_scikit_learn_measures_it(tumours, breast_cancer):
+    rows = breast_cancer.train
+    weight = np.linspace(1, 3, 60)
+    validation = Rows({"X": rows.inputs["X"][:60]}, rows.label[:60], sample_weight=weight)
+    data = dataclasses.replace(breast_cancer, validation=validation)
+    result = evaluate(trained(convert(tumours), "log", breast_cancer), data=data)
+    features = StandardScaler().fit(rows.inputs["X"]).transform(validation.inputs["X"])
+    parameter = {name: result.tensors[f"parameter/{name}"] for name in result.facts.parameters}
+    coefficient, intercept = sorted(parameter.values(), key=np.size, reverse=True)[:2]
+    probability = 1 / (1 + np.exp(-(features @ coefficient.reshape(-1) + intercept.reshape(()))))
+    truth = validation.label == tumours.classes_[1]
+    assert result.facts.lineage[-1]["validation"] == pytest.approx(
+        {
+            "accuracy": metrics.accuracy_score(truth, probability > 0.5, sample_weight=weight),
+            "accuracy_unweighted": metrics.accuracy_score(truth, probability > 0.5),
+            "f1_macro": metrics.f1_score(truth, probability > 0.5, average="macro", sample_weight=weight),
+            "f1_macro_unweighted": metrics.f1_score(truth, probability > 0.5, average="macro"),
+            "log_loss": metrics.log_loss(truth, probability, sample_weight=weight),
+            "log_loss_unweighted": metrics.log_loss(truth, probability),
+            "roc_auc": metrics.roc_auc_score(truth, probability, sample_weight=weight),
+            "roc_auc_unweighted": metrics.roc_auc_score(truth, probability),
+        },
+        rel=1e-4,
+    )
+
+
+def test_a_metric_without_a_value_on_validation_rows_is_left_out(tumours, breast_cancer):
+    one_class = np.flatnonzero(breast_cancer.train.label == tumours.classes_[0])[:9]
+    data = dataclasses.replace(breast_cancer, validation=breast_cancer.train.take(one_class))
+    validation = evaluate(trained(convert(tumours), "log", data), data=data).facts.lineage[-1]["validation"]
+    assert "accuracy" in validation
+    assert "roc_auc" not in validation
+
+
 def test_metrics_of_several_outputs_are_the_estimators_own(linnerud):
     estimator = LinearRegression().fit(linnerud.train.inputs["X"], linnerud.train.label)
     result = evaluate(trained(convert(estimator), "l2", linnerud), data=linnerud)

@@ -1,0 +1,84 @@
+"""Predictions of a model for rows, with the labels and weights to compare them with."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Facts
+from ortpipe.data.feeds import feed_inputs, name_head
+from ortpipe.data.rows import RowSet
+from ortpipe.data.slices import column_of
+from ortpipe.errors import EvaluateError
+from ortpipe.metrics import METRICS, UNWEIGHTED, Metric, part_of
+from ortpipe.metrics.predictions import Compared, compared, truth
+from ortpipe.runtime.session import Session
+
+
+class Answers(NamedTuple):
+    """The labels, predictions and weights of rows; labels and predictions by head."""
+
+    labels: Mapping[str, np.ndarray]
+    predictions: Mapping[str, np.ndarray]
+    weight: np.ndarray | None
+    columns: Mapping[str, np.ndarray]  # values of columns, by name
+
+    def compared(self, head: str, facts: Facts) -> Compared:
+        """Return labels and predictions of a head, with the head's facts, entry by entry."""
+        with name_head(head):
+            return compared(facts, self.labels[head], self.predictions[head], self.weight)
+
+
+def answers(
+    sessions: Mapping[str, Session],
+    model: onnx.ModelProto,
+    facts: Facts,
+    rows: RowSet,
+    most: int,
+    by: Sequence[str] = (),
+) -> dict[str, Answers]:
+    """Return the predictions of sessions, such as one per state, for at most `most` rows, with values of columns."""
+    parts = facts.predictions
+    outputs = [part.prediction for part in parts.values()]
+    labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
+    predictions: dict[str, dict[str, list[np.ndarray]]] = {name: {head: [] for head in parts} for name in sessions}
+    columns: dict[str, list[np.ndarray]] = {name: [] for name in by}
+    weights: list[np.ndarray] = []
+    for piece in rows.pieces(most):
+        fed = feed_inputs(model, facts, piece)
+        for name, values in columns.items():
+            values.append(column_of(piece, name, "by"))
+        for head, part in parts.items():
+            labels[head].append(truth(part, piece.of(head)))
+        weights += [] if piece.sample_weight is None else [piece.sample_weight]
+        for state, session in sessions.items():
+            for head, prediction in zip(parts, session.run(fed, outputs), strict=True):
+                predictions[state][head].append(prediction)
+    weight = np.concatenate(weights) if weights else None
+    joined_labels, joined_columns = _joined(labels), _joined(columns)
+    return {state: Answers(joined_labels, _joined(of), weight, joined_columns) for state, of in predictions.items()}
+
+
+def _joined(arrays: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate(pieces) for name, pieces in arrays.items()}
+
+
+def measured(answers: Answers, facts: Facts, names: Sequence[str]) -> dict[str, float]:
+    """Return the metrics that have a value, and their unweighted twins if rows have weights."""
+    values = {}
+    for head, part in facts.predictions.items():
+        entries = answers.compared(head, part)
+        for name in (name for name in names if part_of(name)[0] == head):
+            values[name] = value_of(METRICS[name], entries)
+            if answers.weight is not None:
+                values[f"{name}{UNWEIGHTED}"] = value_of(METRICS[name], entries._replace(weight=None))
+    return {name: value for name, value in values.items() if np.isfinite(value)}
+
+
+def value_of(metric: Metric, entries: Compared) -> float:
+    """Return the value of a metric, nan if scikit-learn rejects the entries: too few rows or classes."""
+    try:
+        return metric(*entries)
+    except EvaluateError:
+        return np.nan
