@@ -16,11 +16,9 @@ from omegaconf import OmegaConf
 from ortpipe.app.claim import releasing
 from ortpipe.app.command_list import COMMANDS, answer, command, is_query, is_word
 from ortpipe.app.compose import check_working_folder, packaged_conf
-from ortpipe.app.config_copy import copy_fast
 from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
-from ortpipe.app.one_composition import compose_once
 from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.callback import hide_in_files, sweeping
@@ -98,8 +96,6 @@ def main() -> None:
             print_help(sys.argv[1:])
         elif not is_query(sys.argv[1:]) or answer():
             check_working_folder()
-            copy_fast()
-            compose_once()
             with releasing(), sweeping():
                 _application()
         if _refused:
