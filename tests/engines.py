@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from ortpipe.autodiff import expand
 from ortpipe.graph.check import finish, inferred
+from ortpipe.graph.opsets import at_opset
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
 
@@ -20,8 +21,11 @@ def native(
     inputs: Sequence[str],
     engine: Native | Ort | None = None,
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return the finished model of an engine (ortpipe's own by default), and the gradient's name of each name."""
-    derived, gradients = (engine or Native())(ir.from_proto(inferred(model)), loss, parameters, inputs)
+    """Return the finished model of an engine (ortpipe's own by default), and the gradient's name of each name.
+
+    Models of opsets below 18 are converted up first, as `convert` and `ortpipe.gradient` do.
+    """
+    derived, gradients = (engine or Native())(ir.from_proto(inferred(at_opset(model))), loss, parameters, inputs)
     return finish(derived), gradients
 
 

@@ -159,7 +159,7 @@ class Backward(Simplifier):
         key = ("rows", x.shape[0].value, x.dtype)
         if x.shape[0].value is None or key not in self._computed:
             unit = ir.tensor(np.ones(1, x.dtype.numpy()))
-            rows = self.Shape(x, start=0, end=1) if self.opset >= 15 else self.Gather(self.Shape(x), [0])
+            rows = self.Shape(x, start=0, end=1)
             self._computed[key] = self.ConstantOfShape(rows, value=unit)
             self._computed[key].type = x.type
         return self._computed[key]
@@ -226,7 +226,7 @@ class Backward(Simplifier):
         if len([d for d in dims if not isinstance(d, int)]) <= 1:
             result = self.Reshape(gradient, [d if isinstance(d, int) else -1 for d in dims])
         else:
-            result = self.Reshape(gradient, self.Shape(x), **({"allowzero": 1} if self.opset >= 14 else {}))
+            result = self.Reshape(gradient, self.Shape(x), allowzero=1)
         result.shape = x.shape
         return result
 

@@ -30,7 +30,7 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 
-OPSETS = (13, 21)  # the oldest and newest opset of the graphs of losses
+OPSETS = (18, 21)  # the oldest and newest opset of the graphs of losses
 
 
 class BaseLearningLoss(BaseLearningOnnx):

@@ -20,6 +20,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.edit import keep_outputs, name_dimensions
+from ortpipe.graph.opsets import at_opset
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.add_loss.stage import add_loss
@@ -35,7 +36,6 @@ SCORES = {  # score_name → the loss of the catalogue, and how it joins rows
     "elastic": ("elastic", "sum"),
     "log": ("log", "mean"),
 }
-OLDEST_OPSET = 13  # before it, the axes of ReduceSum and Squeeze were attributes
 
 Penalty = Mapping[str, "float | Mapping[str, float | None]"]
 
@@ -64,7 +64,7 @@ def add_loss_output(
     plus Σ l1·|v| + l2·v² over the penalised tensors v, once per batch.
 
     Args:
-        onx: a model of opset 13 or newer; it does not change.
+        onx: a model, which does not change. One below opset 18 comes back at 18, one above 21 at 21.
         score_name: one of the above.
         loss_name: the loss output, [1, 1]. A value inside the model with this name, or one of the next two, is renamed;
             an input, an initializer or the chosen output keeps it, and the new value becomes `<name>_1`.
@@ -81,7 +81,8 @@ def add_loss_output(
 
     Raises:
         LossError: an unknown score or keyword, an output that does not exist or is not a float tensor of the right
-            width, or an old opset.
+            width.
+        ModelError: the model has no equivalent at these opsets.
         PenaltyError: a penalised tensor does not exist.
         ConfigError: a setting out of its range.
 
@@ -102,8 +103,7 @@ def add_loss_output(
     array([[42.5]], dtype=float32)
     """
     loss, reduction = _loss(score_name, kwargs)
-    _check_opset(onx)
-    onx, _ = without_zip_map(onx)
+    onx, _ = without_zip_map(at_opset(onx))
     output = _output(onx, output_index)
     forward = parsed(onx)
     graph = forward.graph
@@ -146,16 +146,6 @@ def _loss(score_name: str, settings: Mapping[str, Any]) -> tuple[Loss, str]:
                 fix=nearest(key, settings_names),
             )
     return cls(**settings), reduction
-
-
-def _check_opset(onx: onnx.ModelProto) -> None:
-    opset = max((o.version for o in onx.opset_import if o.domain in ("", "ai.onnx")), default=0)
-    if opset < OLDEST_OPSET:
-        raise LossError(
-            f"A loss needs a model of opset {OLDEST_OPSET} or newer.",
-            got=f"opset {opset}",
-            fix=f"Export it again, or use onnx.version_converter.convert_version(model, {OLDEST_OPSET}).",
-        )
 
 
 def _output(onx: onnx.ModelProto, index: int | str | None) -> str:

@@ -9,6 +9,7 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.opsets import at_opset
 
 
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
@@ -39,7 +40,7 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
     [array([[1.],
            [4.]], dtype=float32)]
     """
-    model = parsed(onx)
+    model = parsed(at_opset(onx))
     graph = model.graph
     loss = query.value(graph, read_metadata(onx).get("loss", onx.graph.output[0].name))
     data = set(query.data_inputs(graph))
@@ -50,10 +51,8 @@ def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onn
         parts = (terms,) if reduction.op_type == "ReduceSum" else (terms, terms)
         rows = op.Einsum(*parts, equation=f"{','.join(['nk'] * len(parts))}->n")
         score = op.Unsqueeze(rows, [1])
-    elif graph.opset_imports[""] >= 18:
-        score = op.ReduceMean(terms, [1])
     else:
-        score = op.ReduceMean(terms, axes=[1])
+        score = op.ReduceMean(terms, [1])
     for node, place in reversed(after):
         inputs = [score if i == place else x for i, x in enumerate(node.inputs)]
         score = getattr(op, node.op_type)(*inputs)

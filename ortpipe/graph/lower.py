@@ -17,7 +17,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
 from ortpipe.graph.doubles import with_double_kernels
-from ortpipe.graph.opsets import LIFTED, at_opset
+from ortpipe.graph.opsets import at_opset
 from ortpipe.graph.parameters import some
 from ortpipe.graph.query import all_nodes, called, sizes
 from ortpipe.graph.rewrite import rewrite
@@ -26,7 +26,6 @@ from ortpipe.graph.sound import FIX, check_valid
 
 Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the extent of a window
 MICROSOFT = "com.microsoft"
-OLDEST = 16  # the first opset with ScatterElements(reduction=add)
 NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # by the opset in which ONNX has them
 POOLS = ("AveragePool", "LpPool", "MaxPool")
 
@@ -34,18 +33,17 @@ POOLS = ("AveragePool", "LpPool", "MaxPool")
 def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelProto:
     """Return the model at an opset and IR version that the training runtime loads.
 
-    Models at opset 16 to 21 keep it, newer ones are converted down to 21, older ones up to 18: below 16 no operator
-    adds up the values of repeated indices, so an embedding's gradient would need a matrix of its size times the tokens.
-    Files below 18 with onnxruntime's fused operators are converted up, too. Local functions, and ONNX's functions of
-    newer opsets, are inlined; windows that runtimes compute otherwise than ONNX says get explicit pads. Initializers
-    named in `apart` have their values elsewhere.
+    Models at opset 18 to 21 keep it, newer ones are converted down to 21, older ones up to 18. Below 18 most reductions
+    have their axes as an attribute, and below 16 no operator adds up the values of repeated indices; the graphs that
+    ortpipe writes need both. Local functions, and ONNX's functions of newer opsets, are inlined; windows that runtimes
+    compute otherwise than ONNX says get explicit pads. Initializers named in `apart` have their values elsewhere.
 
     Raises:
         ModelError: the model is not valid, or an operator has no equivalent in that opset.
     """
     low = onnx.ModelProto()
     low.CopyFrom(model)
-    fused = _mark_runtime_operators(low)
+    _mark_runtime_operators(low)
     check_valid(low, apart)
     if low.functions:
         try:
@@ -59,8 +57,10 @@ def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelPr
         opsets[domain] = max(entry.version, opsets.get(domain, 0))
     del low.opset_import[:]
     low.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
-    low = at_opset(low, opsets.get("", OPSET), LIFTED if fused else OLDEST)
+    low = at_opset(low)
     for node in all_nodes(low.graph):
+        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))  # its function body lacks the default
         if node.domain == MICROSOFT and node.op_type in NAMELESS:
             node.domain = ""
     low.ir_version = min(max(low.ir_version, OLDEST_IR_VERSION), IR_VERSION)
@@ -99,8 +99,8 @@ def moved_windows(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
     return [f"{text}: {some(moved)}"] if moved else []
 
 
-def _mark_runtime_operators(model: onnx.ModelProto) -> bool:
-    """Move operators that only onnxruntime has in ONNX's domain to com.microsoft; return whether any are there."""
+def _mark_runtime_operators(model: onnx.ModelProto) -> None:
+    """Move operators that only onnxruntime has in ONNX's domain to com.microsoft."""
     version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
     domains = {o.domain for o in model.opset_import}
     for node in all_nodes(model.graph):
@@ -109,7 +109,6 @@ def _mark_runtime_operators(model: onnx.ModelProto) -> bool:
             if MICROSOFT not in domains:
                 domains.add(MICROSOFT)
                 model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
-    return any(node.domain == MICROSOFT for node in all_nodes(model.graph))
 
 
 def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:

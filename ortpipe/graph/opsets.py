@@ -28,16 +28,14 @@ SET_SHAPE = "Set the sizes of the inputs with convert.source.shape."
 FAILURES = (RuntimeError, onnx.shape_inference.InferenceError)
 
 
-def at_opset(model: onnx.ModelProto, version: int, oldest: int) -> onnx.ModelProto:
-    """Return a model of opset `version`: at LIFTED if older than `oldest`, at OPSET if newer than that, else as it is.
+def at_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model at opset LIFTED if it is older, at OPSET if it is newer, else the same model.
 
     Raises:
         ModelError: an operator has no equivalent there.
     """
-    for node in all_nodes(model.graph):
-        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
-            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))  # its function body lacks the default
-    if oldest <= version <= OPSET:
+    version = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=OPSET)
+    if LIFTED <= version <= OPSET:
         return model
     try:
         if version > OPSET:

@@ -1,7 +1,11 @@
+import re
+from pathlib import Path
+
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+import ortpipe
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 
@@ -119,3 +123,37 @@ def test_a_name_is_a_name_before_it_is_a_glob(pattern, names):
 def test_integers_are_no_floats(graph):
     assert graph.initializers["i"].dtype not in query.FLOATS
     assert np.dtype("float32") == graph.initializers["w"].dtype.numpy()
+
+
+REDUCING = {  # node, rank of x → its axes
+    "an attribute": ("ReduceMean<axes=[1, -3]>(x)", 3, [0, 1]),
+    "an input": ("ReduceMean(x, backwards)", 3, [1, 2]),
+    "without a rank as they are written": ("ReduceMean(x, backwards)", None, [-1, 1]),
+    "none: all": ("ReduceMean(x)", 3, [0, 1, 2]),
+    "none, without a rank": ("ReduceMean(x)", None, None),
+    "an empty list: all": ("ReduceSum(x, nothing)", 2, [0, 1]),
+    "an empty list that says so: none": ("ReduceSum<noop_with_empty_axes=1>(x, nothing)", 2, []),
+    "computed": ("ReduceSum(x, computed)", 2, None),
+    "an input of the graph, which a caller may set": ("Squeeze(x, given)", 3, None),
+    "of a Squeeze": ("Squeeze(x, backwards)", 3, [1, 2]),
+}
+
+
+@pytest.mark.parametrize("name", REDUCING)
+def test_axes_are_read_in_both_forms_and_counted_from_the_front(name):
+    node, rank, expected = REDUCING[name]
+    text = f"""<ir_version: 8, opset_import: ["": 18]> g (float[A,B,C] x, int64[2] given) => (y)
+      <int64[2] backwards = {{-1, 1}}, int64[0] nothing = {{}}> {{ computed = Neg(given) y = {node} }}"""
+    assert query.axes(ir.from_onnx_text(text).graph[-1], rank) == expected
+
+
+# Operators whose `axes` are an attribute at every opset
+ALWAYS_ATTRIBUTES = ("rules/normalization.py", "rules/resize.py", "dialects/quantized.py")
+
+
+def test_nothing_else_reads_axes_of_reductions_or_asks_for_the_opset_that_decides_their_form():
+    package = Path(ortpipe.__file__).parent
+    reading = {str(file.relative_to(package)): file.read_text() for file in package.rglob("*.py")}
+    readers = [file for file, text in reading.items() if 'get_ints("axes"' in text]
+    assert [file for file in readers if not file.endswith(ALWAYS_ATTRIBUTES)] == ["graph/query.py"]
+    assert [file for file, text in reading.items() if re.search(r"opset[^\n]*(<|>=) *18\b", text)] == []

@@ -238,7 +238,8 @@ def test_external_data_outside_the_models_folder_is_refused(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("version", "expected"), [(7, 18), (12, 18), (15, 18), (16, 16), (17, 17), (21, 21), (22, 21), (24, 21), (26, 21)]
+    ("version", "expected"),
+    [(7, 18), (12, 18), (15, 18), (16, 18), (17, 18), (18, 18), (21, 21), (22, 21), (24, 21), (26, 21)],
 )
 def test_a_model_is_brought_to_what_the_runtime_loads(version, expected):
     given = simple(version, ir_version=13 if version > 21 else 7)
@@ -259,11 +260,11 @@ def test_an_operator_without_an_older_form_is_refused_by_name():
 @pytest.mark.parametrize(
     ("entries", "expected"),
     [
-        ([("", 17), ("", 17)], 17),
-        ([("", 17), ("ai.onnx", 17)], 17),
+        ([("", 17), ("", 17)], 18),
+        ([("", 19), ("ai.onnx", 19)], 19),
         ([("", 22), ("", 22)], OPSET),
         ([("ai.onnx", 24)], OPSET),
-        ([("", 17), ("", 1)], 17),
+        ([("", 19), ("", 1)], 19),
     ],
 )
 def test_a_default_domain_that_is_listed_twice_is_listed_once(entries, expected):

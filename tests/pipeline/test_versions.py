@@ -17,7 +17,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.penalty.config import PenaltyConfig
 
 RECORD = Path(__file__).with_name("versions.json")  # stage → [VERSION, digest of its result], and by which packages
-MODEL = """<ir_version: 8, opset_import: ["" : 17]>
+MODEL = """<ir_version: 8, opset_import: ["" : 18]>
 g (float[N, 2] X) => (float[N, 1] Y)
 <float[2, 3] v = {1, -2, 3, 0.5, 0.25, 4}, float[3] a = {1, 2, 3}, float[3, 1] w = {1, 0.5, -1}, float[1] b = {2}> {
   h = MatMul(X, v)  s = Add(h, a)  r = Relu(s)  p = MatMul(r, w)  Y = Add(p, b)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
@@ -12,7 +11,7 @@ from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
 def gather(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """y = x[…, indices, …]: dx[…, i, …] = Σ dy over the entries that read i."""
     axis = op.axis(node, x, 0)
-    return [(along_axis if op.opset >= 16 else _by_one_hot)(op, x, indices, dy, axis)]
+    return [along_axis(op, x, indices, dy, axis)]
 
 
 def along_axis(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, add: bool = True) -> Value:
@@ -23,28 +22,9 @@ def along_axis(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, 
     return op.scatter(op.zeros(x), op.Expand(line, op.Shape(dy)), dy, axis, add=add)
 
 
-def _by_one_hot(op: Backward, x: Value, indices: Value, dy: Value, axis: int) -> Value:
-    """Sum rows of dy by a matrix product, [places = read]ᵀ · dy: below opset 16 nothing can scatter a sum."""
-    order = [axis, *(i for i in range(ranked(x).rank()) if i != axis)]
-    rows = op.Reshape(op.Transpose(op.Reshape(dy, _shape_with(op, x, axis, -1)), perm=order), [0, -1])
-    size, *other_sizes = (op.Reshape(op.dim(x, i), [1]) for i in order)
-    hot = op.Transpose(_one_hot(op, op.vector(indices), size, x), perm=[1, 0])
-    turned = op.Concat(size, *other_sizes, axis=0)
-    return op.Transpose(op.Reshape(op.MatMul(hot, rows), turned), perm=np.argsort(order).tolist())
-
-
-def _one_hot(op: Backward, indices: Value, size: Value, like: Value) -> Value:
-    """Return the matrix [index = place], rows indices and columns places, as 0 and 1."""
-    places = op.Cast(indices, to=ir.DataType.INT64)
-    places = op.Where(op.Less(places, 0), places + size, places)
-    return op.cast(op.Equal(op.Unsqueeze(places, [1]), op.Unsqueeze(op.count(op.Reshape(size, [])), [0])), like)
-
-
 def gather_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """GatherElements: dx = dy, added at the places that were read."""
     axis = node.attributes.get_int("axis", 0)
-    if op.opset < 16:
-        return [put_back(op, x, dy, lambda numbers: op.GatherElements(numbers, indices, axis=axis))]
     return [op.scatter(op.zeros(x), indices, dy, axis)]
 
 
@@ -63,12 +43,8 @@ def put_back(op: Backward, x: Value, dy: Value, read: Callable[[Value], Value], 
 
     `add` where a place may be read twice.
     """
-    count = op.Size(x)
-    places = op.vector(read(op.Reshape(op.count(count), op.shape(x))))
-    if op.opset >= 16 or not add:
-        return op.put(x, places, dy, add=add)
-    summed = op.MatMul(op.Unsqueeze(op.vector(dy), [0]), _one_hot(op, places, op.Reshape(count, [1]), x))
-    return op.Reshape(summed, op.shape(x))
+    places = op.vector(read(op.Reshape(op.count(op.Size(x)), op.shape(x))))
+    return op.put(x, places, dy, add=add)
 
 
 def scatter(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
-from ortpipe.autodiff.windows import FAR, Window, auto_pad, spatial, static, unpadded, window
+from ortpipe.autodiff.windows import Window, auto_pad, spatial, static, unpadded, window
 from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.query import called
@@ -52,14 +52,7 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
         return [op.MaxUnpool(dy, places, kernel_shape=sizes, strides=sizes)]
     indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
     shared[windows.kernel == 1] = 1  # how many windows may share a place
-    if op.opset >= 16 or shared.prod() == 1:
-        return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
-    # before opset 16 no operator scatters and adds: take every n-th window, which shares no place with the next
-    parts, n = [], len(shared)
-    for start in np.ndindex(*shared):
-        part, places = (op.Slice(v, start, [FAR] * n, range(2, n + 2), shared) for v in (dy, indices))
-        parts.append(op.put(x, places, part))
-    return [op.total(parts, x)]
+    return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
 
 
 def _has_short_strips(node: Node, x: Value, windows: Window) -> bool:

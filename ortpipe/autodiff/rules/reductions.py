@@ -6,6 +6,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.graph import query
 from ortpipe.graph.types import is_scalar
 
 
@@ -15,17 +16,10 @@ class Reduced:
     def __init__(self, op: Backward, node: Node, x: Value, listed: Value | None = None) -> None:
         self.op, self.x, self.y = op, x, node.outputs[0]
         self.keepdims = bool(node.attributes.get_int("keepdims", 1))
-        tensor = op.constant(listed)
-        self.dynamic = listed if tensor is None else None
+        self.dynamic = listed if op.constant(listed) is None else None
         self.noop = {"noop_with_empty_axes": 1} if node.attributes.get_int("noop_with_empty_axes", 0) else {}
-        axes = node.attributes.get_ints("axes", None)
-        if tensor is not None and tensor.size:
-            axes = tensor.numpy().ravel().tolist()
-        rank = x.shape.rank() if x.shape is not None else None
-        self.nothing = not axes and self.dynamic is None and bool(self.noop)
-        if axes is None and rank is not None and self.dynamic is None and not self.nothing:
-            axes = range(rank)
-        self.axes = sorted(a % rank for a in axes) if axes is not None and rank is not None else axes
+        self.axes = query.axes(node, x.shape.rank() if x.shape is not None else None)
+        self.nothing = self.axes == [] and bool(self.noop)
 
     def back(self, value: Value) -> Value:
         """Return a value of the output's shape with the reduced axes as 1, so that it broadcasts to the input."""
@@ -55,8 +49,6 @@ class Reduced:
         """Return Π over the same axes, which stay as 1."""
         if self.axes is None or self.nothing:
             return self.op.ReduceProd(x, *[v for v in [self.dynamic] if v is not None], keepdims=1, **self.noop)
-        if self.op.opset < 18:
-            return self.op.ReduceProd(x, axes=self.axes, keepdims=1)
         return self.op.ReduceProd(x, self.axes, keepdims=1)
 
 

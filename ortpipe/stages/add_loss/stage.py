@@ -384,8 +384,7 @@ def _per_row(op: Builder, terms: ir.Value, counts: ir.Value | None, elements: in
     if not elements:
         return terms
     if config.elements == "mean" and counts is None:
-        old = op.graph.opset_imports[""] < 18  # where axes are an attribute
-        return op.ReduceMean(terms, axes=axes, keepdims=0) if old else op.ReduceMean(terms, axes, keepdims=0)
+        return op.ReduceMean(terms, axes, keepdims=0)
     total = op.ReduceSum(terms, axes, keepdims=0)
     if config.elements == "sum":
         return total

@@ -154,9 +154,7 @@ def reduces_last(total: ir.Value, value: ir.Value) -> bool:
     """Return whether a reduction of a value runs over its last axis."""
     node = total.producer()
     assert node is not None
-    constant = query.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    axes = node.attributes.get_ints("axes", () if constant is None else constant.ravel().tolist())
-    return value.shape is not None and list(axes) in ([-1], [value.shape.rank() - 1])
+    return value.shape is not None and query.axes(node, value.shape.rank()) == [value.shape.rank() - 1]
 
 
 def written_sigmoid(value: ir.Value) -> ir.Value | None:

@@ -10,7 +10,6 @@ compute or pass on operands of products.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -191,13 +190,7 @@ def _round_weight(op: Builder, weight: ir.Value, axis: int | None) -> ir.Value:
     sizes = query.sizes(weight) or []
     axis_attribute: dict[str, int] = {} if axis is None else {"axis": axis}
     other_axes = [i for i in range(len(sizes)) if i != axis]
-    largest: Any = op.Abs(weight)
-    if axis is None:
-        largest = op.ReduceMax(largest, keepdims=0)
-    elif op.graph.opset_imports.get("", 0) >= 18:
-        largest = op.ReduceMax(largest, other_axes, keepdims=0)
-    else:
-        largest = op.ReduceMax(largest, axes=other_axes, keepdims=0)
+    largest = op.ReduceMax(op.Abs(weight), other_axes, keepdims=0)
     zero = op.const(np.zeros([] if axis is None else [sizes[axis] or 0], np.int8))
     scale = stop_gradient(op, op.Max(largest, LEAST * 127) / 127)
     return op.DequantizeLinear(op.QuantizeLinear(weight, scale, zero, **axis_attribute), scale, zero, **axis_attribute)

@@ -34,9 +34,9 @@ def axis_after(axis: int, nodes: Sequence[ir.Node]) -> int | None:
         match node.op_type:
             case "Transpose":
                 new_axis = list(node.attributes.get_ints("perm", list(range(rank))[::-1])).index(axis)
-            case "Squeeze" if (axes := _axes(node, rank)) is not None and axis not in axes:
+            case "Squeeze" if (axes := query.axes(node, rank)) is not None and axis not in axes:
                 new_axis = axis - sum(a < axis for a in axes)
-            case "Unsqueeze" if (axes := _axes(node, shape.rank())) is not None:
+            case "Unsqueeze" if (axes := query.axes(node, shape.rank())) is not None:
                 new_axis = [a for a in range(shape.rank()) if a not in axes][axis]
             case "Reshape" | "Flatten" if shape.rank() > 1 and isinstance(value.shape[axis], int):
                 if axis == rank - 1 and shape[-1] == value.shape[axis]:  # axes in front of it may merge or split
@@ -58,9 +58,3 @@ def reapply(op: Builder, nodes: Sequence[ir.Node], value: ir.Value) -> ir.Value:
             result.type, result.shape = value.type, node.outputs[0].shape
             value = result
     return value
-
-
-def _axes(node: ir.Node, rank: int) -> list[int] | None:
-    constant = query.constant(node.inputs[1]) if len(node.inputs) > 1 else None
-    axes = node.attributes.get_ints("axes", None) if constant is None else constant.ravel().tolist()
-    return None if axes is None else [int(a) % rank for a in axes]

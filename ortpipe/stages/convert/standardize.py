@@ -75,8 +75,7 @@ def normalizer(op: Builder, node: ir.Node) -> list[ir.Value]:
     x = as_float(op, node.inputs[0])
     match node.attributes.get_string("norm", "MAX"):
         case "MAX":
-            axes_are_attribute = op.graph.opset_imports.get("", 0) < 18  # axes became an input in opset 18
-            norm = op.ReduceMax(x, axes=[-1]) if axes_are_attribute else op.ReduceMax(x, [-1])
+            norm = op.ReduceMax(x, [-1])
         case "L1":
             norm = op.ReduceSum(op.Abs(x), [-1])
         case "L2":

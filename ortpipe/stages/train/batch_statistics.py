@@ -43,9 +43,9 @@ def _averages(x: ir.Value | None) -> Iterator[ir.Value]:
     sizes = x.shape.numpy()
     axes, count = [0, *range(2, len(sizes))], math.prod(sizes) // max(sizes[1], 1)
     for use in list(x.uses()):
-        keeps_axes = use.node.attributes.get_int("keepdims", 1)
-        over = query.constant(use.node.inputs[1]) if use.node.op_type == "ReduceSum" and use.node.inputs[1:] else None
-        if over is None or not keeps_axes or sorted(a % len(sizes) for a in over.tolist()) != axes:
+        if use.node.op_type != "ReduceSum" or not use.node.attributes.get_int("keepdims", 1):
+            continue
+        if query.axes(use.node, len(sizes)) != axes:
             continue
         for further in list(use.node.outputs[0].uses()):
             if further.node.op_type == "Div" and further.idx == 0 and _number(further.node.inputs[1]) == count:

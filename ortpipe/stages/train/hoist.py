@@ -108,7 +108,8 @@ def _can_sink(node: ir.Node) -> bool:
     if node.domain or len(node.outputs) != 1 or _elements(node.outputs[0]) < 0:
         return False
     if node.op_type in WHOLE:
-        return len(node.inputs) == 1 and not node.attributes.get_int("keepdims", 1) and _rank(node.inputs[0]) > 0
+        rank = _rank(node.inputs[0])
+        return rank > 0 and query.axes(node, rank) == [*range(rank)] and not node.attributes.get_int("keepdims", 1)
     return node.op_type in ELEMENTWISE and all(_rank(x) >= 0 for x in node.inputs if x is not None)
 
 
@@ -126,13 +127,8 @@ def _can_move(node: ir.Node, available: set[ir.Value], largest: int) -> bool:
     if node.domain or len(node.outputs) != 1 or node.outputs[0].is_graph_output():
         return False
     [result], data = node.outputs, node.inputs
-    if (
-        node.op_type == "ReduceSum"
-        and len(data) == 2
-        and _rank(result) == _rank(data[0])
-        and query.constant(data[1]) is not None
-    ):
-        return data[0] in available
+    if node.op_type == "ReduceSum" and len(data) == 2 and _rank(result) == _rank(data[0]):
+        return data[0] in available and query.axes(node, _rank(result)) is not None
     fits = node.op_type in ELEMENTWISE and result.dtype is not None and 0 <= _elements(result) <= largest
     return fits and all(x is None or x in available or query.constant(x) is not None for x in data)
 
@@ -149,18 +145,15 @@ def _moved(
         elif x not in ahead:
             constant = query.constant(x)
             assert constant is not None
-            operands.append(op.const(constant % rank - rank if node.op_type == "ReduceSum" else constant))
+            operands.append(op.const(constant))
         elif _rank(x) < rank:
             operands.append(op.Unsqueeze(ahead[x], op.const(np.arange(1, 1 + rank - _rank(x)))))
         else:
             operands.append(ahead[x])
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-    if node.op_type in WHOLE and len(operands) == 1:
-        axes = range(1, 1 + rank)
-        if node.op_type == "ReduceMean" and op.graph.opset_imports[""] < 18:
-            attributes["axes"] = [*axes]
-        else:
-            operands.append(op.const(np.array(axes)))
+    if node.op_type in WHOLE:
+        axes, _ = query.axes(node, rank), attributes.pop("axes", None)
+        operands = [operands[0], op.const(np.array(axes, np.int64) - rank)]
     written: ir.Value = getattr(op, node.op_type)(*operands, **attributes)
     written.type = node.outputs[0].type
     return written

@@ -134,7 +134,7 @@ def _summed_rows(bias: ir.Value, moved: ir.Value) -> ir.Value | None:
         return None
     if summing.op_type == "MatMul" and _is_ones(summing.inputs[0]):
         rows = summing.inputs[1]
-    elif summing.op_type == "ReduceSum" and summing.inputs[1:] and _first_axis_only(summing):
+    elif summing.op_type == "ReduceSum" and _first_axis_only(summing):
         rows = summing.inputs[0]
     else:
         return None
@@ -152,8 +152,7 @@ def _is_ones(value: ir.Value | None) -> bool:
 
 
 def _first_axis_only(node: ir.Node) -> bool:
-    axes = query.constant(node.inputs[1])
-    return axes is not None and axes.tolist() == [0] and not node.attributes.get_int("keepdims", 1)
+    return query.axes(node, None) == [0] and not node.attributes.get_int("keepdims", 1)
 
 
 def look_up_one_hot(epoch: EpochGraph) -> None:

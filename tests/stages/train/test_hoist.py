@@ -215,3 +215,23 @@ def test_training_gives_the_bytes_that_it_gives_without(monkeypatch, optimizer, 
     config = TrainConfig(OPTIMIZERS[optimizer](), epochs=2, batch_size=8, accumulate=accumulate, weight_decay=0.1)
     with_it, without = (trained(monkeypatch, source, config, data, outside) for outside in (True, False))
     assert with_it.digest() == without.digest()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_mean_over_some_axes_gives_one_loss_at_every_opset(weighted):
+    """The oracle of the first loss is NumPy: the mean over rows of weight · the mean over a row's elements."""
+    rng = np.random.default_rng(0)
+    x, label = rng.normal(size=(2, 8, 2, 2, 3, 3)).astype(np.float32)
+    weight = rng.uniform(0.5, 2, 8) if weighted else None
+    data, losses = Data(Rows({"x": x}, label, weight)), []
+    for opset in (16, 17, 18, 21):
+        text = f"""<ir_version: 8, opset_import: ["" : {opset}]> g (float[N,2,2,3,3] x) => (float[N,2,2,3,3] y)
+          <float[2,2,1,1,1] w = {{1, 0.5, -0.5, 2}}> {{ y = Conv(x, w) }}"""
+        model = convert(onnx.parser.parse_model(text), data=data)
+        loss = add_loss(model, AddLossConfig(LOSSES["l2"](), sample_weight=weighted))
+        trained = train(derive(loss), TrainConfig(OPTIMIZERS["sgd"](), epochs=2, batch_size=8), data=data)
+        losses.append(trained.tensors["losses/train"].tolist())
+    predicted = np.einsum("ncijk,dc->ndijk", x, np.array([[1, 0.5], [-0.5, 2]]))
+    errors = ((predicted - label) ** 2).sum(1).mean((1, 2, 3))
+    assert losses[0][0] == pytest.approx(np.mean(errors if weight is None else errors * weight), rel=1e-5)
+    assert losses == losses[:1] * 4

@@ -55,7 +55,7 @@ class CTC(Config):
         start = op.Expand(op.Where(op.Equal(place, 0), zero, never), places)
         end = self._steps(op, start, emitted, skip)
         ends = op.And(op.LessOrEqual(place, last), op.GreaterOrEqual(place, last - 1))
-        loss = op.Neg(_log_sum_exp(op, end + op.Where(ends, zero, never), 1, old=_is_old(op)))  # [N, 1]
+        loss = op.Neg(op.ReduceLogSumExp(end + op.Where(ends, zero, never), [1]))  # [N, 1]
         impossible = op.Greater(loss, op.like(-NEVER / 2, loss))
         loss = op.Where(impossible, op.like(0 if self.zero_infinity else np.inf, loss), loss)
         return op.Cast(loss, to=dtype) if dtype in HALVES else loss
@@ -103,19 +103,9 @@ class CTC(Config):
         by_one, by_two = (inner.Pad(before, [0, by, 0, -by], op.like(NEVER, start)) for by in (1, 2))
         with inner.formulas():
             rows = [inner.Unsqueeze(value, [2]) for value in (before, by_one, by_two + skip)]
-            after = _log_sum_exp(inner, inner.Concat(*rows, axis=2), 2, old=_is_old(op), keepdims=0) + log_p
+            after = inner.ReduceLogSumExp(inner.Concat(*rows, axis=2), [2], keepdims=0) + log_p
         after.type, after.shape = start.type, unknown
         body.outputs.append(after)
         end = op.Scan(start, emitted, body=body, num_scan_inputs=1)
         end.type, end.shape = start.type, unknown
         return end
-
-
-def _log_sum_exp(op: Builder, value: Any, axis: int, *, old: bool, keepdims: int = 1) -> Any:
-    """Return log Σ exp along an axis, which is an attribute in `old` opsets, below 18."""
-    axes = {"axes": [axis]} if old else {}
-    return op.ReduceLogSumExp(value, *([] if old else [[axis]]), keepdims=keepdims, **axes)
-
-
-def _is_old(op: Builder) -> bool:
-    return op.graph.opset_imports.get("", 18) < 18

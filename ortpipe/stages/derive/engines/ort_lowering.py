@@ -32,11 +32,9 @@ def div_grad(op: Builder, node: Node) -> list[Value] | None:
 
 
 def gather_elements_grad(op: Builder, node: Node) -> list[Value] | None:
-    """What was gathered at each place, added up; below opset 16 nothing does that."""
+    """What was gathered at each place, added up."""
     dy, shape, indices = node.inputs
     assert dy is not None
-    if op.graph.opset_imports[""] < 16:
-        return None
     zeros = op.Expand(op.like(0, dy), shape)
     axis = node.attributes.get_int("axis", 0)
     return [op.ScatterElements(zeros, indices, dy, axis=axis, reduction="add")]

@@ -163,8 +163,6 @@ def layer_normalization(op: Builder, node: Node) -> list[Value] | None:
 
 
 def _mean(op: Builder, x: Value, axes: list[int]) -> Value:
-    if op.graph.opset_imports.get("", 1) < 18:
-        return op.ReduceMean(x, axes=axes)
     return op.ReduceMean(x, op.const(np.array(axes)))
 
 
