@@ -3,37 +3,153 @@
 Both give the same types and the same batches: one for each block of text that Arrow parses at a time.
 """
 
+import codecs
+import contextlib
+import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
+from ortpipe.data.position import Position, by_line, open_binary
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.spill import ArrayPlace, SpillFile, fits, folder
 from ortpipe.errors import DataError
 
 CONVERSION_ERROR = re.compile(r"In CSV column #(\d+):.* CSV conversion error to ")
+BLOCK, LONGEST = 2**20, 2**24  # bytes of text that are parsed at a time, and of the longest row
+SHOWN = 12  # bytes shown around one that is no text
 
 
 @dataclass(frozen=True)
-class CsvText:
-    """A CSV file and Arrow's options for it.
+class CsvFile:
+    """A CSV file: the only way from its text to columns, for training and prediction.
 
     Attributes:
-        file: the file.
-        read, parse, convert: the options.
-        check: raises if a table, or a batch and the number of its first row, holds bytes that are no text.
+        path: the file, also `.gz`.
+        delimiter, names, encoding: see `ortpipe.data.sources.csv.Csv`.
+        missing: texts that mark a missing value, in addition to Arrow's.
+        types: column → its type; others are inferred.
+        columns: those to read; none: all.
+        block: bytes of text that are parsed at a time.
     """
 
-    file: Path
-    read: csv.ReadOptions
-    parse: csv.ParseOptions
-    convert: csv.ConvertOptions
-    check: Callable[..., None]
+    path: Path
+    delimiter: str = ","
+    names: tuple[str, ...] | None = None
+    encoding: str = "utf-8"
+    missing: tuple[str, ...] = ()
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+    block: int = field(default_factory=lambda: BLOCK)
+
+    @property
+    def position(self) -> Position:
+        """The position of rows."""
+        return by_line(self.path, self.delimiter, self.encoding, names=self.names is None)
+
+    def check(self) -> None:
+        """Reject bytes that are no text in the encoding, and a quote that opens a field and is never closed."""
+        # text without quotes, a quote within a field, a quoted field that another character follows
+        closed = re.compile(rf'(?:[^"]++|(?<![{re.escape(self.delimiter)}\r\n])"|"(?:[^"]++|"")*+"(?!\Z))*+')
+        decoder, rest, line = codecs.getincrementaldecoder(self.encoding)(), "\n", 1  # rest: from the last character on
+        with open_binary(self.path) as binary:
+            while len(rest) <= LONGEST:
+                block = binary.read(BLOCK)
+                try:
+                    text = decoder.decode(block, final=not block)
+                except UnicodeDecodeError as error:
+                    lines_before = rest.count("\n", 1) + error.object[: error.start].count(b"\n")
+                    raise self._not_text(error.object, error.start, line + lines_before) from error
+                text = rest + (text.removeprefix("\ufeff") if line == 1 else text) + ("" if block else "\n")
+                match = closed.match(text, 1)
+                assert match is not None  # it may be empty
+                line, rest = line + text.count("\n", 1, match.end()), text[match.end() - 1 :]
+                if not block:
+                    break
+        if len(rest) > 1:
+            raise DataError(
+                "A field that begins with a quote must end with one.",
+                got=f"line {line} of {self.path}, from which no quote ends the field: {rest[1:60]!r}",
+                fix="Add the missing quote; within a quoted field, write two for one.",
+            )
+
+    def _not_text(self, wrong: bytes, start: int, line: int) -> DataError:
+        is_utf_16 = wrong.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        first = max(wrong.rfind(b"\n", 0, start) + 1, start - SHOWN)
+        [shown, *_] = wrong[first : start + SHOWN].splitlines()
+        western = "Set {key}=cp1252 (Excel in western Europe) or latin-1, or convert the file to UTF-8."
+        return DataError(
+            "A CSV file must be text in the encoding of {key}.",
+            key="encoding",
+            got=f"{shown!r} is not {self.encoding}, line {line} of {self.path}",
+            fix="Set {key}=utf-16." if is_utf_16 else western,
+        )
+
+    @contextlib.contextmanager
+    def parsed(self) -> Iterator[csv.ParseOptions]:
+        """Yield the options for parsing; raise an error of a line with its position.
+
+        Without `newlines_in_values` a block would end at any line break, also of a quoted field, whose rest would be a
+        row.
+        """
+        invalid_rows = list[csv.InvalidRow]()
+
+        def stop(row: csv.InvalidRow) -> Literal["error"]:
+            invalid_rows.append(row)
+            return "error"
+
+        fix = "Check the file and {at}delimiter."
+        try:
+            yield csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=stop)
+        except pa.ArrowInvalid as error:
+            for row in invalid_rows[:1]:
+                raise DataError(
+                    f"Every line of a CSV file must have as many fields as the first ({row.expected_columns}).",
+                    got=f"{self.position(row.number - 1 - (self.names is None))} has {row.actual_columns}: "
+                    f"{row.text[:60]}",
+                    fix=fix,
+                ) from error
+            rule = "Every line of a CSV file must have one field per column."
+            raise DataError(rule, got=f"{self.path}: {error}", fix=fix) from error
+
+    @property
+    def read_options(self) -> csv.ReadOptions:
+        """Arrow's options; only one thread counts the lines of errors."""
+        return csv.ReadOptions(
+            use_threads=False, block_size=self.block, column_names=self.names, encoding=self.encoding
+        )
+
+    @property
+    def convert_options(self) -> csv.ConvertOptions:
+        """Arrow's options."""
+        return csv.ConvertOptions(
+            null_values=[*csv.ConvertOptions().null_values, *self.missing],
+            column_types=dict(self.types),
+            include_columns=list(self.columns),
+        )
+
+    def open(self, parse: csv.ParseOptions) -> csv.CSVStreamingReader:
+        """Return Arrow's reader of the file."""
+        return csv.open_csv(self.path, self.read_options, parse, self.convert_options)
+
+    def header(self) -> list[str]:
+        """Return the fields of the first line, or the names."""
+        with self.parsed() as parse, dataclasses.replace(self, block=LONGEST).open(parse) as reader:
+            return list(reader.schema.names)
+
+    def words(self, columns: tuple[str, ...], most: int) -> Iterator[pa.RecordBatch]:
+        """Yield columns as text, at most `most` rows at a time."""
+        types = dict.fromkeys(columns, pa.string())
+        file = dataclasses.replace(self, types=types, columns=columns, block=LONGEST)
+        with file.parsed() as parse, file.open(parse) as reader:
+            for batch in reader:
+                yield from (batch.slice(first, most) for first in range(0, batch.num_rows, most))
 
 
 @dataclass
@@ -65,35 +181,30 @@ class CsvBatches:
         return f"the columns of {file}, {size:,} MB, are in {where}"
 
 
-def load_batches(text: CsvText) -> CsvBatches:
+def load_batches(file: CsvFile, parse: csv.ParseOptions) -> CsvBatches:
     """Read a whole file and return its batches."""
-    table = csv.read_csv(text.file, text.read, text.parse, text.convert)
-    text.check(table)
+    table = csv.read_csv(file.path, file.read_options, parse, file.convert_options)
     batches = [batch for batch in table.to_batches() if len(batch)]
     return CsvBatches(table.schema, batches.__getitem__, list(map(len, batches)))
 
 
-def spill_batches(text: CsvText) -> CsvBatches:
+def spill_batches(file: CsvFile, parse: csv.ParseOptions) -> CsvBatches:
     """Read a file block by block into a temporary file, and again if a later block has other types.
 
     Raises:
         DataError: there is no room for the temporary file.
     """
-    user_types = text.convert.column_types
-    types, names = dict(user_types), list[str]()
+    types, names = file.types, list[str]()
     while True:
-        text.convert.column_types = types
         try:
-            with csv.open_csv(text.file, text.read, text.parse, text.convert) as blocks:
-                names, types = (
-                    blocks.schema.names,
-                    {**dict(zip(blocks.schema.names, blocks.schema.types, strict=True)), **types},
-                )
-                return _spill_blocks(text, blocks)
+            with dataclasses.replace(file, types=types).open(parse) as blocks:
+                names = blocks.schema.names
+                types = {**dict(zip(names, blocks.schema.types, strict=True)), **types}
+                return _spill_blocks(file.path, blocks)
         except pa.ArrowInvalid as error:
             match = CONVERSION_ERROR.match(str(error))
             name = names[int(match[1])] if match is not None and names else None
-            wider_type = None if name is None or name in user_types else _wider_type(types[name])
+            wider_type = None if name is None or name in file.types else _wider_type(types[name])
             if name is None or wider_type is None:
                 raise
             types = {**types, name: wider_type}
@@ -107,23 +218,21 @@ def _wider_type(kind: pa.DataType) -> pa.DataType | None:
     return kinds[kinds.index(kind) + 1] if kind in kinds[:-1] else None
 
 
-def _spill_blocks(text: CsvText, blocks: csv.CSVStreamingReader) -> CsvBatches:
+def _spill_blocks(path: Path, blocks: csv.CSVStreamingReader) -> CsvBatches:
     """Write blocks to a temporary file and return its batches."""
-    if not fits(size := text.file.stat().st_size):
-        raise _no_room(f"{size / 1e6:,.0f} MB of {text.file}, and less than twice as much free space in {folder()}")
+    if not fits(size := path.stat().st_size):
+        raise _no_room(f"{size / 1e6:,.0f} MB of {path}, and less than twice as much free space in {folder()}")
     try:
         file = SpillFile()
     except OSError as error:
         raise _no_room(f"{error}, in {folder()}") from error
-    places, first = list[ArrayPlace](), 0
+    places = list[ArrayPlace]()
 
     def get(number: int) -> pa.RecordBatch:
         return pa.ipc.read_record_batch(pa.py_buffer(file.get(places[number])), blocks.schema)
 
     batches = CsvBatches(blocks.schema, get)
     for batch in prefetch(blocks):
-        text.check(batch, first)
-        first += len(batch)
         if len(batch):
             try:
                 places.append(file.put(np.frombuffer(batch.serialize(), np.uint8)))

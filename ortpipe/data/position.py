@@ -2,6 +2,7 @@
 
 import csv
 import gzip
+import io
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,16 +33,20 @@ def by_line(file: Path, delimiter: str = ",", encoding: str = "utf-8", *, names:
 
 def _line(file: Path, record: int, delimiter: str, encoding: str) -> int:
     """Return the line in which a record begins; lines count from 1, records from 0."""
-    open_file = gzip.open if file.suffix == ".gz" else open
-    with open_file(file, "rt", encoding=encoding, errors="replace", newline="") as text:
-        reader, line = csv.reader(text, delimiter=delimiter), 1
-        limit = csv.field_size_limit(2**31 - 1)
-        try:
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        with open_binary(file) as binary, io.TextIOWrapper(binary, encoding, "replace", newline="") as text:
+            reader, line = csv.reader(text, delimiter=delimiter), 1
             for fields in reader:
                 if fields and not record:
-                    return line
+                    break
                 record -= bool(fields)
                 line = reader.line_num + 1
-        finally:
-            csv.field_size_limit(limit)
-    return line
+            return line
+    finally:
+        csv.field_size_limit(limit)
+
+
+def open_binary(file: Path) -> gzip.GzipFile | io.BufferedReader:
+    """Open a file for reading, unpacked if it is a .gz file."""
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")

@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv
 
 from ortpipe.artifact import Facts
-from ortpipe.data.arrow import is_text, places
+from ortpipe.data.arrow import is_text, places, plain
 from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.position import Position
 from ortpipe.data.raw_columns import RawColumn, kind_of, numbers, texts, truth_values
 from ortpipe.data.rows import Rows
@@ -65,8 +66,10 @@ class UnseenTable:
                 holds_words[name] = kind == onnx.TensorProto.STRING
         return holds_words
 
-    def check(self, names: Sequence[str], where: str) -> None:
-        """Reject a table that lacks columns."""
+    def check(self, schema: pa.Schema, where: str) -> None:
+        """Reject a table that lacks columns, has two of one name, or has one of a type that training rejects."""
+        names = schema.names
+        check_unique_columns(where, names)
         if missing := [name for name in self.columns if name not in names]:
             more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
             raise DataError(
@@ -74,6 +77,10 @@ class UnseenTable:
                 got=f"no {', '.join(map(repr, missing[:SHOWN]))}{more} in {where}",
                 fix=f"{nearest(missing[0], names)} It reads {', '.join(list(self.columns)[: 3 * SHOWN])}.",
             )
+        for field_of in map(schema.field, self.columns):
+            if kind_of(field_of.type) is None:
+                rule, fix = "A column may hold numbers, text or truth values.", "Convert it to numbers or text."
+                raise DataError(rule, got=f"column {field_of.name!r} of {where}, of type {field_of.type}", fix=fix)
 
     def feeds(self, table: pa.RecordBatch | pa.Table, position: Position) -> dict[str, np.ndarray]:
         """Return a piece of the table as the model's inputs."""
@@ -84,18 +91,18 @@ class UnseenTable:
                 columns = []
                 for column, value in map(self._split_name, names):
                     if column not in codes:
-                        columns.append(_numbers(table, column, position, gaps=False))
+                        columns.append(_numbers(table, column, self.missing, position, gaps=False))
                     else:
                         place = None if value is None else self._category_texts(column).index(value)
                         columns.append(codes[column] if place is None else (codes[column] == place).astype(np.float32))
                 inputs[name] = np.stack(columns, axis=1)
             elif kind == onnx.TensorProto.STRING:
-                words, places_of = texts(_combined(table, name), self.missing)
+                words, places_of = texts(plain(table.column(name)), self.missing)
                 words = truth_values(name, words, places_of, position) if name in self.truth else words
                 inputs[name] = words[places_of]
                 self._count_unknown(name, words, places_of, position)
             else:
-                inputs[name] = _numbers(table, name, position, gaps=True)
+                inputs[name] = _numbers(table, name, self.missing, position, gaps=True)
         raw_columns = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
         return feed_inputs(self.model, self.facts, Rows(inputs, np.zeros(table.num_rows), kept=raw_columns))
 
@@ -137,7 +144,7 @@ class UnseenTable:
         return name, None
 
     def _codes(self, table: pa.RecordBatch | pa.Table, name: str, position: Position) -> np.ndarray:
-        categories, words = self._category_texts(name), _combined(table, name).cast("string")
+        categories, words = self._category_texts(name), plain(table.column(name)).cast("string")
         truth = all(isinstance(value, bool) for value in self.facts.categories[name])
         codes = places(pc.utf8_lower(words) if truth else words, categories)
         if (codes < 0).any():
@@ -151,19 +158,20 @@ class UnseenTable:
         return codes
 
 
-def _combined(table: Any, name: str) -> Any:
-    column = table.column(name)
-    return column.combine_chunks() if hasattr(column, "combine_chunks") else column
-
-
-def _numbers(table: Any, name: str, position: Position, *, gaps: bool) -> np.ndarray:
+def _numbers(
+    table: pa.RecordBatch | pa.Table, name: str, missing: Sequence[str], position: Position, *, gaps: bool
+) -> np.ndarray:
     """Return a column of numbers, nan for a missing one; reject missing numbers unless `gaps`."""
-    column = _combined(table, name)
+    column = plain(table.column(name))
     try:
-        column = pc.utf8_trim_whitespace(column).cast("float64") if is_text(column.type) else column
-        if kind_of(column.type) != "number":
+        if is_text(column.type):  # all of a CSV file
+            is_missing = pc.is_in(
+                column, value_set=pa.array([*csv.ConvertOptions().null_values, *missing], column.type)
+            )
+            column = pc.utf8_trim_whitespace(pc.if_else(is_missing, pa.scalar(None, column.type), column))
+        elif kind_of(column.type) != "number":
             raise pa.ArrowInvalid(f"a column of type {column.type}")
-        values = numbers(column, np.dtype(np.float64))
+        values = numbers(column.cast("float64") if is_text(column.type) else column, np.dtype(np.float64))
     except pa.ArrowInvalid as error:
         row = next((place for place, value in enumerate(column) if not _is_number(value)), 0)
         raise DataError(
@@ -187,7 +195,7 @@ def _numbers(table: Any, name: str, position: Position, *, gaps: bool) -> np.nda
 
 def _is_number(value: pa.Scalar) -> bool:
     try:
-        pc.utf8_trim_whitespace(value).cast("float64")
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # the second: other types than text
+        value.cast("float64")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return False
     return True

@@ -1,15 +1,18 @@
 """A CSV file that streams has the types and the batches of one that is read as a whole (pyarrow's own inference)."""
 
+import gzip
 import itertools
+from contextlib import nullcontext
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 from pyarrow import csv
 
 from ortpipe.data import csv_text
-from ortpipe.data.csv_text import CsvText, load_batches, spill_batches
+from ortpipe.data.csv_text import CsvFile, load_batches, spill_batches
 from ortpipe.data.rows import Rows
-from ortpipe.data.sources import csv as csv_source
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
@@ -33,10 +36,10 @@ VALUES = {
 }
 
 
-def text(file, lines, **convert):
+def read_by(load, file, lines, **types):
+    """Return the batches of a file of these lines, read in several blocks."""
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    read = csv.ReadOptions(use_threads=False, block_size=20 * max(map(len, lines)))
-    return CsvText(file, read, csv.ParseOptions(), csv.ConvertOptions(**convert), lambda *_: None)
+    return load(CsvFile(file, types=types, block=20 * max(map(len, lines))), csv.ParseOptions())
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -45,8 +48,8 @@ def test_types_and_batches_are_those_of_the_whole_file(count, tmp_path):
     header = ",".join(f"column {number}" for number in range(len(cases)))
     lines = [",".join(VALUES[case[stage]] for case in cases) for stage in range(count) for _ in range(ROWS)]
     whole, streamed = (
-        read(text(tmp_path / "rows.csv", [f"{header},y", *(f"{line},1" for line in lines)]))
-        for read in (load_batches, spill_batches)
+        read_by(load, tmp_path / "rows.csv", [f"{header},y", *(f"{line},1" for line in lines)])
+        for load in (load_batches, spill_batches)
     )
     assert dict(zip(cases, streamed.schema.types, strict=False)) == dict(zip(cases, whole.schema.types, strict=False))
     assert streamed.lengths == whole.lengths
@@ -57,17 +60,17 @@ def test_types_and_batches_are_those_of_the_whole_file(count, tmp_path):
 
 def test_a_column_that_the_user_calls_words_stays_one_of_words(tmp_path):
     lines = ["a,b", *["01,1"] * 100, *["x,2"] * 100]
-    for read in (load_batches, spill_batches):
-        batches = read(text(tmp_path / "rows.csv", lines, column_types={"a": "string"}))
+    for load in (load_batches, spill_batches):
+        batches = read_by(load, tmp_path / "rows.csv", lines, a=pa.string())
         assert list(map(str, batches.schema.types)) == ["string", "int64"]
         assert batches.get(0).column(0)[0].as_py() == "01"
 
 
 def test_what_is_no_text_in_a_late_block_is_refused_by_line_streamed_too(tmp_path, monkeypatch):
-    monkeypatch.setattr("ortpipe.data.sources.csv.BLOCK", 200)
+    monkeypatch.setattr("ortpipe.data.csv_text.BLOCK", 200)
     (tmp_path / "rows.csv").write_bytes(b"a,y\n" + b"abc,1\n" * 100 + b"caf\xe9,2\n" + b"abc,3\n" * 100)
     for stream in (False, True):
-        with pytest.raises(DataError, match=r"is not utf-8, column 'a', line 102 of "):
+        with pytest.raises(DataError, match=r"is not utf-8, line 102 of "):
             Csv(path=str(tmp_path / "rows.csv"), label="y", stream=stream)()
 
 
@@ -80,7 +83,7 @@ def test_what_is_no_text_in_a_late_block_is_refused_by_line_streamed_too(tmp_pat
     ],
 )
 def test_a_wrong_line_of_a_late_block_is_named_streamed_too(line, got, tmp_path, monkeypatch):
-    monkeypatch.setattr("ortpipe.data.sources.csv.BLOCK", 200)
+    monkeypatch.setattr("ortpipe.data.csv_text.BLOCK", 200)
     (tmp_path / "rows.csv").write_text("a,y\n" + "1.5,1\n" * 100 + f"{line}\n" + "2.5,3\n" * 100)
     for stream in (False, True):
         with pytest.raises(DataError, match=got):
@@ -127,7 +130,7 @@ def test_a_line_break_in_a_quoted_field_ends_no_row(last, stream, tmp_path):
     if not last:
         lines = ["log,y,x", *(f"{note},{2 * i},{i}" for i in range(16_000))]
     file.write_text("\n".join(lines) + "\n")
-    assert file.stat().st_size > 2 * csv_source.BLOCK
+    assert file.stat().st_size > 2 * csv_text.BLOCK
     rows = Csv(path=str(file), label="y", inputs=("x",), window=4096, stream=stream)()
     assert isinstance(rows, Stream) == stream
     assert len(rows) == 16_000
@@ -139,7 +142,7 @@ def test_a_line_break_in_a_quoted_field_ends_no_row(last, stream, tmp_path):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_row_may_be_longer_than_a_block(stream, tmp_path):
-    file, long = tmp_path / "long.csv", "word " * csv_source.BLOCK
+    file, long = tmp_path / "long.csv", "word " * csv_text.BLOCK
     file.write_text("\n".join(["y,x,text", "1,2,short", f"3,4,{long}", *["5,6,short"] * 100]) + "\n")
     rows = Csv(path=str(file), label="y", inputs=("x",), window=64, stream=stream)()
     [x] = rows.head(3).inputs.values()
@@ -148,3 +151,58 @@ def test_a_row_may_be_longer_than_a_block(stream, tmp_path):
     file.write_text("\n".join(["y,x,text", f"3,4,{long * 10}"]) + "\n")
     with pytest.raises(DataError, match=r"long.csv: straddling"):
         Csv(path=str(file), label="y", inputs=("x",), window=64, stream=stream)()
+
+
+OPEN = {  # each ends within a field that a quote opens; whatever Arrow reads of it, rows are missing
+    "in the last column": ("a,y,note\n" + '1,2,"it"\n' * 5 + '3,4,"12 inch\n' + "5,6,x\n" * 5, 7),
+    "in the first column": ("note,a,y\n" + "x,1,2\n" * 5 + '"12,3,4\n' + "x,5,6\n" * 5, 7),
+    "in a number": ('a,y\n1,2\n3,"4\n', 3),
+    "before the end of the file": ('y,a,note\n1,2,"x', 2),
+    "in the first line": ('a,"y\n1,2\n3,4\n', 1),
+    "behind line breaks of others": ('a,y,note\n1,2,"b\n\nc"\n3,4,"x\n', 5),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("text", "line"), OPEN.values(), ids=OPEN)
+@pytest.mark.parametrize("suffix", ["csv", "csv.gz"])
+def test_a_quote_that_is_never_closed_is_an_error_with_its_line(text, line, stream, suffix, tmp_path):
+    """pandas rejects these files, too."""
+    file = tmp_path / f"rows.{suffix}"
+    file.write_bytes(gzip.compress(text.encode()) if suffix == "csv.gz" else text.encode())
+    with pytest.raises(pd.errors.ParserError, match="EOF inside string"):
+        pd.read_csv(file)
+    with pytest.raises(DataError, match=rf"must end with one(.|\n)*line {line} of .*rows.{suffix}"):
+        Csv(path=str(file), label="y", stream=stream)()
+
+
+CLOSED = [
+    'a,y,note\n1,2,12" pipe\n3,4,"a ""b"\n',  # a quote within a field, and two within a quoted one
+    'a,y,note\n1,2,"x"\n\n\n3,4,"\n"\n\n',
+    '\ufeff"a","y","note"\n"1","2",""\n3,4,"5"',
+    'a,y,note\r\n1,2,"x"\r\n3,4,"y\r\n"',
+]
+
+
+@pytest.mark.parametrize("text", CLOSED)
+def test_quotes_that_are_closed_or_within_a_field_are_text(text, tmp_path):
+    (tmp_path / "rows.csv").write_text(text, encoding="utf-8", newline="")
+    rows = Csv(path=str(tmp_path / "rows.csv"), label="y", inputs=("a",))()
+    assert rows.inputs["X"].tolist() == [[1], [3]]
+    assert rows.label.tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 7])
+def test_quotes_are_matched_wherever_a_block_ends(block, tmp_path, monkeypatch):
+    monkeypatch.setattr(csv_text, "BLOCK", block)
+    for text, line in [*OPEN.values(), *((text, None) for text in CLOSED)]:
+        (tmp_path / "rows.csv").write_text(text, encoding="utf-8", newline="")
+        with nullcontext() if line is None else pytest.raises(DataError, match=f"line {line} of"):
+            CsvFile(tmp_path / "rows.csv").check()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_times_of_day_are_words_as_they_are_written(stream, tmp_path):
+    (tmp_path / "rows.csv").write_text("at,y\n" + "05:00,1\n17:30,2\n" * 30)
+    rows = Csv(path=str(tmp_path / "rows.csv"), label="y", encode="keep", stream=stream)()
+    assert rows.head(2).inputs["at"].tolist() == ["05:00", "17:30"]

@@ -45,7 +45,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr("ortpipe.data.rows.PIECE", 2000)
     monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 1000)
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 1500)
-    monkeypatch.setattr("ortpipe.data.sources.csv.BLOCK", 1500)
+    monkeypatch.setattr("ortpipe.data.csv_text.BLOCK", 1500)
     monkeypatch.setattr("ortpipe.data.draw.BLOCK", 90)
     monkeypatch.setattr("ortpipe.data.stream.MIB", 24)
     monkeypatch.setattr("ortpipe.data.batches.CHUNK", 3000)

@@ -135,7 +135,7 @@ def test_a_column_with_too_many_words_is_refused_unless_it_is_looked_up(table):
     ("settings", "message"),
     [
         ({"label": ()}, r"^label must name at least one column"),
-        ({"delimiter": ";;"}, r"one character(.|\n)*';;'"),
+        ({"delimiter": ";;"}, r"one ASCII character(.|\n)*';;'"),
         ({"inputs": {}}, "at least one column"),
         ({"inputs": {"X": ()}}, "at least one column"),
         ({"encode": {"Z": "index"}}, "'Z'(.|\n)*Valid: X"),
@@ -187,7 +187,7 @@ FILES = {
     "a missing number": ("a,y\n1,2\nNA,4\n", "nothing in column 'a', line 3 of"),
     "bytes that are no text": (
         b"a,y\n\xff,2\n",
-        r"b'.xff' is not utf-8, column 'a', line 2 of .*rows.csv(.|\n)*Set encoding=cp1252",
+        r"b'.xff,2' is not utf-8, line 2 of .*rows.csv(.|\n)*Set encoding=cp1252",
     ),
 }
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,53 +17,62 @@ from pyarrow import csv, parquet
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.artifact import Facts
-from ortpipe.data.position import Position, by_line, by_row, offset_position
-from ortpipe.data.sources.csv import LONGEST, InvalidRows, parse_options
+from ortpipe.data.csv_text import CsvFile
+from ortpipe.data.position import Position, by_row, offset_position
+from ortpipe.data.sources.csv import Delimiter, Encoding, separator
+from ortpipe.data.sources.parquet import parquet_batches, parquet_schema
 from ortpipe.data.unseen import UnseenTable
-from ortpipe.errors import ConfigError, DataError
+from ortpipe.errors import ConfigError, DataError, in_words, under
 from ortpipe.files import sync, temporary
 from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime.session import Session
+from ortpipe.settings import checked
 
 ABOUT = """Predict the rows of a table and write the predictions to another table, in pieces: memory does not grow with
 the rows. Columns are found by name, in any order, and others are ignored; words are encoded as in training. For classes
 the output has the column `prediction` and each class's probability, `probability_CLASS`; for values `prediction`, or
 `prediction_0`, `prediction_1` …; for a further head HEAD_prediction and so on."""
 ROWS = 8192  # per batch of predictions
-SUFFIXES = (".csv", ".csv.gz", ".parquet")
+FORMATS, OUTPUTS = (".csv", ".csv.gz", ".parquet"), (".csv", ".parquet")
+READS, WRITES = (f"a {', '.join(of[:-1])} or {of[-1]} file" for of in (FORMATS, OUTPUTS))
 
 
 def run(arguments: Sequence[str]) -> None:
     """Predict one table."""
     parser = Parser("predict", ABOUT)
     parser.add_argument("subject", metavar="RUN|FILE|DIGEST", help=HELP)
-    parser.add_argument("rows", metavar="ROWS", help="a .csv, .csv.gz or .parquet file, with the run's column names")
-    parser.add_argument("--output", required=True, metavar="FILE", help="a .csv or .parquet file")
+    parser.add_argument("rows", metavar="ROWS", help=f"{READS}, with the run's column names")
+    parser.add_argument("--output", required=True, metavar="FILE", help=WRITES)
     parser.add_argument("--keep", default="", metavar="COLUMNS", help="columns to copy to the output: id,name")
     parser.add_argument("--stage", help="of a run: the stage whose model predicts; by default the last one")
     parser.add_argument("--delimiter", help="the character between fields; by default that of the run's CSV")
+    parser.add_argument("--encoding", help="of the rows' text, such as cp1252; by default that of the run's CSV")
     parser.add_argument("--force", action="store_true", help="overwrite an existing output")
     options = parser.read(arguments)
     rows, output = Path(options.rows), Path(options.output)
     _check_files(rows, output, force=options.force)
+    of_text = {
+        name: checked(getattr(options, name), hint, f"--{name}", None)
+        for name, hint in {"delimiter": Delimiter, "encoding": Encoding}.items()
+        if getattr(options, name) is not None
+    }
     subject = find(options.subject, options.composed, options.stage)
     lineage = [record.get("stage") for record in subject.facts.get("lineage", ())]
     if options.stage is None and lineage and "train" not in lineage:
         actual = f"{subject.name}: the run ended before training"
         raise ConfigError("Only a trained model predicts.", got=actual, fix="Choose another run, or a --stage.")
-    settings = dict(subject.config.get("data", {}).get("source", {}))
-    settings |= {} if options.delimiter is None else {"delimiter": options.delimiter}
+    settings = {**subject.config.get("data", {}).get("source", {}), **of_text}
     keep = [name for name in options.keep.split(",") if name]
     count = predict(subject, rows, output, settings, keep)
     print(f"{count:,} row{'s' if count != 1 else ''} predicted: {output}")
 
 
 def _check_files(rows: Path, output: Path, *, force: bool) -> None:
-    if not rows.is_file() or not rows.name.endswith(SUFFIXES):
-        fix = "Name a .csv, .csv.gz or .parquet file."
-        raise ConfigError("ROWS must be the file of a table.", got=rows, fix=fix)
-    if output.suffix not in (".csv", ".parquet"):
-        raise ConfigError("--output must end in .csv or .parquet.", got=output, fix="Choose one of them.")
+    for name, file, formats, text in (("ROWS", rows, FORMATS, READS), ("--output", output, OUTPUTS, WRITES)):
+        if not file.name.endswith(formats):
+            raise ConfigError(f"{name} must be {text}.", got=repr(str(file)), fix=f"Name {text}.")
+    if not rows.is_file():
+        raise ConfigError("ROWS must be a file that exists.", got=rows, fix="Check the path.")
     if output.exists() and not (force and output.is_file() and not output.samefile(rows)):
         raise ConfigError("The output must not exist yet.", got=output, fix="Name another, or add --force.")
 
@@ -105,61 +116,35 @@ def _pieces(
     rows: Path, unseen: UnseenTable, settings: Mapping[str, Any], keep: Sequence[str]
 ) -> Iterator[tuple[pa.RecordBatch, Position]]:
     """Yield the file's rows in pieces that fit in memory, with the needed columns, and each piece's position."""
-    columns = [*dict.fromkeys([*unseen.columns, *keep])]
-    if rows.suffix == ".parquet":
-        try:
-            with parquet.ParquetFile(rows) as file:
-                _check_columns(unseen, keep, file.schema_arrow.names, rows)
-                yield from _with_positions(file.iter_batches(ROWS, columns=columns), by_row(str(rows)))
-        except pa.ArrowInvalid as error:
-            rule = "A file whose name ends in .parquet must be a Parquet file."
-            raise DataError(rule, got=f"{rows}: {error}", fix="Write the file again.") from error
-        return
-    invalid_rows = InvalidRows()
-    parse = parse_options(settings.get("delimiter", ","), invalid_rows)
-    encoding, names, first = settings.get("encoding", "utf-8"), None, list[str]()
-    read = csv.ReadOptions(use_threads=False, block_size=LONGEST, encoding=encoding)
-    words = {name: pa.string() for name in columns}
-    types = words | {name: pa.float64() for name, is_text in unseen.columns.items() if not is_text}
-    nulls = [*csv.ConvertOptions().null_values, *unseen.missing]
-    options = [
-        csv.ConvertOptions(column_types=kinds, null_values=nulls, include_columns=columns) for kinds in (types, words)
-    ]
-    try:
-        with csv.open_csv(rows, read, parse) as reader:
-            first = reader.schema.names
-        if settings.get("names") and not {*unseen.columns} <= {*first}:
-            names = _names(rows, settings, len(first))
-            read.column_names = names
-        _check_columns(unseen, keep, names or first, rows)
-        position = by_line(rows, parse.delimiter, encoding, names=names is None)
-        yield from _with_positions(_batches(csv.open_csv(rows, read, parse, options[0])), position)
-    except pa.ArrowInvalid as error:
-        position = by_line(rows, parse.delimiter, encoding, names=names is None)
-        fix = "Correct the line, or give --delimiter."
-        invalid_rows.check(position, names=names is None, fix=fix)
-        if first:  # the file has lines: name the first value that is not a number
-            for piece, place in _with_positions(_batches(csv.open_csv(rows, read, parse, options[1])), position):
-                unseen.feeds(piece, place)
-        rule = "Each line of a CSV file must have one field for each column."
-        raise DataError(rule, got=f"{rows}: {error}", fix=fix) from error
+    columns = tuple(dict.fromkeys([*unseen.columns, *keep]))
+    read: Callable[[tuple[str, ...], int], Iterator[pa.RecordBatch]]
+    with in_words({"data.source.": "--"}), under("data", "source"):
+        if rows.suffix == ".parquet":
+            schema, read, position = parquet_schema(rows), functools.partial(parquet_batches, rows), by_row(str(rows))
+        else:
+            file = _csv_file(rows, unseen, settings)
+            schema = pa.schema([(name, pa.string()) for name in file.header()])
+            read, position = file.words, file.position
+        unseen.check(schema, str(rows))
+        if unknown_names := [name for name in keep if name not in schema.names]:
+            fix = f"They are {', '.join(schema.names[:24])}."
+            raise ConfigError("--keep must name columns of the rows.", got=unknown_names[0], fix=fix)
+        first = 0
+        for piece in read(columns, ROWS):
+            yield piece, offset_position(position, first)
+            first += piece.num_rows
 
 
-def _batches(reader: csv.CSVStreamingReader) -> Iterator[pa.RecordBatch]:
-    with reader:
-        for batch in reader:
-            for first in range(0, batch.num_rows, ROWS):
-                yield batch.slice(first, ROWS)
+def _csv_file(rows: Path, unseen: UnseenTable, settings: Mapping[str, Any]) -> CsvFile:
+    """Return the file; its first line is a row if it lacks the model's columns and the run's file had no names."""
+    file = CsvFile(rows, separator(settings.get("delimiter", ",")), encoding=settings.get("encoding", "utf-8"))
+    file.check()
+    first_line = file.header() if settings.get("names") else []
+    is_row = bool(settings.get("names")) and not {*unseen.columns} <= {*first_line}
+    return dataclasses.replace(file, names=_names(rows, settings, len(first_line))) if is_row else file
 
 
-def _with_positions(pieces: Iterable[pa.RecordBatch], position: Position) -> Iterator[tuple[pa.RecordBatch, Position]]:
-    first = 0
-    for piece in pieces:
-        yield piece, offset_position(position, first)
-        first += piece.num_rows
-
-
-def _names(rows: Path, settings: Mapping[str, Any], count: int) -> list[str]:
+def _names(rows: Path, settings: Mapping[str, Any], count: int) -> tuple[str, ...]:
     """Return the columns of a file without a header line, which are the run's, with or without the label."""
     every, label = list(settings["names"]), settings.get("label")
     labels = [label] if isinstance(label, str) else label or ()
@@ -171,15 +156,7 @@ def _names(rows: Path, settings: Mapping[str, Any], count: int) -> list[str]:
         )
         fix = f"They are {', '.join(every[:24])}; or add a header line to the file."
         raise DataError(rule, got=f"{count} fields in the first line of {rows}", fix=fix)
-    return every if count == len(every) else inputs
-
-
-def _check_columns(unseen: UnseenTable, keep: Sequence[str], names: Sequence[str], rows: Path) -> None:
-    unseen.check(names, str(rows))
-    if unknown_names := [name for name in keep if name not in names]:
-        raise ConfigError(
-            "--keep must name columns of the rows.", got=unknown_names[0], fix=f"They are {', '.join(names[:24])}."
-        )
+    return tuple(every if count == len(every) else inputs)
 
 
 @contextlib.contextmanager

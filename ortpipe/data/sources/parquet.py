@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +45,18 @@ class Parquet(TableSource, Windowed):
                 groups.append(Group(str(file), part, read, offset_position(by_row(str(file)), first)))
                 first += metadata.row_group(number).num_rows
         return self.rows_of(TableReader(self, schemas, groups, split.column if split else None))
+
+
+def parquet_schema(file: Path) -> pa.Schema:
+    """Return the schema of a file."""
+    with _open(file) as opened_file:
+        return opened_file.schema_arrow
+
+
+def parquet_batches(file: Path, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
+    """Yield columns of a file, at most `most` rows at a time."""
+    with _open(file) as opened_file:
+        yield from opened_file.iter_batches(most, columns=list(columns), use_threads=False)
 
 
 @functools.lru_cache(maxsize=8)

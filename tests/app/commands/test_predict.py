@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -147,3 +148,74 @@ def test_a_file_without_names_is_read_as_the_run_s_own(rows: Path, left: tuple[s
 def test_files_are_checked_before_any_work(rows: Path, given: str, output: str) -> None:
     with pytest.raises(ConfigError, match=r"ROWS must be|must not exist yet|--output"):
         command.run(["run", given.format(rows=rows), "--output", output.format(rows=rows)])
+
+
+WRONG = {
+    "two columns of one name": ({"text": "age,age,colour,smokes\n1,2,red,true\n"}, "must be unique(.|\n)*'age' twice"),
+    "an open quote": (
+        {"text": 'age,colour,smokes\n1,red,true\n2,red,"true\n3,red,true\n'},
+        r"quote(.|\n)*line 3 of",
+    ),
+    "a name in another encoding": (
+        {"text": "age,colour,smokes,größe\n1,red,true,2\n"},
+        r"encoding of --encoding(.|\n)*is not utf-8, line 1 of(.|\n)*Set --encoding=cp1252",
+    ),
+    "a value in another encoding": ({"text": "age,colour,smokes\n1,größe,true\n"}, "is not utf-8, line 2 of"),
+    "lines of several lengths": (
+        {"text": "age,colour,smokes\n1,red,true\n2,red\n"},
+        r"line 3 of .* has 2(.|\n)*Check the file and --delimiter",
+    ),
+    "a column of bytes": ({"age": [1.0], "colour": [b"red"], "smokes": [True]}, "'colour' of .*, of type binary"),
+    "truth values for numbers": ({"age": [True], "colour": ["red"], "smokes": [True]}, "'age' must hold numbers"),
+}
+
+
+@pytest.mark.parametrize(("columns", "message"), WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("encode", ["one_hot", "keep"])
+def test_what_training_rejects_in_a_file_is_rejected(
+    rows: Path, tmp_path: Path, columns: dict[str, Any], message: str, encode: str
+) -> None:
+    model, _ = found(rows, encode=encode)
+    if "text" in columns:
+        given = tmp_path / "given.csv"
+        given.write_text(columns["text"], encoding="latin-1")
+    else:
+        given = tmp_path / "given.parquet"
+        parquet.write_table(pa.table(columns), given)
+    with pytest.raises(DataError, match=message):
+        predict(model, given, tmp_path / "made.csv", {})
+
+
+def test_two_columns_of_one_name_in_parquet_are_rejected(rows: Path, tmp_path: Path) -> None:
+    model, _ = found(rows)
+    table = pa.table([[1.0], [2.0], ["red"], ["true"]], ["age", "age", "colour", "smokes"])
+    parquet.write_table(table, tmp_path / "given.parquet")
+    with pytest.raises(DataError, match="must be unique"):
+        predict(model, tmp_path / "given.parquet", tmp_path / "made.csv", {})
+
+
+@pytest.mark.parametrize(
+    "setting", [("delimiter", "ab"), ("delimiter", ""), ("delimiter", "é"), ("encoding", "latin1x")]
+)
+def test_a_delimiter_and_an_encoding_are_checked_before_any_work(
+    rows: Path, tmp_path: Path, setting: tuple[str, str]
+) -> None:
+    name, value = setting
+    arguments = ["run", str(rows), "--output", str(tmp_path / "made.csv"), f"--{name}", value]
+    with pytest.raises(ConfigError, match=rf"--{name} must be (.|\n)*got: '{value}'(.|\n)*Set --{name}="):
+        command.run(arguments)
+
+
+def test_integers_above_2_to_the_53_and_marks_of_missing_numbers_are_read_alike_from_every_file(
+    rows: Path, tmp_path: Path
+) -> None:
+    model, _ = found(rows, encode="keep", inputs=("age", "smokes"))
+    table = pa.table({"age": [2**53 + 1, 2**60 + 2**36 + 1, -(2**62) - 3, None], "smokes": ["true"] * 4})
+    csv.write_csv(table, tmp_path / "given.csv")
+    parquet.write_table(table, tmp_path / "given.parquet")
+    (tmp_path / "marks.csv").write_text((tmp_path / "given.csv").read_text().replace("\n,", "\nNA,"))
+    made = []
+    for given in ("given.csv", "given.parquet", "marks.csv"):
+        predict(model, tmp_path / given, tmp_path / f"{given}.made.csv", {})
+        made.append((tmp_path / f"{given}.made.csv").read_text())
+    assert made[0] == made[1] == made[2]
