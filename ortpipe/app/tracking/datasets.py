@@ -11,6 +11,7 @@ from ortpipe.app.run.record import RunRecord, read_environment
 
 CONTEXT = "mlflow.data.context"  # the tag with the use of the rows
 LONGEST = 36  # characters of a digest, MLflow's limit
+MAX_SCHEMA = 1_048_575  # characters of a dataset's schema, MLflow's limit; a longer one is left out
 TYPES = {"f": "double", "i": "long", "u": "long", "b": "boolean"}  # MLflow's types by NumPy kind; others are strings
 
 
@@ -35,6 +36,7 @@ def datasets(run: RunRecord) -> list[Any]:
         for name, entry in {**columns, **_labels(run.data.get("label", {}), source)}.items()
     ]
     numbers = sum(_size(entry["shape"]) for entry in columns.values())
+    schema = json.dumps({"mlflow_colspec": fields})
     inputs = []
     for part, digest in digests.items():
         # MLflow stores one context per dataset and run: parts with the same rows need different digests
@@ -47,7 +49,7 @@ def datasets(run: RunRecord) -> list[Any]:
             short_digest,
             kind,
             json.dumps(location),
-            json.dumps({"mlflow_colspec": fields}),
+            schema if len(schema) <= MAX_SCHEMA else None,
             json.dumps(profile),
         )
         inputs.append(DatasetInput(dataset, [InputTag(CONTEXT, "training" if part == "train" else part)]))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import onnx
@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from ortpipe.app.run.clock import times_of
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
+from ortpipe.app.tracking.keys import keys
 from ortpipe.artifact import Facts
 from ortpipe.graph.apart import Weights
 from ortpipe.graph.serial import read_apart
@@ -29,6 +30,18 @@ EVERY = 10.0  # seconds from one sending of epochs to the next
 MOST_POINTS = 1000  # of a series, the limit of one call: MLflow draws 320; losses.parquet has all
 MOST_COLUMNS = 50  # with the largest importances, which are sent; the report has all
 MOST = 300  # epochs in that time; faster ones are sent at the end, for sending would slow them down
+
+
+class Point(NamedTuple):
+    """A value of a metric, by a name that MLflow may reject."""
+
+    name: str
+    value: float
+    timestamp: int
+    step: int
+    model_id: str | None = None
+    dataset_name: str | None = None
+    dataset_digest: str | None = None
 
 
 @dataclass
@@ -87,7 +100,9 @@ def _is_series(name: str) -> bool:
 
 def params(folder: Path) -> dict[str, str]:
     """Return the resolved config as params, by dotted key."""
-    return {key(name): str(value)[:LONGEST] for name, value in flatten(read_config(folder)).items()}
+    values = flatten(read_config(folder))
+    key = keys(values)
+    return {key[name]: str(value)[:LONGEST] for name, value in values.items()}
 
 
 def model_params(folder: Path) -> dict[str, str]:
@@ -95,15 +110,6 @@ def model_params(folder: Path) -> dict[str, str]:
     if not (folder / "config.yaml").exists():
         return {}
     return {name: value for name, value in params(folder).items() if name.startswith(MODEL_PARAMS)}
-
-
-def key(name: str) -> str:
-    """Return a valid MLflow key: letters, digits and `_-. :/`, other characters as `_`; at most 250 characters.
-
-    >>> key("penalty.terms.layer[0]+bias")
-    'penalty.terms.layer_0__bias'
-    """
-    return "".join(c if c.isalnum() or c in "_-. :/" else "_" for c in name)[:250]
 
 
 def stage_tags(run: RunRecord) -> dict[str, str]:
@@ -124,7 +130,7 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
     `test_dataset` is the MLflow dataset of the test rows.
     """
     end, stage_ends = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
-    points = []
+    points: list[Point] = []
     for name in sorted(results.series, key=lambda name: (name == STEP, WATCHED in name)):
         values = results.series[name]
         epochs = max((len(series) for series_name, series in results.series.items() if series_name != STEP), default=0)
@@ -132,9 +138,8 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
         at = times_of(
             steps * (epochs / len(values)) if name == STEP else steps, run.epochs, stage_ends.get("train") or end
         )
-        shown = LOSSES.get(name) or key(name)
         points += [
-            _metric(shown, float(values[step - 1]), int(moment), int(step))
+            Point(LOSSES.get(name, name), float(values[step - 1]), int(moment), int(step))
             for step, moment in zip(steps, at, strict=True)
             if step not in sent or name == STEP
         ]
@@ -144,43 +149,44 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
             results.kept_epoch or len(results.series.get("losses/train", ())),
             stage_ends.get("train") or end,
         )
-        points.append(_metric("loss/kept", loss, trained_at, epochs, model))
-        points.append(_metric("loss/kept_epoch", epochs, trained_at, 0))
+        points.append(Point("loss/kept", loss, trained_at, epochs, model))
+        points.append(Point("loss/kept_epoch", epochs, trained_at, 0))
     dataset = {} if test_dataset is None else {"dataset_name": test_dataset.name, "dataset_digest": test_dataset.digest}
     for name, by_state in run.metrics.items():
         for state, value in by_state.items():
             if run.sweep is not None:
                 metric_name = f"{name}/{state}" if name == "jobs" else f"{state}/{name}"
-                points.append(_metric(key(metric_name), value, end, 0))
+                points.append(Point(metric_name, value, end, 0))
             else:
                 points.append(
-                    _metric(key(f"test/{name}/{state}"), value, stage_ends.get("evaluate") or end, 0, model, **dataset)
+                    Point(f"test/{name}/{state}", value, stage_ends.get("evaluate") or end, 0, model, **dataset)
                 )
     evaluated_at = stage_ends.get("evaluate") or end
     validated = {name: value for name, value in run.values.items() if not name.endswith("/loss")}
-    points += [_metric(key(f"{name}/trained"), value, evaluated_at, 0, model) for name, value in validated.items()]
+    points += [Point(f"{name}/trained", value, evaluated_at, 0, model) for name, value in validated.items()]
     for name, edges in run.intervals.items():
         named_edges = zip(("low", "high"), edges, strict=True)
         points += [
-            _metric(key(f"test/{name}/trained_{edge}"), value, evaluated_at, 0, model, **dataset)
+            Point(f"test/{name}/trained_{edge}", value, evaluated_at, 0, model, **dataset)
             for edge, value in named_edges
         ]
     for name, columns in run.importance.items():
         means = {column: mean for column, (mean, _) in columns.items()}
-        points += [_metric(key(f"importance/{name}/{c}"), v, evaluated_at, 0, model) for c, v in _largest(means)]
-    points += [_metric(key(f"sensitivity/{c}"), v, evaluated_at, 0, model) for c, v in _largest(run.sensitivity)]
-    return points + [_metric(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages]
+        points += [Point(f"importance/{name}/{c}", v, evaluated_at, 0, model) for c, v in _largest(means)]
+    points += [Point(f"sensitivity/{c}", v, evaluated_at, 0, model) for c, v in _largest(run.sensitivity)]
+    return _entities(points + [Point(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages])
 
 
 def _largest(columns: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(columns.items(), key=lambda item: -abs(item[1]))[:MOST_COLUMNS]
 
 
-def _metric(*fields: Any, **about: Any) -> Any:
-    """Return a point as MLflow's `Metric`."""
+def _entities(points: Sequence[Point]) -> list[Any]:
+    """Return points as MLflow's `Metric`s."""
     from mlflow.entities import Metric
 
-    return Metric(*fields, **about)
+    key = keys(point.name for point in points)
+    return [Metric(key[name], *fields) for name, *fields in points]
 
 
 def _spaced(steps: np.ndarray) -> np.ndarray:
@@ -211,9 +217,9 @@ class Epochs:
 
 def epoch_metrics(epochs: list[tuple[int, Epoch]]) -> list[Any]:
     """Return the points of epochs, each with its time, under the same names as at the end of the run."""
-    points = []
+    points: list[Point] = []
     for at, epoch in epochs:
         values = {"loss/train": epoch.loss, "loss/validation": epoch.validation}
         values |= {f"{WATCHED}{name}": value for name, value in epoch.metrics.items()}
-        points += [_metric(key(name), value, at, epoch.number) for name, value in values.items() if value is not None]
-    return points
+        points += [Point(name, value, at, epoch.number) for name, value in values.items() if value is not None]
+    return _entities(points)

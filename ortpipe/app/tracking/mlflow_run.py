@@ -17,6 +17,7 @@ from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord
 from ortpipe.app.tracking.client import ERROR, NOTE, PARENT, open_store, reached, terminate
 from ortpipe.app.tracking.datasets import datasets
 from ortpipe.app.tracking.description import description
+from ortpipe.app.tracking.keys import keys
 from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, model_params, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.points import log_points
@@ -47,7 +48,8 @@ class MlflowRun:
     ) -> None:
         self._target, self._run = target, record
         self._results = functools.cache(lambda: results or Results.read(record))
-        tags = {**record.tags, RUN: record.id, NOTE: description(record)}
+        key = keys(record.tags)
+        tags = {**{key[name]: text for name, text in record.tags.items()}, RUN: record.id, NOTE: description(record)}
         tags |= {} if parent is None else {PARENT: parent}
         self._client, self._experiment = open_store(target, tags.get(PARENT))
         mine = f"tags.`{RUN}` = '{record.id}'"
