@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -58,6 +58,14 @@ def kind_of(dtype: pa.DataType) -> Kind | None:
         return "number"
     is_word = types.is_boolean(dtype) or types.is_time(dtype) or types.is_string(dtype)
     return "word" if is_word or types.is_large_string(dtype) or types.is_string_view(dtype) else None
+
+
+def check_kinds(columns: Iterable[pa.Field], where: str) -> None:
+    """Reject a column of a type that a table may not hold."""
+    for column in columns:
+        if kind_of(column.type) is None:
+            rule, fix = "A column may hold numbers, text, truth values or dates.", "Convert it to numbers or text."
+            raise DataError(rule, got=f"column {column.name!r} of {where}, of type {column.type}", fix=fix)
 
 
 def truth_values(name: str, words: np.ndarray, codes: np.ndarray, position: Position) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -17,7 +18,7 @@ from ortpipe.data.arrow import is_text, places, plain
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.position import Position
-from ortpipe.data.raw_columns import RawColumn, kind_of, numbers, texts, truth_values
+from ortpipe.data.raw_columns import RawColumn, check_kinds, kind_of, numbers, texts, truth_values
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 
@@ -55,16 +56,12 @@ class UnseenTable:
                     fix="Train on a table (data=csv or data=parquet), or feed arrays to the model with onnxruntime.",
                 )
 
-    @property
-    def columns(self) -> dict[str, bool]:
-        """Each column that the model reads, and whether it holds words; the others hold numbers."""
-        holds_words: dict[str, bool] = {}
-        for name, kind in self._kinds.items():
-            if names := self.facts.columns.get(name):
-                holds_words |= {column: column in self.facts.categories for column, _ in map(self._split_name, names)}
-            else:
-                holds_words[name] = kind == onnx.TensorProto.STRING
-        return holds_words
+    @functools.cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the model reads."""
+        encoded = {name: self.facts.columns.get(name) or () for name in self._kinds}
+        names = ([column for column, _ in map(self._split_name, encoded[name])] or [name] for name in self._kinds)
+        return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
 
     def check(self, schema: pa.Schema, where: str) -> None:
         """Reject a table that lacks columns, has two of one name, or has one of a type that training rejects."""
@@ -75,12 +72,9 @@ class UnseenTable:
             raise DataError(
                 "Rows must have all columns that the model reads.",
                 got=f"no {', '.join(map(repr, missing[:SHOWN]))}{more} in {where}",
-                fix=f"{nearest(missing[0], names)} It reads {', '.join(list(self.columns)[: 3 * SHOWN])}.",
+                fix=f"{nearest(missing[0], names)} It reads {', '.join(self.columns[: 3 * SHOWN])}.",
             )
-        for field_of in map(schema.field, self.columns):
-            if kind_of(field_of.type) is None:
-                rule, fix = "A column may hold numbers, text or truth values.", "Convert it to numbers or text."
-                raise DataError(rule, got=f"column {field_of.name!r} of {where}, of type {field_of.type}", fix=fix)
+        check_kinds(map(schema.field, self.columns), where)
 
     def feeds(self, table: pa.RecordBatch | pa.Table, position: Position) -> dict[str, np.ndarray]:
         """Return a piece of the table as the model's inputs."""

@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.data.arrow import plain
 from ortpipe.data.frames import check_unique_columns, column_names, without_intervals
 from ortpipe.data.position import by_row
-from ortpipe.data.raw_columns import RawColumn, kind_of, numbers, texts, truth_values
+from ortpipe.data.raw_columns import RawColumn, check_kinds, kind_of, numbers, texts, truth_values
 from ortpipe.errors import DataError
 
 
@@ -75,18 +75,12 @@ def _table(frame: Any) -> Any:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         rule, fix = "Every column of a table must hold values of one type.", "Make it numbers, strings or booleans."
         raise DataError(rule, got="; ".join(map(str, error.args)), fix=fix) from error
-    for field in table.schema:
-        if kind_of(field.type) is None:
-            rule = "A column of a table must hold numbers, strings, booleans or dates."
-            fix = "Convert it to numbers or strings, or leave it out."
-            raise DataError(rule, got=f"column {field.name!r} of type {field.type}", fix=fix)
+    check_kinds(table.schema, "X")
     return table
 
 
 def _describe(dtype: Any) -> RawColumn:
-    kind = kind_of(dtype)
-    assert kind is not None  # `_table` rejects such columns
-    return RawColumn(kind, of="truth" if str(dtype) == "bool" else None)
+    return RawColumn(kind_of(dtype) or "word", of="truth" if str(dtype) == "bool" else None)
 
 
 def _has_missing(column: Any) -> bool:

@@ -255,7 +255,7 @@ def test_a_frame_may_hold_categories_as_polars_writes_them():
     words = pa.DictionaryArray.from_arrays(pa.array([0, 1, None] * 20), pa.array(["a", "b"], pa.string_view()))
     frame, y = pa.table({"w": words, "x": np.arange(60.0)}), np.array([0, 1, 0] * 20)
     assert OrtClassifier(epochs=30, learning_rate=0.05).fit(frame, y).score(frame, y) == 1
-    with pytest.raises(DataError, match="column 'w' of type list"):
+    with pytest.raises(DataError, match="column 'w' of X, of type list"):
         OrtClassifier().fit(pa.table({"w": pa.array([[1]] * 60)}), y)
     with pytest.raises(DataError, match="one class each"):
         OrtClassifier(class_weight="balanced").fit(
@@ -369,7 +369,7 @@ def test_truth_values_are_for_scikit_learn_what_they_are_without_ortpipe(model, 
 )
 def test_columns_of_other_types_are_rejected_as_the_command_line_rejects_them(column, tmp_path):
     frame = pd.DataFrame({"length": X[:100, 0], "odd": column})
-    with pytest.raises(DataError, match="column 'odd' of type"):
+    with pytest.raises(DataError, match="column 'odd' of X, of type"):
         OrtClassifier(epochs=1).fit(frame, Y[:100])
     frame.assign(y=Y[:100]).to_parquet(tmp_path / "rows.parquet")
     for encode in ("keep", "one_hot"):

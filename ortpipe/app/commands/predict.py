@@ -33,6 +33,7 @@ the rows. Columns are found by name, in any order, and others are ignored; words
 the output has the column `prediction` and each class's probability, `probability_CLASS`; for values `prediction`, or
 `prediction_0`, `prediction_1` …; for a further head HEAD_prediction and so on."""
 ROWS = 8192  # per batch of predictions
+TEXT: dict[str, Any] = {"delimiter": Delimiter, "encoding": Encoding}  # settings of a CSV file
 FORMATS, OUTPUTS = (".csv", ".csv.gz", ".parquet"), (".csv", ".parquet")
 READS, WRITES = (f"a {', '.join(of[:-1])} or {of[-1]} file" for of in (FORMATS, OUTPUTS))
 
@@ -53,7 +54,7 @@ def run(arguments: Sequence[str]) -> None:
     _check_files(rows, output, force=options.force)
     of_text = {
         name: checked(getattr(options, name), hint, f"--{name}", None)
-        for name, hint in {"delimiter": Delimiter, "encoding": Encoding}.items()
+        for name, hint in TEXT.items()
         if getattr(options, name) is not None
     }
     subject = find(options.subject, options.composed, options.stage)
@@ -118,7 +119,7 @@ def _pieces(
     """Yield the file's rows in pieces that fit in memory, with the needed columns, and each piece's position."""
     columns = tuple(dict.fromkeys([*unseen.columns, *keep]))
     read: Callable[[tuple[str, ...], int], Iterator[pa.RecordBatch]]
-    with in_words({"data.source.": "--"}), under("data", "source"):
+    with in_words({f"data.source.{name}": f"--{name}" for name in TEXT}), under("data", "source"):
         if rows.suffix == ".parquet":
             schema, read, position = parquet_schema(rows), functools.partial(parquet_batches, rows), by_row(str(rows))
         else:
@@ -150,10 +151,7 @@ def _names(rows: Path, settings: Mapping[str, Any], count: int) -> tuple[str, ..
     labels = [label] if isinstance(label, str) else label or ()
     inputs = [name for name in every if name not in labels]
     if count not in (len(every), len(inputs)):
-        rule = (
-            "A file without a header line must have the columns of the run's data.source.names, with the label or "
-            "without."
-        )
+        rule = "A file without a header line must have the columns of the run's data.source.names, label or not."
         fix = f"They are {', '.join(every[:24])}; or add a header line to the file."
         raise DataError(rule, got=f"{count} fields in the first line of {rows}", fix=fix)
     return tuple(every if count == len(every) else inputs)
