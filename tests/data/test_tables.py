@@ -136,6 +136,8 @@ def test_a_column_with_too_many_words_is_refused_unless_it_is_looked_up(table):
     [
         ({"label": ()}, r"^label must name at least one column"),
         ({"delimiter": ";;"}, r"one ASCII character(.|\n)*';;'"),
+        ({"delimiter": "é"}, "one ASCII character"),
+        ({"delimiter": '"'}, "no quote or line break"),
         ({"inputs": {}}, "at least one column"),
         ({"inputs": {"X": ()}}, "at least one column"),
         ({"encode": {"Z": "index"}}, "'Z'(.|\n)*Valid: X"),

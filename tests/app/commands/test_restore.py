@@ -174,6 +174,11 @@ def test_what_a_run_fitted_becomes_a_file_that_predicts_as_its_model(linear: Pat
     )
 
 
+def test_an_empty_name_is_rejected(linear: Path, call: Callable[..., str]) -> None:
+    with pytest.raises(ConfigError, match="--into must name a file"):
+        call("restore", str(linear), "--into", "")
+
+
 def test_a_state_dict_is_written_beside_its_file_or_anew(tmp_path: Path, call: Callable[..., str]) -> None:
     text = """g (float[N,2] X) => (float[N,2] y) <float[2,2] weight = {1, 2, 3, 4}, float[2] bias = {0, 1}>
         { y = Gemm<transB = 1>(X, weight, bias) }"""

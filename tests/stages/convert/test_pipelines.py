@@ -32,9 +32,11 @@ from sklearn.preprocessing import (
 
 from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import Data, Rows
+from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import ConvertError
 from ortpipe.pipeline.digest import identity
 from ortpipe.runtime.session import Session
+from ortpipe.sklearn.parts import GivenEstimator
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.sources.sklearn_transformers import FUNCTIONS, TRANSFORMERS
@@ -380,3 +382,30 @@ def test_a_table_may_have_one_column_of_numbers():
     steps = "[{ColumnTransformer: {transformers: {n: {columns: [size], steps: [StandardScaler]}}}}, Ridge]"
     assert convert(None, by_steps(steps), data=Data(rows)).facts.inputs == ("size",)
     assert convert(Ridge(), data=Data(rows)).facts.inputs == ("size",)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "gaps"),
+    [
+        (OneHotEncoder(), False),
+        (OneHotEncoder(), True),
+        (SimpleImputer(strategy="most_frequent"), True),  # of scikit-learn, it reads no booleans
+        (None, False),
+    ],
+)
+def test_truth_values_of_a_table_are_booleans_for_a_pipeline_and_words_for_its_graph(encoder, gaps, tmp_path):
+    """The oracle is scikit-learn's own prediction for a frame of booleans, or of 1 and 0 beside gaps."""
+    vip = np.array([True, False, True, False, False] * 20)
+    words = np.where(vip, "true", "false").astype(object)
+    words[[7, 8]] = ["", ""] if gaps else words[[7, 8]]
+    x = np.random.default_rng(0).normal(size=100).round(3)
+    lines = [f"{a},{word},{a + 2 * v:.3f}" for a, word, v in zip(x, words, vip, strict=True)]
+    (tmp_path / "rows.csv").write_text("\n".join(["a,vip,y", *lines]))
+    steps = [] if encoder is None else [ColumnTransformer([("vip", encoder, ["vip"])], remainder="passthrough")]
+    pipeline = make_pipeline(*steps, Ridge())
+    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y", encode="keep")())
+    model = convert(None, ConvertConfig(GivenEstimator(pipeline), "float64"), data=data)
+    frame = pd.DataFrame({"a": x, "vip": vip if not gaps else np.where(words == "", np.nan, vip)})
+    expected = pipeline.fit(frame, data.train.label).predict(frame)
+    [made] = Session(model.model).run({"a": x, "vip": words}, ["prediction"])
+    np.testing.assert_allclose(made.ravel(), expected, rtol=1e-9)
