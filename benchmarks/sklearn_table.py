@@ -62,6 +62,12 @@ SETTINGS: dict[str, dict[str, Any]] = {  # where the defaults do not fit, or hav
     "FeatureUnion": {"transformer_list": [("all", StandardScaler())]},
     "SparseCoder": {"dictionary": np.eye(2)},
 }
+STRENGTHS = """\
+The networks of scikit-learn divide alpha by the rows of a batch (`sgd` and `adam`) or by all rows (`lbfgs`).
+`penalty=auto` divides it alike, by the estimator's own batches, so `train.batch_size` does not change the objective:
+with the same batches, training follows scikit-learn's steps. A smaller last batch counts in the mean over the batches
+of an epoch. Class weights of an estimator are part of its loss, whichever loss is chosen.
+"""
 STEP = 1e-3  # of its loss: more than this below an estimator's solution is not its objective
 
 
@@ -178,6 +184,7 @@ def table(rows: list[Row]) -> str:
         f"trained, {count['step']} are steps of a Pipeline, and {count['refused']} are refused.\n`python -m "
         "benchmarks.sklearn_table` wrote this.\n\n`add_loss=auto penalty=auto` take the losses and penalties below. "
         "*Its own objective*: from its own\nsolution, training finds nothing lower.\n\n"
+        f"{STRENGTHS}\n"
         "| estimator | | by |\n|---|---|---|\n"
     )
     return "# scikit-learn\n\n" + head + "".join(f"| {r.path} | {r.outcome} | {r.told} |\n" for r in rows)

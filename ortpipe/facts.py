@@ -59,7 +59,9 @@ class Facts:
     padding: int | float | str | None = None  # the label of elements to ignore
     objective: Mapping[str, Any] = field(default_factory=dict)  # the source's objective: {loss: {name: …},
     # penalty: {parameter: {l2: …}}, reduction: the one for these strengths, rows: N, weight: the mean row weight if the
-    # source divides by it, missing: the parts that are left out}
+    # source divides by it, class_weight: of each class, or [negatives', positives'] of each column, missing: the parts
+    # that are left out}
+    class_weight: tuple[float, ...] = ()  # the factor of each class in the loss, from the data's setting
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
     output_gradient: str | None = None  # the input that multiplies every gradient, the cotangent; 1 for a scalar loss
@@ -83,7 +85,7 @@ class Facts:
     @property
     def predictions(self) -> dict[str, Facts]:
         """The facts of the prediction, under "", and of each head by its output, as if it were the prediction."""
-        bare = dataclasses.replace(self, members=None, objective={})
+        bare = dataclasses.replace(self, members=None, objective={}, class_weight=())
         heads = {name: dataclasses.replace(bare, prediction=name, **vars(head)) for name, head in self.heads.items()}
         return {"": self, **heads}
 

@@ -282,6 +282,7 @@ class Data:
     Attributes:
         train, validation, test: the rows.
         files: the files of the rows, each with a stamp that shows whether it changed (see `files.stamps`).
+        class_weight: the factors of some classes in the loss.
         notes: sentences about the rows for the user; not part of the digest.
     """
 
@@ -290,9 +291,10 @@ class Data:
     test: RowSet | None = None
     files: Mapping[str, Stamp] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    class_weight: Mapping[int | str, float] = field(default_factory=dict)
 
     def digest(self) -> str:
-        """Return the sha256 (hex) of the three parts."""
+        """Return the sha256 (hex) of the three parts, and of the class weights if there are any."""
         return self._digest
 
     def __repr__(self) -> str:
@@ -309,7 +311,8 @@ class Data:
 
     @functools.cached_property
     def _digest(self) -> str:
-        return digest_of("data", *self.digests)
+        weights = [sorted(self.class_weight.items())] if self.class_weight else []
+        return digest_of("data", *self.digests, *weights)
 
     def of(self, head: str) -> Data:
         """Return the data with the labels of a head as `label`; "" is the prediction."""

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated
 
+from ortpipe.data.class_weight import ClassWeight, class_weights
 from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.draw import draw_of
 from ortpipe.data.files import stamps
@@ -17,17 +18,20 @@ from ortpipe.settings import Config
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """Where rows come from, how they are split, and how a text column is tokenized.
+    """Where rows come from, how they are split, how classes count, and how a text column is tokenized.
 
     Attributes:
         source: where rows come from.
         split: how rows are split into train, validation and test.
         tokens: how a text column is tokenized; null: not at all.
+        class_weight: `balanced`, or {class: weight}: the factor of the class's rows in the loss, besides their own
+            weights; metrics do not change.
     """
 
     source: Annotated[Source, SOURCES]
     split: SplitConfig = SplitConfig()
     tokens: TokensConfig | None = None
+    class_weight: ClassWeight = None
 
 
 def load(config: DataConfig) -> Data:
@@ -37,7 +41,12 @@ def load(config: DataConfig) -> Data:
         rows = config.source(config.split)
     rows = rows if config.tokens is None else config.tokens(rows)
     with under("split"):
-        return dataclasses.replace(split(rows, config.split), files=before)
+        data = split(rows, config.split)
+    weights = class_weights(config.class_weight, data.train)
+    notes = (f"class weights: {', '.join(f'{name} {weight:.4g}' for name, weight in list(weights.items())[:20])}",)
+    return dataclasses.replace(
+        data, files=before, class_weight=weights, notes=(*data.notes, *(notes if weights else ()))
+    )
 
 
 def split(rows: RowSet, config: SplitConfig) -> Data:

@@ -292,7 +292,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         weight, objective = data.train.head(len(data.train)).sample_weight, artifact.facts.objective
         if weight is None or "rows" not in objective:
             return artifact
-        scaled = {**objective, "rows": float(weight.sum()), "weight": 1.0}  # the loss is Σ w·l / Σ w
+        scaled = {**objective, "weight": objective.get("weight", 1.0) / float(weight.mean())}  # the loss is Σ w·l / Σ w
         return Artifact(artifact.model, dataclasses.replace(artifact.facts, objective=scaled), artifact.tensors)
 
     def _config(self, epochs: int, seed: int, schedule: str) -> TrainConfig:

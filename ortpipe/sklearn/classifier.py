@@ -27,7 +27,8 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
     Arguments and attributes are those of `OrtEstimator`, and:
 
     Args:
-        class_weight: `balanced`, or {class: weight}: the factor of the weights of the class's rows.
+        class_weight: `balanced`, or {class: weight}: the factor of the weights of the class's rows. That of a
+            scikit-learn `model` counts too.
 
     Attributes:
         classes_: the classes, sorted: columns of `predict_proba`.

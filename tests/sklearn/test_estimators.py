@@ -16,7 +16,7 @@ from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.datasets import load_diabetes, load_digits, load_iris
-from sklearn.linear_model import Lasso, LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import Lasso, LogisticRegression, PoissonRegressor, Ridge, RidgeClassifier, SGDClassifier
 from sklearn.metrics import log_loss, mean_poisson_deviance, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
@@ -98,6 +98,29 @@ def test_balanced_classes_weigh_the_same():
         (OrtClassifier(**SMALL, class_weight=w).fit(X[rare], Y[rare]).predict(X) == 1).sum() for w in (None, "balanced")
     ]
     assert counts[0] < counts[1]
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        LogisticRegression(C=10.0, tol=1e-9),
+        RidgeClassifier(),
+        SGDClassifier("log_loss", alpha=0.01, tol=None, max_iter=2000, random_state=0),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_class_weights_of_the_model_count(model, weighted):
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(400, 3))
+    labels = (rows[:, 0] + random.normal(size=400) > 1.8).astype(int)
+    weight = random.uniform(1, 5, 400) if weighted else None
+    own = clone(model).set_params(class_weight="balanced").fit(rows, labels, sample_weight=weight)
+    exact = {"optimizer": "lbfgs", "epochs": 200, "dtype": "float64"}
+    trained = OrtClassifier(own, **exact).fit(rows, labels, weight)
+    np.testing.assert_allclose(
+        trained.decision_function(rows), own.decision_function(rows), atol=0.1 if "SGD" in str(model) else 1e-4
+    )
+    assert not any("=" in note and "class" in note for note in trained.notes_)  # which name keys of a config
 
 
 def test_targets_and_labels_may_have_columns():

@@ -17,6 +17,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import infer
 from ortpipe.graph.garbage import gc_paused
 from ortpipe.settings import typed
+from ortpipe.stages.add_loss.class_weight import check_class_weight, weighted_by_class
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.domains import check_labels
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
@@ -136,6 +137,7 @@ def _part(op: Builder, facts: Facts, loss_config: AddLossConfig, head: str, weig
         if config.padding is not None:
             y, counts = _unpadded(op, y, config.padding if y.dtype == prediction.dtype else -1)
     terms = _terms(op, y, scores, config) if facts.members is None else _member_terms(op, y, scores, facts, config)
+    terms = weighted_by_class(op, y, terms, facts)
     if sequences is not None and config.elements == "mean":  # a row's elements are its labels, not its steps
         terms = op.Div(terms, op.Max(op.cast(sequences.lengths(op, y), terms), op.like(1, terms)))
     terms_per_row: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
@@ -225,6 +227,7 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
     Return the facts with those about labels, for the checks of later stages.
     """
     config = resolved(facts, config)
+    check_class_weight(facts, config.loss, data)
     first = None if data is None else data.train.head(1)
     names_by_key = {"add_loss.heads": config.heads, "data.source.heads": {} if first is None else first.heads}
     for key, names in names_by_key.items():

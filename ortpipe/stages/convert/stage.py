@@ -27,12 +27,12 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.init import initialize
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.new_head import replace_head
-from ortpipe.stages.convert.objective_note import objective_note
+from ortpipe.stages.convert.own_objective import class_weight, objective_facts, objective_notes
 from ortpipe.stages.convert.quantize import calibration_rows, quantize
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import Given, GraphSettings
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
-from ortpipe.stages.convert.sources.sklearn_estimator import divides_weights_by_mean, from_estimator
+from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.sources.stored_estimator import record_of
 from ortpipe.stages.convert.sources.torch_export import IN_INFERENCE, from_module
 
@@ -107,12 +107,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         single_input = len(facts.inputs) == len(rows.inputs) == 1  # the array fits the input under any name
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
-    objective = dict(forward.objective or {})
-    if objective and data is not None:
-        objective["rows"] = len(data.train)
-        weight = data.train.sample().sample_weight if divides_weights_by_mean(forward.origin) else None
-        if weight is not None:
-            objective["weight"] = float(weight.mean())
+    objective = forward.objective
     notes = [*forward.notes, *mixing_notes, *_unread_notes(facts, data)]
     unset_weights = [name.removeprefix("source/") for name in source_weights]
     if config is not None and config.head is not None:
@@ -124,7 +119,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         unset_weights = [name for name in choice.trained if name not in new_head.parameters]
         record["head"] = {"cut": new_head.cut, "layers": str(config.head), "seed": config.head.seed}
         notes.append(new_head.note)
-        facts, objective = _facts(forward.model.graph, str(new_head.prediction.name), choice, facts), {}
+        facts, objective = _facts(forward.model.graph, str(new_head.prediction.name), choice, facts), None
     else:
         record |= {"scaled": True} if forward.scaled else {}
         with under("source"):
@@ -155,8 +150,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if not record.keys().isdisjoint(("head", "init", "quantize")):
         model, weights = finish_apart(forward.model)
     meaning = dict(vars(predicted_as))
-    notes += [sentence(choice.trained, choice.untrained, by_default=True), *objective_note(objective)]
-    meaning["objective"] = objective
+    meaning["class_weight"] = class_weight(predicted_as.task, predicted_as.classes, data)
+    meaning["objective"] = objective_facts(objective, dataclasses.replace(facts, classes=predicted_as.classes), data)
+    notes += [sentence(choice.trained, choice.untrained, by_default=True), *objective_notes(meaning["objective"])]
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
         notes.append(

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Mapping
 
+import onnx_ir as ir
+
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import PenaltyError
 from ortpipe.graph import query
@@ -10,14 +12,15 @@ from ortpipe.settings import typed
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
-VERSION = 3
+VERSION = 4
 
 
 @typed
 def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     """Return the model whose loss is loss + Σ strength · penalty(w) over the chosen parameters.
 
-    The penalty is added once per batch, whatever the loss's reduction. Without strengths the model does not change.
+    The penalty is added once per batch, whatever the loss's reduction. That of `auto` is the source's objective over
+    all rows: beside a sum, each batch adds the share of its rows. Without strengths the model does not change.
 
     Raises:
         PenaltyError: the model has no loss, or a pattern matches no parameter.
@@ -29,19 +32,23 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
         for name in _matched(pattern, facts, artifact.initializers)
         if any(strengths.values())
     ]
-    auto_terms = _objective_terms(facts) if config.auto else {}
-    notes = [f"penalty=auto: {in_words(auto_terms)}"] if config.auto else []
-    terms += auto_terms.items()
-    if not terms:
+    auto_terms, per_row = _objective_terms(facts) if config.auto else ({}, False)
+    words = f"{in_words(auto_terms)}{' per row' if auto_terms and per_row else ''}"
+    notes = [f"penalty=auto: {words}"] if config.auto else []
+    if not terms and not auto_terms:
         return artifact.next("penalty", VERSION, notes=notes)
     if facts.loss is None:
         raise PenaltyError("penalty needs a model with a loss.", got="a model without one", fix="Run add_loss first.")
     model = artifact.ir_model()
     graph, op = model.graph, Builder(model.graph, "penalty")
     total = loss = query.value(graph, facts.loss)
-    for name, strengths in terms:
+    rows = _rows(op, facts, loss) if auto_terms and per_row else None
+    for name, strengths, factor in (
+        *((*term, None) for term in terms),
+        *((*term, rows) for term in auto_terms.items()),
+    ):
         for charge in charges(op, query.value(graph, name), strengths):
-            total = op.Add(total, charge)
+            total = op.Add(total, charge if factor is None else op.Mul(charge, factor))
     total.type, total.shape = loss.type, loss.shape
     graph.outputs[graph.outputs.index(loss)] = total
     op.rename(loss, f"{facts.loss}/data")
@@ -49,21 +56,28 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     return artifact.next("penalty", VERSION, model=model, notes=notes)
 
 
-def _objective_terms(facts: Facts) -> dict[str, Mapping[str, float]]:
-    """Return the penalty terms of the source's objective, scaled to the loss's reduction."""
-    terms, source_reduction = facts.objective.get("penalty", {}), facts.objective.get("reduction")
-    # with sample weights the loss is Σ w·l or Σ w·l / N, and the source's Σ w·l / Σ w
+def _objective_terms(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool]:
+    """Return the penalty terms of the source's objective, and whether they are of one row of a sum over rows."""
+    terms, of_all_rows = facts.objective.get("penalty", {}), facts.objective.get("reduction") == "sum"
+    # with sample weights the loss is Σ w·l or Σ w·l / N, and the source's may be Σ w·l / Σ w
     factor = facts.objective.get("weight", 1.0) if facts.sample_weight is not None else 1.0
-    if source_reduction == facts.reduction or not terms:
-        return _scaled(factor, terms)
-    rows = facts.objective.get("rows")
-    if rows is None:
-        raise PenaltyError(
-            "penalty=auto needs the number of rows that the estimator was fitted on.",
-            got=f"strengths for add_loss.reduction={source_reduction}, and a loss whose reduction is {facts.reduction}",
-            fix=f"Set add_loss.reduction={source_reduction}, or convert with data.",
-        )
-    return _scaled(factor * rows if source_reduction == "mean" else factor / rows, terms)
+    rows, summed = facts.objective.get("rows"), facts.reduction == "sum"
+    if of_all_rows and terms:
+        if rows is None and not summed:
+            raise PenaltyError(
+                "penalty=auto needs the number of rows that the estimator was fitted on.",
+                got="strengths for add_loss.reduction=sum, and a loss whose reduction is mean",
+                fix="Set add_loss.reduction=sum, or convert with data.",
+            )
+        if rows is None:
+            return _scaled(factor, terms), False  # right for one batch of all rows
+        factor /= rows
+    return _scaled(factor, terms), summed
+
+
+def _rows(op: Builder, facts: Facts, like: ir.Value) -> ir.Value:
+    """Return the number of rows of a batch, a scalar."""
+    return op.cast(op.Squeeze(op.Shape(query.value(op.graph, facts.labels[0]), end=1)), like)
 
 
 def _scaled(factor: float, terms: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:

@@ -8,8 +8,19 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud, make_multilabel_classification
-from sklearn.linear_model import LogisticRegression, PoissonRegressor, Ridge
+from sklearn.linear_model import (
+    LogisticRegression,
+    MultiTaskLasso,
+    PoissonRegressor,
+    Ridge,
+    SGDClassifier,
+    TweedieRegressor,
+)
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier
 from sklearn.preprocessing import scale
+from sklearn.utils.class_weight import compute_class_weight
 
 from benchmarks.sklearn_table import objective
 from ortpipe.data.rows import Data, Rows
@@ -67,7 +78,10 @@ CASES = [  # settings that make scikit-learn's own solver exact, rows, what it l
     ("svm.LinearSVC", {"C": 0.3, **LONG}, TWO, 1e-6, "squared_hinge"),
     ("svm.LinearSVC", {"C": 0.3, "intercept_scaling": 2.0, **LONG}, THREE, 1e-6, "one_vs_rest"),
     ("svm.LinearSVC", {"C": 0.3, "loss": "hinge", **LONG}, TWO, 1e-5, "hinge"),
-    ("svm.LinearSVC", {"C": 0.3, "multi_class": "crammer_singer", **LONG}, THREE, 1e-4, "hinge"),
+    *(
+        ("svm.LinearSVC", {"C": 0.3, "multi_class": "crammer_singer", **LONG}, kind, 1e-4, "hinge")
+        for kind in (TWO, THREE)
+    ),
     ("svm.LinearSVR", {"C": 0.3, "epsilon": 0.1, **LONG}, VALUES, 1e-4, "epsilon_insensitive"),
     *(
         (
@@ -135,16 +149,83 @@ def test_strengths_are_those_of_the_losss_own_reduction():
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize(
-    ("own_class", "settings"), [(Ridge, {"alpha": 2.0}), (PoissonRegressor, {"alpha": 0.2, "tol": 1e-9})]
+    ("own_class", "settings", "kind"),
+    [
+        (Ridge, {"alpha": 2.0}, VALUES),
+        (PoissonRegressor, {"alpha": 0.2, "tol": 1e-9}, VALUES),
+        (MultiTaskLasso, {"alpha": 0.1, **LONG}, SEVERAL),
+        (GridSearchCV, {"estimator": TweedieRegressor(tol=1e-9), "param_grid": {"alpha": [0.2]}, "cv": 2}, VALUES),
+    ],
 )
-def test_row_weights_leave_the_solution_where_it_is(own_class, settings, reduction):
-    x, y = rows(VALUES)
+def test_row_weights_leave_the_solution_where_it_is(own_class, settings, kind, reduction):
+    x, y = rows(kind)
     weight = np.random.default_rng(0).uniform(1, 5, len(x))  # not 1 on average
     data = Data(Rows({"X": x}, y, weight))
-    artifact = convert(own_class(**settings).fit(x, y, weight), FLOAT64, data=data)
+    artifact = convert(own_class(**settings).fit(x, y, sample_weight=weight), FLOAT64, data=data)
     scored = add_loss(artifact, AddLossConfig(LOSSES["auto"](), reduction, sample_weight=True))
     value, solution = objective(derive(penalty(scored, PenaltyConfig(auto=True)), DeriveConfig()), data)
     assert np.abs(value(solution)[1]).max() < 1e-4 * np.abs(value(np.zeros_like(solution))[1]).max()
+
+
+WEIGHTED = [  # class weights are of rows, or of a class's rows against the rest
+    ("linear_model.LogisticRegression", {"C": 0.5, **LONG}, 1e-7),
+    ("linear_model.LogisticRegressionCV", {"Cs": [0.5], "cv": 2, **LONG}, 1e-7),
+    ("linear_model.RidgeClassifier", {"alpha": 3.0}, 1e-9),
+    ("linear_model.RidgeClassifierCV", {"alphas": [3.0, 0.5]}, 1e-9),
+    ("svm.LinearSVC", {"C": 0.3, **LONG}, 1e-6),
+    ("svm.LinearSVC", {"C": 0.3, "multi_class": "crammer_singer", **LONG}, 1e-4),
+    ("linear_model.SGDClassifier", {"loss": "log_loss", **SGD}, 1e-5),
+]
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["rows count once", "row weights"])
+@pytest.mark.parametrize(("path", "settings", "left"), WEIGHTED, ids=ids)
+def test_class_weights_of_the_estimator_count(path, settings, left, weighted):
+    for kind, setting in ((TWO, {1: 5.0}), (THREE, "balanced")):
+        x, y = (array[:60] for array in rows(kind))  # of classes of unequal size
+        weight = np.random.default_rng(0).uniform(1, 5, len(x)) if weighted else None
+        estimator = pkgutil.resolve_name(f"sklearn.{path}")(**settings, class_weight=setting)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            estimator.fit(x, y, sample_weight=weight)
+        check_least(estimator, Data(Rows({"X": x}, y, weight)), left)
+
+
+@pytest.mark.parametrize("setting", ["balanced", {1: 5.0}])
+@pytest.mark.parametrize("kind", [TWO, THREE, LABELS])
+def test_class_weights_of_members_count(kind, setting):
+    x, y = (array[:60] for array in rows(kind))
+    outer = MultiOutputClassifier if kind == LABELS else OneVsRestClassifier
+    check_least(outer(LogisticRegression(tol=1e-10, class_weight=setting)).fit(x, y), Data(Rows({"X": x}, y)), 1e-7)
+
+
+def check_least(estimator, data, left):
+    """Check that training finds nothing lower than scikit-learn's solution."""
+    scored = add_loss(
+        convert(estimator, FLOAT64, data=data), AddLossConfig(LOSSES["auto"](), sample_weight=data.weighted), data=data
+    )
+    value, solution = objective(derive(penalty(scored, PenaltyConfig(auto=True)), DeriveConfig()), data)
+    exact = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 3000}
+    least, _ = value(solution)
+    found = minimize(value, solution, jac=True, method="L-BFGS-B", options=exact).fun
+    assert found >= least - left * max(1e-3, abs(least))
+
+
+@pytest.mark.parametrize("explicit", ["cross_entropy", "hinge"])
+def test_class_weights_of_one_vs_rest_are_those_of_rows_in_another_loss(explicit):
+    x, y = (array[:60] for array in rows(THREE))
+    data = Data(Rows({"X": x}, y))
+    losses = {}
+    for setting in (None, "balanced"):
+        estimator = SGDClassifier(random_state=0, class_weight=setting, max_iter=5, tol=None).fit(x, y)
+        estimator.coef_, estimator.intercept_ = np.ones((3, 3)) * [[1], [2], [3]], np.arange(3.0)
+        scored = add_loss(convert(estimator, FLOAT64, data=data), AddLossConfig(LOSSES[explicit](), reduction="sum"))
+        session = Session(scored.model)
+        losses[setting] = [
+            session.run({"X": x[y == k], scored.facts.label: y[y == k, None]}, [scored.facts.loss])[0] for k in range(3)
+        ]
+    expected = compute_class_weight("balanced", classes=np.arange(3), y=y)
+    np.testing.assert_allclose(np.array(losses["balanced"]), expected * losses[None], rtol=1e-12)
 
 
 def test_strengths_for_a_sum_need_the_number_of_rows_beside_a_mean():

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Data
 from ortpipe.settings import Catalogue
 from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.sources.estimators.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Forward:
     untrained_reasons: Mapping[str, str | None] = field(default_factory=dict)
     as_given: bool = False  # `expected` takes the rows' own inputs, not cast to the model's types
     fitted: Any = None  # the estimator, if it was fitted for this model
-    objective: Mapping[str, Any] | None = None  # the source's training objective: see `Facts.objective`
+    objective: Objective | None = None  # the source's training objective
     scaled: bool = False  # the prediction is scaled to mean and deviation of the labels
     rounding: float = 0.0  # error of the source's own rounding, relative to the largest prediction
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from ortpipe import own
+from ortpipe.data.class_weight import weights_of_rows
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError, NoRowsError
 from ortpipe.hidden import hidden
@@ -29,15 +30,6 @@ TRUSTED = [  # in addition to skops's own; a file's own list of types is never t
     *("numpy.dtype", "scipy.sparse._csr.csr_matrix", "scipy.interpolate._bsplines.BSpline"),
     "scipy._lib.array_api_compat.numpy._aliases.asarray",  # of splines
 ]
-# estimators that divide the weights of rows by their mean
-DIVIDE_WEIGHTS_BY_MEAN = (
-    "Lasso",
-    "ElasticNet",
-    "QuantileRegressor",
-    "PoissonRegressor",
-    "GammaRegressor",
-    "TweedieRegressor",
-)
 PASSES_KEYWORDS_TO = {  # estimators whose fit passes its keywords on to an inner estimator
     "TransformedTargetRegressor": "regressor",
     **dict.fromkeys(
@@ -190,11 +182,6 @@ def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
     return build(estimator, dtype, None if data is None else data.train.head(1))
 
 
-def divides_weights_by_mean(name: str) -> bool:
-    """Return whether an estimator, by class name or path, divides the weights of rows by their mean."""
-    return name.rpartition(".")[2].startswith(DIVIDE_WEIGHTS_BY_MEAN)
-
-
 def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
     """Fit an estimator on the training rows, weighted if it takes weights; return it and notes."""
     from threadpoolctl import threadpool_limits
@@ -203,14 +190,11 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
     features = form_for(estimator, rows).as_estimator_input(rows.inputs)
     _, last, _ = steps_of(estimator)
     weights, notes = {}, []
-    if rows.sample_weight is not None:
-        name = type(last).__name__
+    if (weight := weights_of_rows(data.class_weight, rows.label, rows.sample_weight)) is not None:
         if keyword := _weight_keyword(estimator):
-            weights[keyword] = rows.sample_weight
+            weights[keyword] = weight
         else:
-            notes.append(f"{name} was fitted as if every row weighed 1: its fit takes no sample_weight")
-        if keyword and divides_weights_by_mean(name):
-            notes.append(f"{name} divides the weights by their mean, as penalty=auto does")
+            notes.append(f"{type(last).__name__} was fitted as if every row weighed 1: its fit takes no sample_weight")
     try:
         with threadpool_limits(1):  # one thread, one order of sums: the same bytes on any number of cores
             return estimator.fit(features, rows.label, **weights), notes

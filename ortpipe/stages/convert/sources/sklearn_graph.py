@@ -27,6 +27,7 @@ from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_rows import InputForm, form_for, predict_quietly
 from ortpipe.stages.convert.sources.sklearn_walk import PIPELINE, check_transformer, is_idle, parts_of, transform
 
+NO_CLASS_WEIGHTS = "the estimator's class weights are not in the loss: its own objective is not known"
 EXACT = ("StandardScaler", "MinMaxScaler")  # which treat a number and its float32 value alike
 
 
@@ -99,6 +100,14 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
             form.as_estimator_input(inputs, flow.empty, flow.numeric_truth),
         )
 
+    weighted = [
+        name for name, value in last.get_params().items() if name.endswith("class_weight") and value is not None
+    ]
+    objective, notes = end.objective, end.notes
+    if weighted and objective is None:
+        notes = (*notes, NO_CLASS_WEIGHTS)
+    elif weighted and objective is not None and objective.class_weight is None:
+        objective = objective.without("its class weights")
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     parts = [part for step in before for part in parts_of(step)]
     return Forward(
@@ -107,10 +116,10 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
         meaning=lambda rows: meaning,
         expected=lambda inputs, output: expected(inputs),
         origin=class_path(last),
-        notes=tuple(dict.fromkeys([*flow.notes, *end.notes])),
+        notes=tuple(dict.fromkeys([*flow.notes, *notes])),
         rounding=end.rounding,
         untrained_reasons=dict.fromkeys(marked(graph)),
-        objective=None if end.objective is None else vars(end.objective),
+        objective=objective,
         as_given=form.table is not None or any(type(part).__name__ not in EXACT for part in parts),
     )
 

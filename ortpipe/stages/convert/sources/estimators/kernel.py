@@ -10,7 +10,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.coupling import couple
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmoid_end, softmax_end, with_width
-from ortpipe.stages.convert.sources.estimators.objective import missing, summed
+from ortpipe.stages.convert.sources.estimators.objective import class_weight, summed
 from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 
 NORM = "½·‖w‖² of the kernel's space, which is no penalty of one parameter"
@@ -80,10 +80,12 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=negative)
     z = with_width(op.Gemm(kernel, dual, intercept), 1)
     if getattr(estimator, "probability", False) is not True:
-        return scores_end(op, z, estimator.classes_, summed("hinge", missing=missing(estimator, NORM)))
+        return scores_end(
+            op, z, estimator.classes_, summed("hinge", missing=NORM, class_weight=class_weight(estimator))
+        )
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
-    objective = summed("log", missing=missing(estimator, BEFORE_PLATT))
+    objective = summed("log", missing=BEFORE_PLATT)
     end = sigmoid_end(op, op.Sub(bias, op.Mul(z, slope)), objective)
     return end._replace(ranking=z, rounding=ITERATED)
 
@@ -114,7 +116,7 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
     first_probability = op.Sigmoid(op.Neg(op.Add(op.Mul(pair_scores, slope), bias)))
-    objective = summed("cross_entropy", missing=missing(estimator, BEFORE_PLATT))
+    objective = summed("cross_entropy", missing=BEFORE_PLATT)
     end = softmax_end(op, couple(op, first_probability, count), estimator.classes_, objective)
     return end._replace(ranking=ranking, rounding=ITERATED)
 

@@ -54,13 +54,13 @@ def ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     return regressor(op, estimator, x, dtype, ridge_objective(estimator, "l2"))
 
 
-def ridge_objective(estimator: Any, loss: str | Mapping[str, Any]) -> Objective:
+def ridge_objective(estimator: Any, loss: str | Mapping[str, Any], **fields: Any) -> Objective:
     """Σ l + α·‖w‖²; for a RidgeCV with its selected α."""
     alpha = np.ravel(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
     if np.ptp(alpha):
-        return summed(loss, missing="its alpha, another one for each column")
+        return summed(loss, missing="its alpha, another one for each column", **fields)
     missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
-    return summed(loss, coefficient(l2=float(alpha[0])), missing)
+    return summed(loss, coefficient(l2=float(alpha[0])), missing, **fields)
 
 
 def elastic_net(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -69,16 +69,15 @@ def elastic_net(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     share = float(getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", 1)))
     missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
     penalty = coefficient(l1=2 * alpha * share, l2=alpha * (1 - share))
-    return regressor(op, estimator, x, dtype, averaged("l2", penalty, missing))
+    return regressor(op, estimator, x, dtype, averaged("l2", penalty, missing, divides_weights=True))
 
 
 def multi_task(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """1/(2N)·‖Ŷ − Y‖² + α·ρ·Σⱼ ‖wⱼ‖ + ½·α·(1 − ρ)·‖W‖², with wⱼ the coefficients of a feature; here twice that."""
     alpha = float(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
     share = float(getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", 1)))
-    return regressor(
-        op, estimator, x, dtype, averaged("l2", coefficient(group=2 * alpha * share, l2=alpha * (1 - share)))
-    )
+    penalty = coefficient(group=2 * alpha * share, l2=alpha * (1 - share))
+    return regressor(op, estimator, x, dtype, averaged("l2", penalty, divides_weights=True))
 
 
 def bayesian_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -105,7 +104,8 @@ def huber(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def quantile(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """1/N·Σ pinball(y − ŷ) + α·‖w‖₁."""
     loss = {"name": "quantile", "quantile": float(estimator.quantile)}
-    return regressor(op, estimator, x, dtype, averaged(loss, coefficient(l1=float(estimator.alpha))))
+    penalty = coefficient(l1=float(estimator.alpha))
+    return regressor(op, estimator, x, dtype, averaged(loss, penalty, divides_weights=True))
 
 
 def sgd(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -159,7 +159,7 @@ def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     elif power not in names:
         loss |= {"power": power}
     # these losses need a mean above 0, which only the logarithmic link guarantees
-    objective = averaged(loss, coefficient(l2=penalty)) if is_log or power == 0 else None
+    objective = averaged(loss, coefficient(l2=penalty), divides_weights=True) if is_log or power == 0 else None
     return End("regression", None, op.Exp(z) if is_log else z, objective=objective)
 
 

@@ -1,6 +1,5 @@
 """Linear classifiers: probabilities if scikit-learn gives them, else raw scores."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import onnx_ir as ir
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, scores_end, sigmoid_end, softmax_end
 from ortpipe.stages.convert.sources.estimators.linear import coefficient, ridge_objective, scores, sgd_penalty
-from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged, missing, summed
+from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, Objective, averaged, class_weight, summed
 
 SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its factor
     "hinge": ("hinge", 1.0),
@@ -24,6 +23,12 @@ SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its fact
 def of_classes(estimator: Any, loss: str) -> dict[str, Any]:
     """Return a loss of two classes, or its sum over each class against the rest."""
     return {"name": loss} if len(estimator.classes_) == 2 else {"name": "one_vs_rest", "loss": loss}
+
+
+def weights_of_scores(estimator: Any, *, counts_weights: bool = False) -> ClassWeight | None:
+    """Return class weights where several classes have a score each: they weigh a class's rows against the rest."""
+    of: Any = "rows" if len(estimator.classes_) == 2 else "positives"
+    return class_weight(estimator, of, counts_weights=counts_weights)
 
 
 def one_vs_rest(op: Builder, z: ir.Value, objective: Objective | None) -> End:
@@ -49,7 +54,8 @@ def logistic_objective(estimator: Any) -> Objective:
     loss = "log" if len(estimator.classes_) == 2 else "cross_entropy"
     strengths = np.ravel(getattr(estimator, "C_", estimator.C if hasattr(estimator, "C") else 1.0))
     if np.ptp(strengths):
-        return summed(loss, missing="its C_, another one for each class")
+        lacking = "its C_, another one for each class"
+        return summed(loss, missing=lacking, class_weight=class_weight(estimator, counts_weights=True))
     kind = getattr(estimator, "penalty", "l2")
     share = getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", None))
     share = float(np.ravel(0.0 if share is None else share)[0] or 0.0)
@@ -59,7 +65,7 @@ def logistic_objective(estimator: Any) -> Objective:
     if estimator.solver == "liblinear" and estimator.fit_intercept:  # it penalizes the intercept too
         scale = float(estimator.intercept_scaling)
         penalty["intercept"] = {"l1": share * inverse / scale, "l2": (1 - share) * inverse / 2 / scale**2}
-    return summed(loss, penalty, missing(estimator))
+    return summed(loss, penalty, class_weight=class_weight(estimator, counts_weights=True))
 
 
 def sgd(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -77,13 +83,14 @@ def sgd_objective(estimator: Any) -> Objective | None:
     if estimator.loss not in SCORES:
         return None
     loss, factor = SCORES[estimator.loss]
-    return averaged(of_classes(estimator, loss), sgd_penalty(estimator, factor), missing(estimator))
+    penalty = sgd_penalty(estimator, factor)
+    return averaged(of_classes(estimator, loss), penalty, class_weight=weights_of_scores(estimator))
 
 
 def perceptron(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ max(0, −s·z), and α·R(w) where it has a penalty."""
     loss = of_classes(estimator, "perceptron")
-    objective = averaged(loss, sgd_penalty(estimator), missing(estimator))
+    objective = averaged(loss, sgd_penalty(estimator), class_weight=weights_of_scores(estimator))
     return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
 
 
@@ -91,7 +98,7 @@ def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> 
     """For each row the smallest step that brings the hinge loss to 0, or one bounded by C."""
     loss = of_classes(estimator, "hinge" if estimator.loss == "hinge" else "squared_hinge")
     lacking = "it takes steps of its own size, bounded by C, and minimizes no sum"
-    objective = averaged(loss, missing=missing(estimator, lacking))
+    objective = averaged(loss, missing=lacking, class_weight=weights_of_scores(estimator))
     return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
 
 
@@ -100,23 +107,23 @@ def ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     z = scores(op, estimator, x, dtype)
     if estimator._label_binarizer.y_type_.startswith("multilabel"):
         return End("multilabel", z, z, objective=ridge_objective(estimator, "squared_margin"))
-    objective = ridge_objective(estimator, of_classes(estimator, "squared_margin"))
-    lacking = missing(estimator, objective.missing)
-    return scores_end(op, z, estimator.classes_, dataclasses.replace(objective, missing=lacking))
+    loss = of_classes(estimator, "squared_margin")
+    return scores_end(op, z, estimator.classes_, ridge_objective(estimator, loss, class_weight=class_weight(estimator)))
 
 
 def linear_svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """C·Σ l + ½·‖w‖², or ‖w‖₁, with the intercept among w; here divided by C."""
-    inverse = 1 / float(estimator.C)
-    penalty = {"l1": {"l1": inverse}, "l2": {"l2": inverse / 2}}[estimator.penalty]
-    objective = summed(_svc_loss(estimator), _with_intercept(estimator, penalty), missing(estimator))
+    """C·Σ l + ½·‖w‖², or ‖w‖₁, with the intercept among w; here divided by C.
+
+    Crammer and Singer's objective has ½·‖w‖² of each class: of two classes, w is the difference of both, ½·w and −½·w.
+    """
+    inverse, singer = 1 / float(estimator.C), estimator.multi_class == "crammer_singer"
+    penalty = {"l1": inverse} if estimator.penalty == "l1" and not singer else {"l2": inverse / 2}
+    if singer and len(estimator.classes_) == 2:
+        penalty = {"l2": inverse / 4}
+    weights = (class_weight if singer else weights_of_scores)(estimator, counts_weights=True)
+    loss = {"name": "hinge"} if singer else of_classes(estimator, estimator.loss)
+    objective = summed(loss, _with_intercept(estimator, penalty), class_weight=weights)
     return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
-
-
-def _svc_loss(estimator: Any) -> dict[str, Any]:
-    if estimator.multi_class == "crammer_singer":
-        return {"name": "hinge"}
-    return of_classes(estimator, estimator.loss)
 
 
 def _with_intercept(estimator: Any, penalty: dict[str, float]) -> dict[str, dict[str, float]]:

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.sources.estimators.attributes import parameter
 from ortpipe.stages.convert.sources.estimators.end import End, sigmoid_end, softmax_end
-from ortpipe.stages.convert.sources.estimators.objective import Objective, summed
+from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged, summed
 
 HIDDEN = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "identity": None}
 
@@ -24,11 +25,11 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
             x = getattr(op, activation)(x)
     width = estimator.coefs_[-1].shape[1]
     match estimator.out_activation_:
-        case "identity":  # ½ of the mean over rows and columns
-            return End("regression", None, x, objective=_objective(estimator, "l2", 2.0 * width))
+        case "identity":
+            return End("regression", None, x, objective=_objective(estimator, "l2", 2.0))
         case "exp":
             loss = {"name": "poisson", "link": "identity"}
-            return End("regression", None, op.Exp(x), objective=_objective(estimator, loss, 1.0 * width))
+            return End("regression", None, op.Exp(x), objective=_objective(estimator, loss))
         case "softmax":
             return softmax_end(op, x, range(width), _objective(estimator, "cross_entropy"))
         case _ if estimator._label_binarizer.y_type_.startswith("multilabel"):
@@ -38,7 +39,17 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def _objective(estimator: Any, loss: Any, factor: float = 1.0) -> Objective:
-    """1/N·(Σ l + ½·α·Σ ‖weight‖²) with the batch's N; here times N and a factor."""
+    """(Σ l + ½·α·Σ ‖weight‖²) / n, times a factor: n is the rows of a batch for sgd and adam, all rows for lbfgs.
+
+    The batches are the estimator's own: its objective does not change with train.batch_size. A last, smaller batch
+    counts in the mean of 1/n over the batches of an epoch. Several outputs count as their sum: scikit-learn reports the
+    mean squared error over them, but follows the gradient of the sum.
+    """
     strength = factor * float(estimator.alpha) / 2
-    penalty = {f"layer{i}.weight": {"l2": strength} for i in range(len(estimator.coefs_))}
-    return summed(loss, penalty)
+    names = [f"layer{i}.weight" for i in range(len(estimator.coefs_))]
+    if estimator.solver == "lbfgs":
+        return summed(loss, {name: {"l2": strength} for name in names})
+    rows = max(1, round(estimator.t_ / max(1, estimator.n_iter_)))  # those of an epoch
+    batch = min(200 if estimator.batch_size == "auto" else estimator.batch_size, rows)
+    strength *= np.mean([1 / min(batch, rows - first) for first in range(0, rows, batch)])
+    return averaged(loss, {name: {"l2": strength} for name in names})

@@ -30,7 +30,10 @@ def _members(op: Builder, estimator: Any, x: ir.Value, dtype: Any, names: Sequen
 
 
 def sum_of_objectives(ends: Sequence[End], names: Sequence[str], wrap: str | None = None) -> Objective | None:
-    """Return the sum of the members' objectives if they have the same loss; `wrap` names a loss around it."""
+    """Return the sum of the members' objectives if they have the same loss; `wrap` names a loss around it.
+
+    The members are copies of one estimator, with its class weights for classes 0 and 1.
+    """
     objectives = [end.objective for end in ends]
     first = objectives[0]
     if first is None or any(o is None or (o.loss, o.reduction) != (first.loss, first.reduction) for o in objectives):
@@ -39,7 +42,8 @@ def sum_of_objectives(ends: Sequence[End], names: Sequence[str], wrap: str | Non
     for name, objective in zip(names, objectives, strict=True):
         terms.update(objective.under(f"{name}.").penalty if objective is not None else {})
     loss = first.loss if wrap is None else {"name": wrap, "loss": first.loss["name"]}
-    return Objective(loss, terms, first.reduction, first.missing)
+    weights = first.class_weight and dataclasses.replace(first.class_weight, of="members")
+    return dataclasses.replace(first, loss=loss, penalty=terms, class_weight=weights)
 
 
 def one_vs_rest(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -48,7 +52,7 @@ def one_vs_rest(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     names = labels if len(estimator.estimators_) > 1 else labels[-1:]
     ends = _members(op, estimator, x, dtype, names)
     if len(ends) == 1:
-        return ends[0]._replace(objective=sum_of_objectives(ends, names))
+        return ends[0]._replace(objective=ends[0].objective and ends[0].objective.under(f"{names[0]}."))
     z = op.Concat(*(margin(op, end) for end in ends), axis=-1)
     are_scores = ends[0].is_scores
     if estimator.multilabel_:

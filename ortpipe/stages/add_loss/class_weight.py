@@ -1,0 +1,44 @@
+"""Class weights as factors of a loss's terms."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.data.rows import Data
+from ortpipe.errors import LossError
+from ortpipe.facts import Facts
+from ortpipe.graph.builder import Builder
+from ortpipe.stages.add_loss.losses.ctc import CTC
+
+
+def check_class_weight(facts: Facts, loss: Any, data: Data | None) -> None:
+    """Reject class weights that the model does not know, or of a loss of sequences."""
+    if data is not None and data.class_weight and not facts.class_weight:
+        rule, fix = "A model must know the class weights of its data.", "Give convert the same data."
+        raise LossError(rule, got="class weights, and a model that was converted without them", fix=fix)
+    if isinstance(loss, CTC) and facts.class_weight:
+        rule, fix = "CTC has no class weights: its labels are sequences.", "Leave them out of the data."
+        raise LossError(rule, got="class weights", fix=fix)
+
+
+def weighted_by_class(op: Builder, label: ir.Value, terms: ir.Value, facts: Facts) -> ir.Value:
+    """Return the terms [N, E…, K] times the class weights of the data and of the source.
+
+    Weights of columns, [negatives', positives'], count where each class or label has a term of its own. Elsewhere the
+    weight of a row is that of its class as a positive.
+    """
+    assert terms.dtype is not None
+    numbers = terms.dtype.numpy()
+    kind, shape, weights = terms.type, terms.shape, np.array(facts.class_weight or 1.0, numbers)
+    source = np.array(facts.objective.get("class_weight", 1.0), numbers)
+    if source.ndim == 2 and shape is not None and shape[-1] == len(source):
+        one_hot = label if facts.classes is None else op.cast(op.Equal(label, op.const(np.arange(len(source)))), terms)
+        negative, positive = source.T
+        terms = op.Mul(terms, op.Add(op.Mul(one_hot, op.const(positive - negative)), op.const(negative)))
+    else:
+        weights = weights * (source[:, 1] if source.ndim == 2 else source)
+    if weights.ndim and facts.classes is not None:
+        terms = op.Mul(terms, op.Gather(op.const(weights), label))
+    terms.type, terms.shape = kind, shape
+    return terms
