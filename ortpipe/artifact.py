@@ -18,6 +18,7 @@ import onnx
 import onnx_ir as ir
 from safetensors import SafetensorError, safe_open
 
+from ortpipe.bounded import MOST, file_below, parse_json, read_below
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts as Facts
 from ortpipe.facts import HeadFacts as HeadFacts
@@ -314,7 +315,7 @@ def _read_tensors(path: Path) -> dict[str, np.ndarray]:
     arrays = dict[str, np.ndarray]()
     with path.open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
+        header = parse_json(file.read(size))
         for name, entry in header.items():
             if name != "__metadata__":
                 begin, end = entry["data_offsets"]
@@ -344,14 +345,14 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
     """
     source = Path(folder)
     record = source / "artifact.json"
-    if not record.is_file():
+    if not os.path.lexists(record):
         raise ModelError(
             "An artifact must be a folder with artifact.json.",
             got=source,
             fix="Give a stage's folder of a run.",
         )
     try:
-        written = json.loads(record.read_text(encoding="utf-8"))
+        written = parse_json(read_below(source, record.name, MOST))
         if written.get("format", FORMAT) != FORMAT:
             raise ModelError(
                 f"An artifact's format must be the one of this version of ortpipe, {FORMAT}.",
@@ -361,8 +362,8 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         expected = {written["digest"], digest or written["digest"]}
         with located(record):
             facts = Facts.from_json(written["facts"])
-        model, weights = read_apart(source / "model.onnx")
-        artifact = Artifact(model, facts, _read_tensors(source / TENSORS), weights=weights)
+        model, weights = read_apart(file_below(source, "model.onnx"))
+        artifact = Artifact(model, facts, _read_tensors(file_below(source, TENSORS)), weights=weights)
         same = {name: artifact.initializers[name.removeprefix("source/")] for name in written["same"]}
         artifact = artifact._with(tensors=_sealed_tensors({**artifact.tensors, **same})) if same else artifact
         actual = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import onnx
 
+from ortpipe.bounded import parse_json
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.settings import checked, fields_of
 
@@ -179,8 +180,8 @@ def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     facts = {}
     for name, text in ours.items():
         try:
-            facts[name] = json.loads(text)
-        except (ValueError, RecursionError) as error:
+            facts[name] = parse_json(text)
+        except ValueError as error:
             actual = f"{PREFIX}{name}: {text[:200]!r}"
             raise ModelError("ortpipe's facts in a model's metadata must be JSON.", got=actual, fix=REBUILD) from error
     _typed(Facts, facts)

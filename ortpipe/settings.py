@@ -27,8 +27,9 @@ Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None (null)"}
 
-Count = Annotated[int, Ge(1)]
-Seed = Annotated[int, Ge(0)]
+Count = Annotated[int, Ge(1), Le(2**31 - 1)]  # runtimes count with 32 bits
+Times = Annotated[int, Ge(0), Le(2**31 - 1)]
+Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
 Positive = Annotated[float, Gt(0), Lt(math.inf)]
 NotNegative = Annotated[float, Ge(0), Lt(math.inf)]
 Share = Annotated[float, Ge(0), Lt(1)]
@@ -248,6 +249,10 @@ def _converted(value: Any, hint: Any, *path: object) -> Any:
         variadic = parts[1:] == (...,)
         if not isinstance(value, tuple | list) or not (variadic or len(value) == len(parts)):
             raise misfit
+        choices = typing.get_args(parts[0]) if typing.get_origin(parts[0]) in (Union, types.UnionType) else parts[:1]
+        plain = {choice for choice in choices if isinstance(choice, type)} & WORDS.keys()
+        if variadic and not {int, float} <= plain and plain >= set(map(type, value)):  # of a million labels, too
+            return tuple(value)
         kinds = [parts[0]] * len(value) if variadic else parts
         return tuple(_converted(item, kind, *path, i) for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
     elif isinstance(origin, type) and issubclass(origin, Mapping):
@@ -311,7 +316,7 @@ def in_words(hint: Any) -> str:
     >>> in_words(int | None), in_words(tuple[str, ...]), in_words(Literal["sum", "mean"])
     ('a whole number or None (null)', 'a list of text', "'sum' or 'mean'")
     >>> in_words(Positive), in_words(Count | None)
-    ('a number, positive and finite', 'a whole number, at least 1, or None (null)')
+    ('a number, positive and finite', 'a whole number, at least 1 and at most 2147483647, or None (null)')
     >>> in_words(tuple[Annotated[str, one_of("metric", ["r2"])], ...])
     'a list, each item the name of a metric'
     """

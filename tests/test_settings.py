@@ -1,5 +1,6 @@
 """Settings from Python: types are checked where they are given, names where they are looked up."""
 
+import cProfile
 import dataclasses
 import math
 import pickle
@@ -17,7 +18,7 @@ from ortpipe.data.sources import SOURCES
 from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.metrics import METRICS
-from ortpipe.settings import Config, catalogue_of, fields_of
+from ortpipe.settings import Config, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.convert.config import ConvertConfig
@@ -177,6 +178,12 @@ def test_text_from_the_environment_serves_as_a_number_at_the_front_door_only():
 def test_numbers_from_the_environment_are_read_as_python_writes_them(optimizer, expected):
     made = build_key("train", {"epochs": 5, "optimizer": optimizer}).optimizer
     assert {name: getattr(made, name) for name in expected} == expected
+
+
+def test_many_labels_are_checked_without_a_call_for_each():
+    labels, profile = [f"c{number}" for number in range(10_000)], cProfile.Profile()
+    assert profile.runcall(checked, labels, tuple[str | int, ...], "labels") == tuple(labels)
+    assert sum(entry.callcount for entry in profile.getstats()) < 100
 
 
 def test_lists_and_null_come_from_the_environment_too():

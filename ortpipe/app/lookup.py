@@ -18,10 +18,12 @@ from onnx.numpy_helper import to_array
 
 from ortpipe.app.compose import Composition
 from ortpipe.app.redact import hidden
+from ortpipe.app.run.folder import stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.sqlite import database_of
-from ortpipe.artifact import load_artifact, read_metadata
+from ortpipe.artifact import Artifact, load_artifact, read_metadata
+from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, TrackingError, nearest
 from ortpipe.graph.apart import Weights
 from ortpipe.graph.serial import read_apart
@@ -62,11 +64,11 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
     if path.is_file():
         model, weights = read_apart(path)
         return FoundModel(str(path), model, weights, read_metadata(model))
-    if (path / "artifact.json").is_file():
-        return _artifact(path, name, path.parents[1] if path.parent.name == "stages" else path)
-    if (path / "stages").is_dir():
-        stage_folder = _stage([p.name for p in (path / "stages").iterdir() if "_" in p.name[1:]], name, stage)
-        return _artifact(path / "stages" / stage_folder, f"{name} ({stage_folder})", path)
+    if has_file(path, "artifact.json"):
+        return _artifact(load_artifact(path), name, path.parents[1] if path.parent.name == "stages" else path)
+    if has_file(path, FILE):
+        stage_folder = _stage(RunRecord.read(path).stage_folders, name, stage)
+        return _artifact(stage_artifact(path, stage_folder), f"{name} ({stage_folder})", path)
     if path.is_dir():
         fix = "Name a run's folder, which its last line prints, or a folder with artifact.json."
         raise ConfigError("A folder must be that of an artifact or of a run.", got=name, fix=fix)
@@ -77,7 +79,7 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
             rule, matches = "The beginning of a digest must match one artifact.", ", ".join(digests)
             raise ConfigError(rule, got=f"{name}: {matches}", fix="Add more letters.")
         if digests:
-            return _artifact(place.with_name(digests[0]), digests[0], place)
+            return _artifact(load_artifact(place.with_name(digests[0])), digests[0], place)
     if RUN_ID.fullmatch(name):
         with tracked(name, composed.tracking_uri) as client, tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
@@ -85,13 +87,12 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
             stage_folder = _stage(names, name, stage)
             for file in (f"stages/{stage_folder}", "config.yaml"):
                 download(client, name, file, folder)
-            return _artifact(folder / "stages" / stage_folder, f"{name} ({stage_folder})", folder)
+            return _artifact(stage_artifact(folder, stage_folder), f"{name} ({stage_folder})", folder)
     raise ConfigError(f"A model is named by {HELP}.", got=name, fix="Check the path, the id or the digest.")
 
 
-def _artifact(folder: Path, name: str, run: Path) -> FoundModel:
-    artifact = load_artifact(folder)
-    values = read_config(run) if (run / "config.yaml").is_file() else {}
+def _artifact(artifact: Artifact, name: str, run: Path) -> FoundModel:
+    values = read_config(run) if has_file(run, "config.yaml") else {}
     facts, digest = artifact.facts.as_json(), artifact.digest()
     return FoundModel(name, *artifact.apart(), facts, artifact.tensors, digest, hidden(values))
 
@@ -132,7 +133,7 @@ def tracked(run_id: str, uri: str) -> Iterator[MlflowClient]:
 def recorded(name: str, composed: Composition) -> Iterator[Path]:
     """Yield the folder of a run from its path or its MLflow id."""
     folder = Path(name)
-    if (folder / FILE).is_file():
+    if has_file(folder, FILE):
         yield _with_stages(folder.absolute(), name)
     elif RUN_ID.fullmatch(name):
         with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
@@ -140,7 +141,7 @@ def recorded(name: str, composed: Composition) -> Iterator[Path]:
                 folder = Path(temporary)
                 for file in REPRO_FILES:
                     download(client, name, file, folder)
-            if not (folder / FILE).is_file():
+            if not has_file(folder, FILE):
                 fix = "Choose a run that has ended, or give its folder."
                 raise TrackingError(f"The MLflow run must have a {FILE}.", got=f"{name}: none", fix=fix)
             yield _with_stages(folder, name)

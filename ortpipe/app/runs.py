@@ -21,13 +21,13 @@ from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.lookup import recorded
 from ortpipe.app.redact import know_command
 from ortpipe.app.run.environment import command_line
-from ortpipe.app.run.folder import losses_parquet
+from ortpipe.app.run.folder import losses_parquet, stage_artifact
 from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build
 from ortpipe.app.sweep.figure import panels as sweep_panels
 from ortpipe.app.sweep.job import read_jobs, read_sweep
 from ortpipe.app.sweep.summary import Summary
-from ortpipe.artifact import Artifact, load_artifact
+from ortpipe.artifact import Artifact
 from ortpipe.errors import ConfigError, TrackingError, nearest
 from ortpipe.picture import figure
 from ortpipe.stages.evaluate.figures import panels as figure_panels
@@ -85,7 +85,7 @@ class Run:
             raise ConfigError(
                 "stage must be one that the run finished.", got=f"{stage}{suffix}", fix=nearest(stage, folders)
             )
-        return load_artifact(self.folder / "stages" / (folders[stage] if stage else self.record.stage_folders[-1]))
+        return stage_artifact(self.folder, folders[stage] if stage else self.record.stage_folders[-1])
 
     def _check_same(self) -> None:
         """Raise if another run has been written into the folder since it was read."""

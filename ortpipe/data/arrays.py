@@ -1,15 +1,18 @@
 """Arrays on disk as rows: memory-mapped slice by slice, so that only the current slice is in memory."""
 
+import io
 import math
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO, Literal
 
 import numpy as np
 from numpy.lib import format as npy
 
+from ortpipe.bounded import check_archive
 from ortpipe.data.config import PARTS, SplitConfig, check_parts
 from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
@@ -51,16 +54,20 @@ def map_array(path: Path, start: int = 0) -> MappedArray:
     """Return the array at this byte of a file; raise ValueError unless it holds numbers or text."""
     with path.open("rb") as file:
         file.seek(start)
-        version = npy.read_magic(file)
-        if version not in HEADERS:
-            raise ValueError(f"unknown .npy format version {version}")
-        shape, fortran, dtype = HEADERS[version](file)
-        offset = file.tell()
+        return MappedArray(path, *_header(file, path.stat().st_size))
+
+
+def _header(file: IO[bytes], end: int) -> tuple[int, np.dtype, tuple[int, ...], Literal["F", "C"]]:
+    """Return where the array in an .npy file begins, its type, shape and order."""
+    version = npy.read_magic(file)
+    if version not in HEADERS:
+        raise ValueError(f"unknown .npy format version {version}")
+    shape, fortran, dtype = HEADERS[version](file)
     if dtype.hasobject:
         raise ValueError("object arrays hold pickles, which run code when they are loaded")
-    if path.stat().st_size < offset + math.prod(shape) * dtype.itemsize:
+    if min(shape, default=0) < 0 or end < file.tell() + math.prod(shape) * dtype.itemsize:
         raise ValueError("the file ends before the array does")
-    return MappedArray(path, offset, dtype, shape, "F" if fortran else "C")
+    return file.tell(), dtype, shape, "F" if fortran else "C"
 
 
 def npz_arrays(path: Path) -> dict[str, Array]:
@@ -70,6 +77,7 @@ def npz_arrays(path: Path) -> dict[str, Array]:
     """
     arrays: dict[str, Array] = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:
+        check_archive(archive)
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
             if member.compress_type == zipfile.ZIP_STORED:
@@ -77,8 +85,9 @@ def npz_arrays(path: Path) -> dict[str, Array]:
                 lengths = np.frombuffer(file.read(4), "<u2")
                 arrays[name] = map_array(path, member.header_offset + LOCAL_HEADER + int(lengths.sum()))
             else:
-                with archive.open(member) as compressed:
-                    arrays[name] = npy.read_array(compressed, allow_pickle=False)
+                content = archive.read(member)
+                offset, dtype, shape, order = _header(io.BytesIO(content), len(content))
+                arrays[name] = np.ndarray(shape, dtype, content, offset, order=order)
     return arrays
 
 

@@ -1,11 +1,14 @@
 """Turn weights that are constants, or initializers of branches, into initializers of the main graph."""
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.bounded import MOST
+from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.branches import count_names
 from ortpipe.graph.builder import Names, used_names
@@ -89,4 +92,9 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
         return query.tensor(value)
     sizes, filled = query.constant(node.inputs[0]), node.attributes.get("value")
     number = np.zeros(1, np.float32) if filled is None else filled.as_tensor().numpy()
-    return None if sizes is None else ir.tensor(np.full(sizes, number[0]), name=str(value.name))
+    if sizes is None:
+        return None
+    if min(sizes, default=0) < 0 or math.prod(map(int, sizes)) * number.itemsize > MOST:
+        rule, fix = f"A ConstantOfShape must have at most {MOST:,} bytes, and no negative size.", "Export it again."
+        raise ModelError(rule, got=f"{value.name!r} of sizes {sizes.tolist()}", fix=fix)
+    return ir.tensor(np.full(sizes, number[0]), name=str(value.name))

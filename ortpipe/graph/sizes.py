@@ -1,5 +1,7 @@
 """Fold integer arithmetic on constants: exporters compute sizes that shape inference does not follow."""
 
+import math
+
 import numpy as np
 import onnx_ir as ir
 
@@ -92,6 +94,8 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
     values = {str(x.name): _integers(x) for x in node.inputs if x is not None}
     inputs = {name: value for name, value in values.items() if value is not None}
     if len(inputs) < len(values):
+        return None
+    if node.op_type == "ConstantOfShape" and any(math.prod(map(int, sizes)) > LARGEST for sizes in inputs.values()):
         return None
     if node.op_type == "Range" and _steps(*(inputs[str(x.name)] for x in node.inputs if x is not None)) > LARGEST:
         return None

@@ -4,10 +4,10 @@ Reading needs no torch and executes nothing from the file: the unpickler knows o
 """
 
 import io
-import json
 import math
 import pickle
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,6 +18,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ortpipe.bounded import TEXT, check_archive, check_size, parse_json, read
 from ortpipe.errors import ModelError
 from ortpipe.files import atomic_write
 from ortpipe.graph.origins import Origin
@@ -31,6 +32,7 @@ DTYPES = {
 }
 TORCH = {"Double": "F64", "Float": "F32", "Half": "F16", "BFloat16": "BF16"}  # …Storage
 TORCH_DTYPES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+VIEWS = 8  # how many times tensors may share a byte of the file
 SAVE_AGAIN = "Save the state_dict again: torch.save(model.state_dict(), FILE), or safetensors.torch.save_file."
 
 
@@ -72,17 +74,18 @@ class StateDictFile:
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise ModelError("The file must exist.", got=path, fix="Check the path.")
-        self.path, self._bytes = path, bytearray(path.read_bytes())
+        self.path = path
         try:
+            self._bytes = bytearray(read(path, sys.maxsize))
             if path.suffix == ".safetensors":
                 self.candidates = [_safetensors(self._bytes)]
             else:
                 self.candidates = list(self._torch())
-        except (ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, struct.error) as error:
+        except OSError:
+            raise
+        except Exception as error:  # a damaged file may raise anything
             actual = f"{path}: {type(error).__name__}: {error}"
             raise ModelError("The file must hold a state_dict.", got=actual, fix=SAVE_AGAIN) from error
-        except (zipfile.BadZipFile, pickle.UnpicklingError) as error:
-            raise ModelError("The file must hold a state_dict.", got=f"{path}: {error}", fix=SAVE_AGAIN) from error
 
     def holding(self, names: set[str]) -> StateDict:
         """Return the dict of tensors with all of these names, at any depth of a checkpoint, or with most of them.
@@ -110,13 +113,15 @@ class StateDictFile:
     def _torch(self) -> Iterator[dict[str, StoredTensor]]:
         """Yield the dicts of tensors in a file that torch.save wrote."""
         archive = zipfile.ZipFile(io.BytesIO(self._bytes))
+        check_archive(archive, TEXT)
         [program] = [name for name in archive.namelist() if name.endswith("data.pkl")]
         root = program.removesuffix("data.pkl")
         if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
             raise ValueError("its numbers are big-endian")
         reader = _TensorPickle(io.BytesIO(archive.read(program)))
         tensors: dict[tuple[Any, ...], StoredTensor] = {}
-        for stored in _dicts(reader.load(), set()):
+        count, most = 0, VIEWS * len(self._bytes)
+        for stored in _dicts(reader.load()):
             by_name = {}
             for name, view in stored.items():
                 info = archive.getinfo(f"{root}data/{view.key}")
@@ -127,6 +132,9 @@ class StateDictFile:
                     start = _data_offset(self._bytes, info)
                     numbers = np.frombuffer(memoryview(self._bytes)[start : start + info.file_size], view.dtype)
                     in_file = view.of(numbers)
+                    count += in_file.nbytes
+                    if count > most:
+                        raise ValueError(f"its tensors have more than {VIEWS} times the bytes of the file")
                     tensors[part] = StoredTensor(name, in_file.copy(), in_file)
                 by_name[name] = tensors[part]
             yield by_name
@@ -145,7 +153,9 @@ def _without_prefix(tensors: dict[str, StoredTensor], names: set[str]) -> dict[s
 
 def _safetensors(data: bytearray) -> dict[str, StoredTensor]:
     size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
+    header = parse_json(data[8 : 8 + size])
+    places = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
+    check_size(sum(end - begin for begin, end in places), len(data) - 8 - size)
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__" or entry["dtype"] not in DTYPES:
@@ -233,19 +243,21 @@ _MAKERS: dict[tuple[str, str], Any] = {
 }
 
 
-def _dicts(value: Any, seen: set[int]) -> Iterator[dict[str, _View]]:
-    """Yield the dicts of tensors by name in a checkpoint, the outermost first."""
-    if id(value) in seen or not isinstance(value, dict | list | tuple):
-        return
-    seen.add(id(value))
-    parts: Any = value
-    if isinstance(value, dict):
-        views = {name: view for name, view in value.items() if isinstance(view, _View) and isinstance(name, str)}
-        if views:
-            yield views
-        parts = [*value.values(), *([value.state] if isinstance(value, _Other) else [])]
-    for part in parts:
-        yield from _dicts(part, seen)
+def _dicts(checkpoint: Any) -> Iterator[dict[str, _View]]:
+    """Yield the dicts of tensors by name in a checkpoint, each before those that it holds."""
+    stack, seen = [checkpoint], set[int]()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen or not isinstance(value, dict | list | tuple):
+            continue
+        seen.add(id(value))
+        parts: Any = value
+        if isinstance(value, dict):
+            views = {name: view for name, view in value.items() if isinstance(view, _View) and isinstance(name, str)}
+            if views:
+                yield views
+            parts = [*value.values(), *([value.state] if isinstance(value, _Other) else [])]
+        stack.extend(reversed(parts))
 
 
 def _data_offset(data: bytearray, info: zipfile.ZipInfo) -> int:

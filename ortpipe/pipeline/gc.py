@@ -1,7 +1,6 @@
 """List, verify and garbage-collect a store."""
 
 import contextlib
-import json
 import os
 import shutil
 from collections import Counter
@@ -9,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ortpipe.bounded import files_below, parse_json, read
 from ortpipe.files import TEMPORARY, temporary
 from ortpipe.pipeline.locks import Notify, folder_lock, remove_stale
 from ortpipe.pipeline.store import Damaged, Entry, Store, listed
@@ -36,9 +36,9 @@ def usage(store: Store, notify: Notify) -> list[Usage]:
 def size(folder: Path) -> int:
     """Return the size of a folder's files in bytes."""
     total = 0
-    for file in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # written or removed by another process in the meantime
-            total += file.stat().st_size if file.is_file() else 0
+    for file in files_below(folder):
+        with contextlib.suppress(FileNotFoundError):  # removed by another process in the meantime
+            total += file.stat().st_size
     return total
 
 
@@ -123,6 +123,6 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
 def _output(path: Path) -> str | None:
     """Return the artifact that an entry's file names, even if the entry is damaged otherwise."""
     try:
-        return str(json.loads(path.read_bytes())["output"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        return str(parse_json(read(path))["output"])
+    except (ValueError, KeyError, TypeError):
         return None

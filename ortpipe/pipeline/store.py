@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ortpipe.artifact import Artifact, load_artifact, save_artifact
+from ortpipe.bounded import MOST, parse_json, read_below
 from ortpipe.errors import ModelError
 from ortpipe.files import atomic_write
 from ortpipe.hashing import digest_of
@@ -171,16 +172,14 @@ class Store:
 
     def _read(self, path: Path) -> Entry | None:
         try:
-            content = path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        try:
-            fields = json.loads(content)
+            fields = parse_json(read_below(self.folder, path.relative_to(self.folder).as_posix(), MOST))
             digest = fields.pop("sha256")
             entry = Entry(**fields)
             intact = digest == _sum(fields) and entry.key == path.stem == key_of(entry.parts)
             intact = intact and entry.stage == path.parent.name
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise Damaged(f"The entry is not valid: {error}") from error
         if not intact:
             raise Damaged("The entry's checksum or key does not match its content.")

@@ -1,9 +1,11 @@
 """What a config says about the runtime."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
-from ortpipe.settings import Config, Count
+from annotated_types import Ge, Le
+
+from ortpipe.settings import Config
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class RuntimeConfig(Config):
             all else runs in onnxruntime on the CPU then.
     """
 
-    threads: Count = 1
+    threads: Annotated[int, Ge(1), Le(1024)] = 1
     provider: Literal["cpu", "cuda"] = "cpu"
     engine: Literal["onnxruntime", "xla"] = field(default="onnxruntime", metadata={"identity": False})
 

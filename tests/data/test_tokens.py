@@ -1,6 +1,7 @@
 """A column of text as token ids, where the package tokenizers is installed (no test environment has it)."""
 
 import json
+import os
 
 import numpy as np
 import pytest
@@ -50,7 +51,7 @@ def test_longer_texts_are_cut_and_that_is_said(folder):
     data = rows(folder, length=4, inputs=["input_ids"])
     assert data.train.inputs["input_ids"].shape[1:] == (4,)
     assert data.train.inputs["input_ids"][:, -1].max() == 3  # the end stays
-    assert "cuts 2 of 4 texts in 'text' to 4 tokens" in " ".join(data.notes)
+    assert "2 of 4 texts in 'text' are truncated to 4 tokens" in " ".join(data.notes)
 
 
 def test_a_column_that_is_no_text_is_named(folder):
@@ -64,3 +65,32 @@ def test_the_missing_package_is_named_with_its_extra(folder, monkeypatch):
     with pytest.raises(ConfigError) as refusal:
         rows(folder)
     assert refusal.value.fix == "pip install 'ortpipe[text]'"
+
+
+def change(folder, **parts):
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **parts}))
+
+
+def test_a_tokenizer_without_its_unknown_token_is_rejected_with_the_text_that_needs_it(folder):
+    pytest.importorskip("tokenizers")
+    change(folder, model={"type": "WordLevel", "vocab": {"good": 0}, "unk_token": "[UNK]"})
+    with pytest.raises(DataError, match=r"tokens\.path must encode every text"):
+        rows(folder)
+
+
+DOUBLE = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+
+
+def test_a_tokenizer_file_is_bounded(folder):
+    file = folder / "tokenizer.json"
+    change(folder, normalizer={"type": "Sequence", "normalizers": [DOUBLE] * 40})
+    with pytest.raises(DataError, match="make a text up to 1,099,511,627,776 times as long"):
+        rows(folder)
+    file.write_text("[" * 100_000)
+    with pytest.raises(DataError, match="nested more than 100 deep"):
+        rows(folder)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataError, match="no regular file"):
+        rows(folder)

@@ -49,6 +49,9 @@ def run(arguments: Sequence[str]) -> None:
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, default="vjp", help=text)
     options = parser.read(arguments)
     output = Path(options.output)
+    if output.suffix != ".onnx":
+        rule, fix = "The derivatives are written as an .onnx file.", f"Write --output {output.stem or 'new'}.onnx."
+        raise ConfigError(rule, got=options.output, fix=fix)
     if output.exists() and not options.force:
         raise ConfigError("The output must not exist yet.", got=output, fix="Name another, or add --force.")
     model, weights = read_apart(Path(options.model))

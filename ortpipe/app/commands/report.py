@@ -7,7 +7,7 @@ from pathlib import Path
 from ortpipe.app.compose import Parser
 from ortpipe.app.run.folder import illustrate
 from ortpipe.app.run.record import RUNNING, RunRecord
-from ortpipe.app.tracking.sync import refuse_links, run_folders
+from ortpipe.app.tracking.sync import run_folders
 
 ABOUT = """Draw the figures of finished runs, and write report.md and report.html again. A run draws its figures when it
 ends, unless figures=false; a sweep draws only those of its best job, and this command draws the others. `ortpipe sync
@@ -22,8 +22,6 @@ def run(arguments: Sequence[str]) -> None:
     )
     folders = list(itertools.chain.from_iterable(map(run_folders, parser.read(arguments).folders)))
     records = [RunRecord.read_closed(folder) for folder in folders]
-    for record in records:
-        refuse_links(record.folder)
     for record in records:
         if record.sweep is None and record.status != RUNNING:
             illustrate(record)()

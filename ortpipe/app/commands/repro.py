@@ -16,10 +16,11 @@ from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import completed, executes
 from ortpipe.app.lookup import recorded
-from ortpipe.app.run.folder import kept_input
+from ortpipe.app.run.folder import kept_input, stage_artifact
 from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_environment
 from ortpipe.app.schema import build
-from ortpipe.artifact import Artifact, load_artifact
+from ortpipe.artifact import Artifact
+from ortpipe.bounded import files_below
 from ortpipe.errors import ConfigError, ReproError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.digest import versions
@@ -113,9 +114,7 @@ def _compare(event: Event, stages: Sequence[StageRecord], folder: Path) -> None:
     ]
     if not differences and event.output != record.output:
         differences = [f"numbers: digest was {record.output}, is {event.output}"]
-        differences += _tensor_differences(
-            folder / "stages" / f"{event.number}_{event.name}", record.output, event.artifact
-        )
+        differences += _tensor_differences(folder, f"{event.number}_{event.name}", record.output, event.artifact)
     if differences:
         raise ReproError(
             f"A repeated run must give the recorded results: {event.name} differs.", got="\n       ".join(differences)
@@ -123,13 +122,13 @@ def _compare(event: Event, stages: Sequence[StageRecord], folder: Path) -> None:
     print(f"{event.name:<9} same  {event.output}", flush=True)
 
 
-def _tensor_differences(place: Path, digest: str, artifact: Artifact) -> list[str]:
+def _tensor_differences(run: Path, name: str, digest: str, artifact: Artifact) -> list[str]:
     """Return the differences from the tensors that the run recorded, one line each."""
-    if not place.is_dir():
+    if not any(files_below(run, f"stages/{name}")):
         return []
-    recorded_artifact = load_artifact(place)
+    recorded_artifact = stage_artifact(run, name)
     if recorded_artifact.digest() != digest:
-        return [f"the artifact that the run recorded in {place.name} was changed since"]
+        return [f"the artifact that the run recorded in {name} was changed since"]
     names = sorted({*recorded_artifact.tensors, *artifact.tensors})
     return [
         line

@@ -114,6 +114,9 @@ def _as_source(artifact: Artifact) -> Artifact:
 
 def _check_target(target: Path, force: bool) -> None:
     """Reject an existing output, and with --force one that is neither a model nor an artifact."""
+    if target.suffix not in ("", ".onnx") and not target.is_dir():
+        rule, fix = "The output must be an .onnx file or a folder.", f"Write --output {target.stem}.onnx."
+        raise ConfigError(rule, got=target, fix=fix)
     if not target.exists():
         return
     if not force:

@@ -8,8 +8,10 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from ortpipe.bounded import MOST, parse_json, read_below
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
+from ortpipe.settings import Times, checked
 from ortpipe.stages.train.training import Checkpoint
 
 FILE = "checkpoint.safetensors"
@@ -28,14 +30,14 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
         fix = "See the run's last lines, or outputs/runs/."
         raise ConfigError("resume must be the folder of a run.", got=str(run), fix=fix)
     try:
-        content = (run / FILE).read_bytes()
+        content = read_below(run, FILE, MOST)
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        facts = parse_json(header["__metadata__"]["checkpoint"])
+        epochs, key = checked(facts["epochs"], Times, "epochs"), checked(facts["key"], str, "key")
+        return Checkpoint(epochs, key, load(content))
     except FileNotFoundError:
         print(f"no checkpoint in {run}: training starts from the beginning", file=sys.stderr)
         return None
-    try:
-        header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
-        facts = json.loads(header["__metadata__"]["checkpoint"])
-        return Checkpoint(facts["epochs"], facts["key"], load(content))
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         fix = f"Remove {run / FILE} to train from the beginning."
         raise ConfigError("A checkpoint must be as the run wrote it.", got=f"{run / FILE}: {error}", fix=fix) from error

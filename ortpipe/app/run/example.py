@@ -2,11 +2,14 @@
 
 import io
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from ortpipe.bounded import check_size, file_below
+from ortpipe.data.arrays import npz_arrays
 from ortpipe.files import atomic_write
 
 EXAMPLE = "example.npz"
@@ -29,7 +32,8 @@ def write_example(rows: Mapping[str, np.ndarray], folder: Path) -> None:
 def read_example(folder: Path) -> dict[str, np.ndarray]:
     """Return the example rows of a folder, or no rows if the file is missing or damaged."""
     try:
-        with (folder / EXAMPLE).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, KeyError, EOFError):
+        file = file_below(folder, EXAMPLE)
+        check_size(file.stat().st_size, 2 * MOST)
+        return {name: array[:] for name, array in npz_arrays(file).items()}
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, IndexError):
         return {}

@@ -22,6 +22,7 @@ from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, R
 from ortpipe.app.run.report import log_of, templates, write_report
 from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
+from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import atomic_folder, atomic_write
 from ortpipe.graph.int8 import is_quantized, to_int8
@@ -165,7 +166,7 @@ class RunFolder:
         """Return the command that continues; None where the config, the data or the model must change first."""
         if isinstance(error, OrtpipeError) and not isinstance(error, TrackingError):
             return None
-        has_checkpoint = (self.folder / CHECKPOINT).is_file()
+        has_checkpoint = has_file(self.folder, CHECKPOINT)
         return continuing(self.record.tags[COMMAND], self.folder if has_checkpoint else None)
 
     def _add_notes(self, event: events.RunFailed) -> None:
@@ -196,13 +197,21 @@ def illustrate(run: RunRecord, drawing: Drawing = draw_here) -> Callable[[], Non
     """
     pictures: Pictures = dict
     if run.status == FINISHED and run.stages:
-        pictures = drawing(load_artifact(run.folder / "stages" / run.stage_folders[-1]))
+        pictures = drawing(stage_artifact(run.folder, run.stage_folders[-1]))
 
     def write() -> None:
         save_figures(pictures(), run.folder)
         write_report(run.folder)
 
     return write
+
+
+def stage_artifact(run: Path, name: str) -> Artifact:
+    """Return the artifact in a folder of a run's `stages`."""
+    if not any(files_below(run, f"stages/{name}")):
+        rule, fix = "A run's folder must hold its stages.", "Name the run's own folder, or a whole copy of it."
+        raise TrackingError(rule, got=f"{run}: no stages/{name}, or a link", fix=fix)
+    return load_artifact(run / "stages" / name)
 
 
 def as_table(slices: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
@@ -249,13 +258,12 @@ def _read(config: Any, key: str) -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 def kept_input(key: str, path: str, run: Path) -> str | None:
     """Return the copy of a model file that a run's folder has for the key that named it, if it has one."""
-    folder = run / INPUTS / ("" if key == SOURCE else key)
+    below = INPUTS if key == SOURCE else f"{INPUTS}/{key}"
     names = NAMES if is_uri(path) else (Path(path).name, "model.onnx") if key != SOURCE else (Path(path).name,)
-    described = key == SOURCE and not is_uri(path) and not Path(path).suffix and (folder / DESCRIPTION).is_file()
+    described = key == SOURCE and not is_uri(path) and not Path(path).suffix and has_file(run, f"{below}/{DESCRIPTION}")
     if described:  # the files of a folder lie here
-        return str(folder)
-    places = (folder / name for name in names)
-    return next((str(place) for place in places if place.is_file() and not place.is_symlink()), None)
+        return str(run / below)
+    return next((str(run / below / name) for name in names if has_file(run, f"{below}/{name}")), None)
 
 
 def losses_parquet(artifact: Artifact) -> bytes:

@@ -13,45 +13,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
+from annotated_types import Ge, Le
 
 from ortpipe.app.redact import hidden, redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.process import HOST, PID, gone, this_process
+from ortpipe.bounded import files_below, has_file, parse_json, parse_yaml, read_below
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
 from ortpipe.pipeline.events import StageFinished
-from ortpipe.settings import Config, Must, checked
+from ortpipe.settings import Config, Must, NotNegative, checked
 
 FILE = "run.json"
 FORMAT = 3
 COMMAND = "ortpipe.command"  # the tag with the command that started the run
-RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"  # as MLflow calls them
-MAX_DEPTH = 100  # of nested groups in a config
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast; PyYAML may be built without it
+Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]  # as MLflow calls them
+RUNNING: Final = "RUNNING"
+FINISHED: Final = "FINISHED"
+FAILED: Final = "FAILED"
+KILLED: Final = "KILLED"
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 PARTS = {"version": int, "input": str | None, "packages": dict[str, str], "machine": str}  # of every stage's key
+DATA = {"rows": dict[str, int], "digests": dict[str, str], "source": dict[str, Any]}  # of a run, where there are any
+DATA |= dict.fromkeys(("columns", "label"), dict[str, dict[str, Any]])
+MODEL = {"from": str, "task": str, "discrepancy": float | None, "parameters": dict[str, tuple[int, ...]]}
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
+LATEST = 253_402_300_799_000  # milliseconds since 1970 until the year 10000, the last that datetime knows
+
+# A record may be somebody else's: its names become parts of paths, pages and queries
+StageName = Annotated[str, Must("the name of a stage", re.compile(r"\w+", re.ASCII).fullmatch)]
+Id = Annotated[str, Must("an id of letters, digits and -", re.compile(r"[\w-]+", re.ASCII).fullmatch)]
+Time = Annotated[int, Ge(0), Le(LATEST)]
 
 
 @dataclass(frozen=True)
 class StageRecord(Config):
     """A finished stage; if its result came from the store, `origin` is the run that computed it."""
 
-    name: Annotated[str, Must("the name of a stage", re.compile(r"\w+").fullmatch)]
+    name: StageName
     key: str  # of its result in the store
     parts: dict[str, Any]  # the values that the key is a hash of, see `digest.parts_of`
     output: str  # the digest of its result
-    seconds: float  # that it took in this run
+    seconds: NotNegative  # that it took in this run
     origin: dict[str, Any] | None = None  # the `folder` and `mlflow` id of that run, when it was `made`, its `seconds`
-    ended: int | None = None  # in milliseconds since 1970
+    ended: Time | None = None  # in milliseconds since 1970
 
     def __post_init__(self) -> None:
         for name, kind in PARTS.items():
             checked(self.parts.get(name), kind, f"parts.{name}")
+        if self.origin is not None:
+            checked(self.origin.get("seconds"), NotNegative, "origin.seconds")
 
     @classmethod
     def of(cls, event: StageFinished) -> Self:
@@ -120,28 +135,35 @@ class RunRecord(Config):
     folder: Path  # where it is written; not part of the file
     name: str  # as it is shown
     tags: dict[str, str]  # known before it starts, such as its process
-    plan: dict[str, str] = field(default_factory=dict)  # the stages in order, each with its choice from a catalogue
+    plan: dict[StageName, str] = field(
+        default_factory=dict
+    )  # the stages in order, each with its choice from a catalogue
     data: dict[str, Any] = field(default_factory=dict)  # see `data_facts`
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)  # independent of the recorder
-    started: int = field(default_factory=now)  # in milliseconds since 1970, as is `ended`
-    status: str = RUNNING  # or FINISHED, FAILED, or KILLED if it was stopped
-    ended: int | None = None
+    id: Id = field(default_factory=lambda: uuid.uuid4().hex)  # independent of the recorder
+    started: Time = field(default_factory=now)  # in milliseconds since 1970, as is `ended`
+    status: Status = RUNNING  # KILLED if it was stopped
+    ended: Time | None = None
     error: str | None = None  # that ended it
-    stage: str | None = None  # that was running then
+    stage: StageName | None = None  # that was running then
     again: str | None = None  # the command that continues it, if repeating can help
     model: dict[str, Any] = field(default_factory=dict)  # its source, the discrepancy from it, task, parameters' shapes
     stages: list[StageRecord] = field(default_factory=list)  # those that finished, in order
     epochs: list[list[int]] = field(default_factory=list)  # number and end of epochs; of many, evenly spaced ones
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # by state, such as `trained`; a sweep's best
-    intervals: dict[str, list[float]] = field(default_factory=dict)  # of the trained model's metrics
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the trained model's metrics
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # metrics by column, by value
-    importance: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by metric, by column: mean, deviation
+    importance: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)  # by metric, column: mean, std
     sensitivity: dict[str, float] = field(default_factory=dict)  # by column
     values: dict[str, float] = field(default_factory=dict)  # possible objectives, such as validation/r2 or train/loss
-    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
-    mlflow: str | None = None  # the id of the MLflow run, if there is one
+    notes: dict[StageName, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
+    mlflow: Id | None = None  # the id of the MLflow run, if there is one
     job: JobRecord | None = None  # of a sweep's job
     sweep: Manifest | None = None  # of a sweep itself
+
+    def __post_init__(self) -> None:
+        for key, values, kinds in (("data", self.data, DATA), ("model", self.model, MODEL)):
+            for name in kinds.keys() & values.keys():
+                checked(values[name], kinds[name], f"{key}.{name}")
 
     @property
     def seconds(self) -> float | None:
@@ -153,7 +175,7 @@ class RunRecord(Config):
         """The folders below `stages/` of the finished stages' artifacts, in order."""
         return [f"{number}_{stage.name}" for number, stage in enumerate(self.stages, start=1)]
 
-    def end(self, status: str, error: str | None = None, at: int | None = None) -> None:
+    def end(self, status: Status, error: str | None = None, at: int | None = None) -> None:
         """Write the run's final status and its end, `at` or now."""
         self.error = None if error is None else redacted(error)
         self.status, self.ended = status, max(at or now(), self.started)
@@ -182,7 +204,7 @@ class RunRecord(Config):
         """Return the record of a folder's `run.json`."""
         file = folder / FILE
         try:
-            facts = json.loads(file.read_text(encoding="utf-8"))
+            facts = parse_json(read_below(folder, FILE))
             if facts.pop("format") != FORMAT:
                 raise TrackingError(
                     f"{FILE} must have format {FORMAT}.", got=file, fix="Use the ortpipe that wrote it."
@@ -191,7 +213,7 @@ class RunRecord(Config):
             for name, kind in (("job", JobRecord), ("sweep", Manifest)):
                 facts[name] = None if facts[name] is None else kind(**facts[name])
             return cls(folder.absolute(), **facts)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             rule, actual = f"A run's folder must have a readable {FILE}.", f"{file}: {_reason(error)}"
             fix = "Name a folder that a run wrote: see outputs/runs and outputs/multiruns."
             raise TrackingError(rule, got=actual, fix=fix) from error
@@ -202,7 +224,7 @@ class RunRecord(Config):
         record = cls.read(folder)
         if record.status == RUNNING and gone(record.tags):
             if command := record.tags.get(COMMAND):
-                record.again = continuing(command, folder if (folder / CHECKPOINT).is_file() else None)
+                record.again = continuing(command, folder if has_file(folder, CHECKPOINT) else None)
             record.end(KILLED, died(record.tags), at=last_sign(folder))
         return record
 
@@ -221,20 +243,11 @@ def config_text(values: Mapping[str, Any]) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the config in a run's folder as plain data, with no ${…} resolved."""
-    file, depth = folder / "config.yaml", 0
+    file = folder / "config.yaml"
     try:
-        if file.is_symlink():
-            raise ValueError("it is a link")
-        text = file.read_text(encoding="utf-8")
-        for event in yaml.parse(text, LOADER):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise ValueError("it has aliases, which no run writes: few of them stand for billions of values")
-            if depth > MAX_DEPTH:
-                raise ValueError(f"its groups are nested more than {MAX_DEPTH} deep")
-        values: dict[str, Any] = checked(yaml.load(text, LOADER), dict[str, Any], "it")
+        values: dict[str, Any] = checked(parse_yaml(read_below(folder, file.name).decode()), dict[str, Any], "it")
         checked({name: values.get(name, {}) for name in GROUPS}, dict[str, dict[str, Any]], "it")
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+    except (OSError, ValueError, yaml.YAMLError) as error:
         rule, actual = "A run's config.yaml must be as the run wrote it.", f"{file}: {_reason(error)}"
         raise ConfigError(rule, got=actual, fix="Choose another run.") from error
     return values
@@ -242,7 +255,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def replaced(folder: Path) -> str | None:
     """Return the notice that a new run replaces another one in its folder; None if it replaces none."""
-    if not (folder / FILE).exists():
+    if not has_file(folder, FILE):
         return None
     try:
         record = RunRecord.read(folder)
@@ -256,8 +269,8 @@ def read_environment(folder: Path) -> dict[str, str]:
     """Return the environment of a run from its folder."""
     file = folder / "environment.json"
     try:
-        facts: dict[str, str] = checked(json.loads(file.read_text(encoding="utf-8")), dict[str, str], "it")
-    except (OSError, ValueError, RecursionError) as error:
+        facts: dict[str, str] = checked(parse_json(read_below(folder, file.name)), dict[str, str], "it")
+    except (OSError, ValueError) as error:
         rule, actual = "A run's environment.json must be as the run wrote it.", f"{file}: {_reason(error)}"
         raise ConfigError(rule, got=actual, fix="Choose another.") from error
     return facts
@@ -275,10 +288,10 @@ def died(tags: Mapping[str, str]) -> str:
 
 def last_sign(folder: Path) -> int | None:
     """Return the last time that a file in a run's folder was written, in milliseconds; None for any other folder."""
-    if not (folder / FILE).is_file():  # a tag of a shared database may name any folder, also the root of the disk
+    if not has_file(folder, FILE):  # a tag of a shared database may name any folder, also the root of the disk
         return None
     times = []
-    for file in folder.rglob("*"):
+    for file in files_below(folder):
         with contextlib.suppress(OSError):  # removed meanwhile, or another user's
             times.append(int(file.stat().st_mtime * 1000))
     return max(times, default=None)

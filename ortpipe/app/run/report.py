@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, read_environment
+from ortpipe.bounded import files_below, has_file, read, read_below
 from ortpipe.files import atomic_write
 from ortpipe.metrics import greater_is_better, label
 
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 
 LARGEST = 2**18  # bytes of a graph's picture
 TAIL = 40  # lines of the failing stage's log
+LOG = 2**16  # bytes of its end, in which they are looked for
+PNG = 2**24  # bytes of a figure
 STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
+FIGURE = re.compile(r"figures/\w+\.png", re.ASCII)
 STATES = ("before", "trained", "int8", "source")
 
 
@@ -56,10 +60,10 @@ def templates() -> dict[str, Template]:
 def embed_pictures(html: str, folder: Path, figures: Iterable[str], graphs: Iterable[str] = ()) -> str:
     """Return a page with its pictures embedded, after redaction: searching pictures took a tenth of a run."""
     for name in figures:
-        png = base64.b64encode((folder / "figures" / f"{name}.png").read_bytes()).decode()
+        png = base64.b64encode(read_below(folder, f"figures/{name}.png", PNG)).decode()
         html = html.replace(f'src="figures/{name}.png"', f'src="data:image/png;base64,{png}"')
     for name in graphs:
-        svg = base64.b64encode((folder / name).read_bytes()).decode()
+        svg = base64.b64encode(read_below(folder, name)).decode()
         html = html.replace(f'src="{name}"', f'src="data:image/svg+xml;base64,{svg}"')
     return html
 
@@ -68,9 +72,9 @@ def report_contents(folder: Path) -> dict[str, Any]:
     """Return the values that the report's templates fill in."""
     run = RunRecord.read_closed(folder)
     log, stages = log_of(run, run.stage), stages_of(run)
-    lines = [] if log is None else (folder / log).read_text(encoding="utf-8", errors="replace").splitlines()
-    drawings = (folder / "figures").glob("*.png") if run.stages else ()  # without stages they are an older run's
-    pictures = sorted(drawings, key=lambda path: (path.stem != "losses", path.stem))
+    lines = [] if log is None else read(folder / log, LOG, end=True).decode(errors="replace").splitlines()
+    drawings = files_below(folder, "figures") if run.stages else ()  # without stages they are an older run's
+    pictures = [path.stem for path in drawings if FIGURE.fullmatch(path.relative_to(folder).as_posix())]
     return {
         "run": run,
         "status": STATUS[run.status],
@@ -82,7 +86,7 @@ def report_contents(folder: Path) -> dict[str, Any]:
         "states": {state for by_state in run.metrics.values() for state in by_state},
         "intervals": run.intervals,
         "slices": run.slices,
-        "figures": [path.stem for path in pictures],
+        "figures": sorted(pictures, key=lambda name: (name != "losses", name)),
         "undrawn": shlex.join(["ortpipe", "report", str(run.folder)])
         if run.status == FINISHED and not pictures
         else None,
@@ -91,8 +95,8 @@ def report_contents(folder: Path) -> dict[str, Any]:
         "where": f" {'after' if run.stage in {s.name for s in run.stages} else 'at'} {run.stage}" if run.stage else "",
         "log": log,
         "tail": "\n".join(lines[-TAIL:]),
-        "config": (folder / "config.yaml").read_text(encoding="utf-8"),
-        "environment": read_environment(folder) if (folder / "environment.json").exists() else {},
+        "config": read_below(folder, "config.yaml").decode(errors="replace"),
+        "environment": read_environment(folder) if has_file(folder, "environment.json") else {},
     }
 
 
@@ -101,22 +105,22 @@ def graphs_of(run: RunRecord) -> dict[str, str]:
     stages_by_file: dict[str, str] = {}
     last = b""
     for folder, stage in zip(run.stage_folders, run.stages, strict=True):
-        file = run.folder / "stages" / folder / "model.svg"
-        if not file.is_file() or file.is_symlink():
+        name = f"stages/{folder}/model.svg"
+        if not has_file(run.folder, name) or (run.folder / name).stat().st_size > LARGEST:
             continue
-        picture = file.read_bytes()
+        picture = read_below(run.folder, name)
         if picture == last:
             *_, name = stages_by_file
             stages_by_file[name] += f", {stage.name}"
-        elif len(picture) <= LARGEST:
-            stages_by_file[f"stages/{folder}/model.svg"], last = stage.name, picture
+        else:
+            stages_by_file[name], last = stage.name, picture
     return stages_by_file
 
 
 def log_of(run: RunRecord, stage: str | None) -> str | None:
     """Return the path of a stage's log in the run's folder, or None if there is no log."""
     paths = [f"logs/{number}_{name}.log" for number, name in enumerate(run.plan, start=1) if name == stage]
-    return next((path for path in paths if (run.folder / path).exists()), None)
+    return next((path for path in paths if has_file(run.folder, path)), None)
 
 
 def stages_of(run: RunRecord) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ from ortpipe.app.run.record import FAILED, FILE, FINISHED, JobRecord, Manifest, 
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.overrides import title, varying
 from ortpipe.app.tracking.client import PARENT
+from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
 from ortpipe.metrics import heading, objective_in
@@ -72,7 +73,7 @@ def run_job(hydra: HydraConf, run: Callable[[Job], object]) -> float | None:
     if folder.resolve() == Path(hydra.sweep.dir).resolve():
         raise ConfigError(rule, got=f"job {number} in {folder}, which is the sweep's", fix=fix)
     with claimed(folder, "hydra.sweep.dir", wait=True):
-        previous = RunRecord.read(folder).job if (folder / FILE).exists() else None
+        previous = RunRecord.read(folder).job if has_file(folder, FILE) else None
         if previous is not None and previous.sweep == job.job.sweep and previous.number != number:
             raise ConfigError(rule, got=f"job {number} in {folder}, which is job {previous.number}'s", fix=fix)
         with at_work(job.leader):
@@ -150,7 +151,7 @@ def read_sweep(folder: Path) -> tuple[RunRecord, Manifest]:
 
 def read_jobs(sweep: RunRecord) -> list[Row]:
     """Return the started jobs of a sweep, in order, without those of an earlier sweep in its folder."""
-    folders = [file.parent for file in sweep.folder.rglob(FILE)]
+    folders = [file.parent for file in files_below(sweep.folder) if file.name == FILE]
     records = [RunRecord.read(folder) for folder in folders if folder != sweep.folder and not is_copy(folder)]
     rows = [Row(run.job, run) for run in records if run.job is not None and run.job.sweep == sweep.id]
     return sorted(rows, key=lambda row: row.job.number)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ortpipe.app.run.record import FAILED, FINISHED, KILLED, RunRecord
+from ortpipe.app.run.report import plain
 from ortpipe.app.sweep.job import Row, read_jobs
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.table import aligned
@@ -201,7 +202,7 @@ def _spread(values: Sequence[float]) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
-    lines = [heads, ["--:"] * len(heads), *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    lines = [map(plain, heads), ["--:"] * len(heads), *(map(plain, row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe.app.run.record import RunRecord, read_environment
+from ortpipe.bounded import has_file
 
 CONTEXT = "mlflow.data.context"  # the tag with the use of the rows
 LONGEST = 36  # characters of a digest, MLflow's limit
@@ -21,7 +22,7 @@ def datasets(run: RunRecord) -> list[Any]:
 
     digests, source = run.data.get("digests", {}), run.data.get("source", {})
     origin = source.get("path") or source.get("function")
-    if source.get("path") and (run.folder / "environment.json").exists():
+    if source.get("path") and has_file(run.folder, "environment.json"):
         origin = os.path.join(read_environment(run.folder).get("folder", ""), origin)
     kind, location = (
         ("local", {"uri": str(origin)}) if origin else ("code", {"tags": {"mlflow.source.name": "ortpipe"}})

@@ -2,6 +2,7 @@
 
 from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
 from ortpipe.app.run.report import code, metrics_of, number, plain, seconds, stages_of
+from ortpipe.bounded import has_file, read_below
 
 LONGEST = 5000  # characters, MLflow's limit for a tag
 SHOWN = 30  # metrics
@@ -24,8 +25,9 @@ def description(run: RunRecord) -> str:
 
 def _summary(run: RunRecord) -> str:
     """Return the summary that a finished sweep has written."""
-    file = run.folder / SUMMARY
-    return "" if run.status == RUNNING or not file.is_file() else file.read_text(encoding="utf-8").rstrip()
+    if run.status == RUNNING or not has_file(run.folder, SUMMARY):
+        return ""
+    return read_below(run.folder, SUMMARY).decode(errors="replace").rstrip()
 
 
 def _flow(run: RunRecord) -> str:
@@ -57,7 +59,7 @@ def _metrics(run: RunRecord) -> str:
 
 
 def _rows(run: RunRecord) -> str:
-    rows = ", ".join(f"{count:,} {part}" for part, count in run.data.get("rows", {}).items())
+    rows = ", ".join(f"{count:,} {plain(part)}" for part, count in run.data.get("rows", {}).items())
     source = run.data.get("source", {})
     name = source.get("path") or source.get("dataset") or source.get("name", "")
     return f"Rows of {code(name)}: {rows}." if rows else ""

@@ -1,6 +1,5 @@
 """A run's config and results as MLflow's params and metrics: at its end, and epochs while it runs."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from ortpipe.app.run.clock import times_of
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.app.tracking.keys import keys
 from ortpipe.artifact import Facts
+from ortpipe.bounded import MOST, file_below, has_file, parse_json, read_below
 from ortpipe.graph.apart import Weights
 from ortpipe.graph.serial import read_apart
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
@@ -29,7 +29,7 @@ MODEL_PARAMS = ("convert.source.", "add_loss.loss.", "penalty.terms.", "train.",
 EVERY = 10.0  # seconds from one sending of epochs to the next
 MOST_POINTS = 1000  # of a series, the limit of one call: MLflow draws 320; losses.parquet has all
 MOST_COLUMNS = 50  # with the largest importances, which are sent; the report has all
-MOST = 300  # epochs in that time; faster ones are sent at the end, for sending would slow them down
+MOST_EPOCHS = 300  # in that time; faster ones are sent at the end, for sending would slow them down
 
 
 class Point(NamedTuple):
@@ -73,13 +73,13 @@ class Results:
         """Return the results in the folder of a run or sweep."""
         if not run.stages:
             return cls()
-        last = run.folder / "stages" / run.stage_folders[-1]
-        with safe_open(last / "tensors.safetensors", "numpy") as tensors:
+        last = f"stages/{run.stage_folders[-1]}"
+        with safe_open(file_below(run.folder, f"{last}/tensors.safetensors"), "numpy") as tensors:
             series = {name: tensors.get_tensor(name) for name in tensors.keys() if _is_series(name)}  # noqa: SIM118 - no dict
         if run.status != FINISHED:
             return cls(series)
-        facts = Facts.from_json(json.loads((last / "artifact.json").read_bytes())["facts"])
-        model, weights = read_apart(run.folder / "model.onnx")
+        facts = Facts.from_json(parse_json(read_below(run.folder, f"{last}/artifact.json", MOST))["facts"])
+        model, weights = read_apart(file_below(run.folder, "model.onnx"))
         return cls(series, model, weights, _first(facts, "rows"), _first(facts, "table"), _kept_epoch(facts))
 
 
@@ -107,7 +107,7 @@ def params(folder: Path) -> dict[str, str]:
 
 def model_params(folder: Path) -> dict[str, str]:
     """Return the params that determine the trained model."""
-    if not (folder / "config.yaml").exists():
+    if not has_file(folder, "config.yaml"):
         return {}
     return {name: value for name, value in params(folder).items() if name.startswith(MODEL_PARAMS)}
 
@@ -208,7 +208,7 @@ class Epochs:
         if self._fast or not isinstance(report, Epoch):
             return []
         self._waiting.append((now(), report))
-        self._fast = len(self._waiting) > MOST
+        self._fast = len(self._waiting) > MOST_EPOCHS
         if self._fast or time.monotonic() - self._sent < EVERY:
             return []
         waiting, self._waiting, self._sent = self._waiting, [], time.monotonic()

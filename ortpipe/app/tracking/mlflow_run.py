@@ -3,8 +3,6 @@
 import functools
 import itertools
 import json
-import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +20,7 @@ from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metric
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.points import log_points
 from ortpipe.app.tracking.target import Target
+from ortpipe.bounded import all_regular, file_below, files_below, has_file, parse_json, read_below
 from ortpipe.files import atomic_write
 from ortpipe.stages.train.losses import Epoch
 
@@ -105,7 +104,7 @@ class MlflowRun:
 
     def _parts(self) -> Iterator[tuple[str, Callable[[], Any]]]:
         run = self._run
-        if (run.folder / "config.yaml").exists():
+        if has_file(run.folder, CONFIG[0]):
             yield "config", self._config
         if run.data:
             yield "data", lambda: self._client.log_inputs(self.run_id, datasets(run))
@@ -127,29 +126,23 @@ class MlflowRun:
         from mlflow.entities import Param
 
         self._log("params", list(itertools.starmap(Param, params(self._run.folder).items())))
-        for file in CONFIG:
-            self._client.log_artifact(self.run_id, str(self._run.folder / file))
+        for name in CONFIG:
+            self._client.log_artifact(self.run_id, str(file_below(self._run.folder, name)))
 
     def _folder(self, name: str) -> None:
-        """Record a folder's files; what leads out of it, or is no file, stays.
+        """Record a folder's regular files.
 
         At once takes a third of one by one, but a local store then copies into files that are there: they may be
         read-only, and what was sent before stays whole one by one.
         """
         first = self._new and name not in self._tried
         self._tried.add(name)
-        paths = [
-            Path(place, file_name)
-            for place, names, files in os.walk(self._run.folder / name)
-            for file_name in names + files
-        ]
-        if first and all((path.is_dir() and not path.is_symlink()) or _is_file(path) for path in paths):
+        if first and all_regular(self._run.folder, name):
             self._client.log_artifacts(self.run_id, str(self._run.folder / name), name)
             return
-        for path in sorted(paths):
-            if _is_file(path):
-                below = path.parent.relative_to(self._run.folder).as_posix()
-                self._client.log_artifact(self.run_id, str(path), below)
+        for path in files_below(self._run.folder, name):
+            below = path.parent.relative_to(self._run.folder).as_posix()
+            self._client.log_artifact(self.run_id, str(path), below)
 
     def _model(self) -> str:
         place = (self._client, self.run_id, self._experiment)
@@ -180,19 +173,21 @@ class MlflowRun:
 
     def _files(self) -> None:
         later = DRAWN if (self._run.folder / DRAWN[0]).is_dir() else ()
-        self._send(name for name in os.listdir(self._run.folder) if name not in later)
+        folder = self._run.folder
+        names = {path.relative_to(folder).parts[0] for path in files_below(folder)}
+        self._send(names.difference(later))
 
     def _figures(self) -> None:
         self._send(DRAWN)
 
     def _send(self, names: Iterable[str]) -> None:
         for path in sorted(self._run.folder / name for name in names):
-            if path.name in OWN or path.name.startswith(".") or is_run(path) or not path.exists():
+            if path.name in OWN or path.name.startswith(".") or is_run(path):
                 continue
-            if path.is_dir() and not path.is_symlink():
-                self._folder(path.name)
-            elif _is_file(path):
+            if has_file(self._run.folder, path.name):
                 self._client.log_artifact(self.run_id, str(path))
+            elif any(files_below(self._run.folder, path.name)):
+                self._folder(path.name)
 
     def _end(self) -> None:
         run = self._run
@@ -204,9 +199,9 @@ class MlflowRun:
 
     def _read_ledger(self) -> dict[str, Any]:
         try:
-            ledger = json.loads((self._run.folder / LEDGER).read_text(encoding="utf-8"))
+            ledger = parse_json(read_below(self._run.folder, LEDGER))
             return dict(ledger["done"]) if ledger["run_id"] == self.run_id else {}
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged: everything is sent again
+        except (OSError, ValueError, KeyError, TypeError):  # damaged: everything is sent again
             return {}
 
     def _write_ledger(self) -> None:
@@ -214,10 +209,6 @@ class MlflowRun:
         atomic_write(self._run.folder / LEDGER, json.dumps(ledger) + "\n")
 
 
-def _is_file(path: Path) -> bool:
-    return stat.S_ISREG(path.lstat().st_mode)  # no link, device or socket
-
-
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run or sweep that began: a job may have failed before."""
-    return (folder / FILE).exists() and (folder / CONFIG[0]).exists()
+    return has_file(folder, FILE) and has_file(folder, CONFIG[0])

@@ -17,6 +17,7 @@ from ortpipe.app.consent import mapped
 from ortpipe.app.model_uri import FILES, URI, is_uri
 from ortpipe.app.tracking.client import client_at, reached
 from ortpipe.app.tracking.sqlite import database_of
+from ortpipe.bounded import parse_yaml, read_below
 from ortpipe.errors import ConvertError, TrackingError, nearest, under
 
 if TYPE_CHECKING:
@@ -142,9 +143,9 @@ def _suggestion(client: MlflowClient, uri: str) -> str:
 def _model_file(model: FetchedModel, source: str) -> Path:
     """Return the file of the flavour that a source reads; only its path is taken from the file MLmodel."""
     try:
-        flavors = yaml.safe_load((model.folder / "MLmodel").read_text(encoding="utf-8"))["flavors"]
+        flavors = parse_yaml(read_below(model.folder, "MLmodel").decode())["flavors"]
         flavours = {name: value for name, value in flavors.items() if name in FILES and isinstance(value, dict)}
-    except (OSError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
         rule, fix = "A model in MLflow must have a file MLmodel with its flavours.", "Log it again."
         raise ConvertError(rule, got=f"{model.uri}: {type(error).__name__}", key="path", fix=fix) from error
     flavour = FLAVOURS.get(source)

@@ -1,41 +1,27 @@
 """Record a finished run in MLflow from its folder: all of it, or what was not recorded during the run."""
 
-import os
-from itertools import chain
 from pathlib import Path
 
-from ortpipe.app.run.example import EXAMPLE
 from ortpipe.app.run.process import HOST, PID
 from ortpipe.app.run.record import FILE, RUNNING, RunRecord, is_copy
-from ortpipe.app.tracking.mlflow_run import LEDGER, MlflowRun, is_run
+from ortpipe.app.tracking.mlflow_run import MlflowRun, is_run
 from ortpipe.app.tracking.target import Target
+from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import TrackingError
-
-FILES_READ = (FILE, "config.yaml", "environment.json", LEDGER, "model.onnx", EXAMPLE, "stages")
 
 
 def run_folders(folder: Path) -> list[Path]:
     """Return the folders of all runs in a folder, itself included; a sweep's own folder comes before its jobs'."""
-    below = sorted(Path(place) for place, _, _ in os.walk(folder))
-    folders = [path for path in below if is_run(path) and not (path / FILE).is_symlink() and not is_copy(path)]
+    records = sorted(path.parent for path in files_below(folder) if path.name == FILE)
+    folders = [path for path in records if is_run(path) and not is_copy(path)]
     if not folders:
         fix = "Name the folder of a run or sweep: see outputs/runs and outputs/multiruns."
         raise TrackingError(f"A run's folder must have a {FILE}.", got=folder, fix=fix)
     return folders
 
 
-def refuse_links(folder: Path) -> None:
-    """Reject a run's folder if a file to read is a link, which may lead outside of it."""
-    stages, logs = folder / "stages", folder / "logs"
-    below = (stages.glob("*"), stages.glob("*/*"), logs.glob("*"))
-    for link in filter(Path.is_symlink, chain(map(folder.joinpath, (*FILES_READ, "logs")), *below)):
-        fix = "Remove the link, or copy the file that it names."
-        raise TrackingError("A run's folder must hold no links.", got=f"{link} is a link", fix=fix)
-
-
 def sync(target: Target, folder: Path) -> MlflowRun:
     """Create or complete a run's MLflow record from its folder; a job's sweep is recorded first."""
-    refuse_links(folder)
     run = RunRecord.read_closed(folder)
     if run.status == RUNNING:
         raise TrackingError(
@@ -44,7 +30,7 @@ def sync(target: Target, folder: Path) -> MlflowRun:
             fix="Wait for it to end; if it was killed, sync on the machine that it ran on.",
         )
     sweep = folder.absolute().parent
-    parent = sync(target, sweep).run_id if (sweep / FILE).exists() else None
+    parent = sync(target, sweep).run_id if has_file(sweep, FILE) else None
     mlflow_run = MlflowRun(target, run, parent)
     try:
         mlflow_run.push()

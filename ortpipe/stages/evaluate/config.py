@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, Count, Seed, one_of
@@ -32,7 +32,7 @@ class EvaluateConfig(Config):
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
     rows: Count = 200_000
     by: tuple[str, ...] = ()
-    bootstrap: Annotated[int, Ge(0)] = 0
-    importance: Annotated[int, Ge(0)] = 0
+    bootstrap: Annotated[int, Ge(0), Le(1_000_000)] = 0
+    importance: Annotated[int, Ge(0), Le(10_000)] = 0
     sensitivity: bool = False
     seed: Seed = 0

@@ -4,11 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from annotated_types import Ge
-
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import METRICS, greater_is_better
-from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Share, one_of
+from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Share, Times, one_of
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
@@ -97,7 +95,7 @@ class TrainConfig(Config):
     optimizer: Annotated[Optimizer, OPTIMIZERS] = OPTIMIZERS.default("sgd")
     schedule: Annotated[Schedule, SCHEDULES] = SCHEDULES.default("constant")
     schedule_per: Literal["step", "epoch"] = "step"
-    warmup: Annotated[int, Ge(0)] = 0
+    warmup: Times = 0
     epochs: Count = 50
     batch_size: Count = 32
     drop_last: bool = False

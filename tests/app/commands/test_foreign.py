@@ -156,10 +156,6 @@ def test_sync_follows_no_links(folder: Path, tmp_path: Path, capsys: pytest.Capt
     sent = {path.name for path in (tmp_path / "outputs" / "mlflow").rglob("*")}
     assert {"linked.onnx", "run.json", "model.onnx"} <= sent
     assert not {"leak", "key", "leak.png", "pipe"} & sent
-    (folder / "environment.json").unlink()
-    (folder / "environment.json").symlink_to(outside / "key")
-    with pytest.raises(TrackingError, match="is a link"):
-        sync([str(folder)])
 
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))

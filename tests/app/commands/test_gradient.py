@@ -46,6 +46,11 @@ def test_it_writes_the_other_products_too(call: Callable[..., str], file: Path, 
     assert "float[5, 2]" in said
 
 
+def test_it_writes_onnx_files_only(call: Callable[..., str], file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)an \.onnx file.*g\.txt.*--output g\.onnx"):
+        call("gradient", str(file), "--of", "y", "--wrt", "x", "--output", "g.txt")
+
+
 def test_it_overwrites_nothing_unasked(call: Callable[..., str], file: Path) -> None:
     arguments = ("gradient", file.name, "--of=e", "--wrt=x")
     with pytest.raises(ConfigError, match="--force"):

@@ -70,6 +70,11 @@ def test_errors_of_other_parts_do_not_matter(call: Callable[..., str], linear: P
     assert not Path("trained").exists()
 
 
+def test_an_output_is_an_onnx_file_or_a_folder(call: Callable[..., str]) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)an \.onnx file or a folder.*g\.txt.*--output g\.onnx"):
+        call("run-stage", "convert", "--output", "g.txt", *SETTINGS)
+
+
 def test_an_output_that_is_there_stays_without_force(call: Callable[..., str], linear: Path) -> None:
     Path("kept.onnx").write_bytes(b"mine")
     command = ["run-stage", "derive", "--input", str(linear), "--output", "kept.onnx", *SETTINGS]

@@ -193,8 +193,8 @@ def _sparse(columns):
 
 TRICKS = {  # what a predict would then do
     "open a folder of pickles": (_caching, r"memory 'cache'"),
-    "fit": (lambda: _stack("fit"), r"stack_method_ \['fit'\]"),
-    "call another's": (lambda: _with(predict=np.float64), "predict <class"),
+    "fit": (lambda: _stack("fit"), "stack_method_ 'fit'"),
+    "call another's": (lambda: _with(predict=np.float64), "predict"),
     "copy by its own": (lambda: _with(__deepcopy__=Ridge), "__deepcopy__"),
     "read numbers as pointers": (
         lambda: _As(np.dtype, ("O", False, True), (3, "|", None, None, None, -1, -1, 0)),

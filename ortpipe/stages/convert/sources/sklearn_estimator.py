@@ -1,12 +1,14 @@
 """A scikit-learn estimator: named in the config and fitted here, or read fitted from a file."""
 
 import pkgutil
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from ortpipe import own
+from ortpipe.bounded import check_archive
 from ortpipe.data.class_weight import weights_of_rows
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError, NoRowsError
@@ -134,9 +136,11 @@ def read_estimator(path: Path, trust: bool) -> Any:
     if not path.is_file():
         raise ConvertError("{key} must be a file.", key="path", got=path, fix="Check the path.")
     if path.suffix == ".skops":
-        import skops.io
-
         try:
+            with zipfile.ZipFile(path) as archive:
+                check_archive(archive)
+            import skops.io
+
             estimator = skops.io.load(path, trusted=TRUSTED)
         except Exception as error:
             rule = "A .skops file must be readable and hold only types that skops trusts."

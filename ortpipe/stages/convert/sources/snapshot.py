@@ -1,10 +1,11 @@
 """Folders of Hugging Face's hub and optimum: a model in ONNX, and config.json, which describes its prediction."""
 
-import json
 from pathlib import Path
 from typing import Any
 
+from ortpipe.bounded import TEXT, parse_json, read
 from ortpipe.errors import ConvertError
+from ortpipe.settings import checked
 
 PLACES = ("model.onnx", "onnx/model.onnx")
 DESCRIPTION = "config.json"
@@ -33,16 +34,17 @@ def meaning(folder: Path) -> tuple[dict[str, Any], str | None]:
     if not file.is_file():
         return {}, None
     try:
-        description = json.loads(file.read_text(encoding="utf-8"))
-        problem, names = description.get("problem_type"), description.get("architectures") or [""]
+        description = checked(parse_json(read(file, TEXT)), dict[str, Any], DESCRIPTION)
+        problem = description.get("problem_type")
+        names = checked(description.get("architectures") or [""], tuple[str, ...], "architectures")
         labels = [
             label for _, label in sorted((int(place), str(label)) for place, label in description["id2label"].items())
         ]
-    except (ValueError, KeyError, AttributeError, UnicodeDecodeError):
+    except (ValueError, KeyError, AttributeError):
         return {}, f"{DESCRIPTION} does not name the classes"
     if problem == "regression" or (len(labels) == 1 and problem is None):
         return {"task": "regression"}, f"{DESCRIPTION}: a regression"
-    if problem is None and not str(names[0]).endswith("Classification"):
+    if problem is None and not names[0].endswith("Classification"):
         return {}, None  # other models have default labels without meaning
     task = TASKS.get(str(problem), "multiclass")
     first_labels = ", ".join(labels[:5]) + (f" and {len(labels) - 5} more" if len(labels) > 5 else "")

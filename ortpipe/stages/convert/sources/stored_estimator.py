@@ -2,17 +2,22 @@
 
 import base64
 import io
+import itertools
 import pickle
 import zlib
-from collections.abc import Mapping
-from types import BuiltinFunctionType, FunctionType, ModuleType
+from collections.abc import Collection, Mapping
+from types import BuiltinFunctionType, FunctionType, ModuleType, NoneType
 from typing import Any, ClassVar
 
 import numpy as np
 
+from ortpipe.bounded import DEPTH, inflate
 from ortpipe.errors import ModelError
 
 KEY = "fitted"  # in convert's record, which is not part of an artifact's digest
+LARGEST = 2**28  # bytes of its pickle
+ELEMENTS = 10**7  # of an estimator's containers, each as often as they refer to it
+OBJECTS = 300_000  # of an estimator that are no numbers or text, likewise
 
 
 def record_of(estimator: Any) -> dict[str, str]:
@@ -21,9 +26,10 @@ def record_of(estimator: Any) -> dict[str, str]:
     Not a .skops file, because skops imports all of scikit-learn and pandas, which takes longer than most runs.
     """
     try:
-        return {KEY: base64.b85encode(zlib.compress(pickle.dumps(estimator))).decode()}
+        pickled = pickle.dumps(estimator)
     except (pickle.PicklingError, AttributeError, TypeError):  # for example a lambda among its parameters
         return {}
+    return {KEY: base64.b85encode(zlib.compress(pickled)).decode()} if len(pickled) <= LARGEST else {}
 
 
 def stored_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
@@ -36,7 +42,7 @@ def stored_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
         fix = "Name the estimator's file, or give the fitted estimator."
         raise ModelError("The record must hold the estimator that convert fitted.", got="none", fix=fix)
     try:
-        file = io.BytesIO(zlib.decompress(base64.b85decode(record[KEY])))
+        file = io.BytesIO(inflate(base64.b85decode(record[KEY]), LARGEST))
         if trust:
             return pickle.load(file)
         estimator = _SafeUnpickler(file).load()
@@ -52,6 +58,7 @@ def stored_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
     return estimator
 
 
+LEAF = (str, bytes, int, float, type, FunctionType, ModuleType, NoneType, np.generic)
 METHODS = ("stack_method", "stack_method_", "chain_method", "chain_method_", "response_method")
 PREDICT = (None, "auto", "predict", "predict_proba", "decision_function")
 
@@ -60,34 +67,45 @@ def check_only_predicts(estimator: Any) -> None:
     """Reject an estimator of harmless classes that would do more than predict when used.
 
     `fit` of a Pipeline opens pickles in its `memory` folder; the method called of a member may be `fit`; an attribute
-    named like a method replaces it; and the indices of a sparse matrix may lie outside of its memory.
+    named like a method replaces it; the indices of a sparse matrix may lie outside of its memory; and lists that hold
+    a list twice, again and again, have more elements than any memory.
     """
     import scipy.sparse
 
-    visited, stack = dict[int, Any](), [estimator]
-    while stack:
-        item = stack.pop()
-        if id(item) in visited or isinstance(item, str | bytes | int | float | type | FunctionType | ModuleType):
-            continue
-        visited[id(item)] = item  # keep the object, so that no other one gets its id
+    elements, stack = 0, [(estimator, 0)]
+    for number in itertools.count():
+        if not stack:
+            return
+        item, depth = stack.pop()
+        parts: Collection[Any] = ()
         if isinstance(item, Mapping):
-            stack.extend([*item, *item.values()])
+            parts = [*item, *item.values()]
         elif isinstance(item, list | tuple | set | frozenset):
-            stack.extend(item)
+            parts = item
         elif isinstance(item, np.ndarray) and item.dtype == object:
-            stack.extend(item.flat)
+            parts = item.ravel()
         elif isinstance(item, scipy.sparse.sparray | scipy.sparse.spmatrix) and (why := _format_error(item)):
             _reject(f"{type(item).__name__} with invalid indices: {why}")
         for name, value in getattr(item, "__dict__", {}).items():
             methods = value if isinstance(value, list | tuple) else [value]
-            setting = f"{name} {value!r:.80}".replace("\n", " ")
-            if name in METHODS and any(not isinstance(item, str | None) or item not in PREDICT for item in methods):
-                _reject(f"{type(item).__name__} with {setting}")
+            if name in METHODS and (
+                others := [m for m in methods if not isinstance(m, str | None) or m not in PREDICT]
+            ):
+                _reject(f"{type(item).__name__} with {name} {_shown(others[0])}")
             if name == "memory" and value is not None:
-                _reject(f"{type(item).__name__} with {setting}, a folder of pickles")
+                _reject(f"{type(item).__name__} with {name} {_shown(value)}, a folder of pickles")
             if (name[:2] == name[-2:] == "__") or callable(getattr(type(item), str(name), None)):
-                _reject(f"{type(item).__name__} with an attribute in place of a method: {setting}")
-            stack.append(value)
+                _reject(f"{type(item).__name__} with an attribute in place of a method: {name:.80}")
+        values = getattr(item, "__dict__", {}).values()
+        elements += len(parts) + len(values)
+        if elements > ELEMENTS or number > OBJECTS or depth > DEPTH:
+            _reject(f"more than {OBJECTS:,} objects or {ELEMENTS:,} elements, or some nested more than {DEPTH} deep")
+        stack.extend((part, depth + 1) for part in (*parts, *values) if not isinstance(part, LEAF))
+
+
+def _shown(value: object) -> str:
+    """Return text or a type's name: the `repr` of a list of lists may be longer than any memory."""
+    return f"{value!r:.80}" if isinstance(value, str) else f"of type {type(value).__name__}"
 
 
 def _format_error(matrix: Any) -> str | None:

@@ -7,6 +7,7 @@ import inspect
 import io
 import logging
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ortpipe.bounded import check_archive
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError, listing
 from ortpipe.graph.modes import UNBIASED, VARIANCE, moves_statistics
@@ -115,7 +117,11 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             from safetensors.torch import load
 
             return load(path.read_bytes())
-        content = torch().load(io.BytesIO(path.read_bytes()), map_location="cpu", weights_only=True)
+        file = io.BytesIO(path.read_bytes())
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
+                check_archive(archive)
+        content = torch().load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         rule, fix = (
             "{key} must hold only tensors.",

@@ -2,11 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
-from annotated_types import Ge
-
-from ortpipe.settings import NotNegative, Share
+from ortpipe.settings import NotNegative, Share, Times
 from ortpipe.stages.train.schedules import Schedule
 
 
@@ -22,7 +19,7 @@ class ReduceOnPlateau(Schedule):
     """
 
     by: Share = 0.1
-    patience: Annotated[int, Ge(0)] = 10
+    patience: Times = 10
     threshold: NotNegative = 0.0001
     lowest: Share = 0.0
 
