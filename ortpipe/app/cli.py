@@ -7,6 +7,7 @@ import gc
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -21,7 +22,7 @@ from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
 from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.stop import Stopped, listen_for_signals
-from ortpipe.app.sweep.callback import hide_in_files, sweeping
+from ortpipe.app.sweep.callback import refuse_secret_name, sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
@@ -51,7 +52,7 @@ def _application(config: DictConfig) -> float | None:
     know_command(hydra_config.overrides.task)  # those of a sweep's worker are its own
     know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
     guard()  # the logging that Hydra has set up
-    hide_in_files(hydra_config)
+    refuse_secret_name(Path(hydra_config.runtime.output_dir))
 
     def run(job: Job | None = None) -> None:
         container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]

@@ -139,13 +139,18 @@ def test_what_fails_and_what_sweeps_keep_none(perform: Perform, tmp_path: Path) 
     swept = "+data.source.params.nested.token=SWEPT-one-44,SWEPT-two-55"  # the second fails
     sweep = perform(tmp_path, "-m", *COMMAND, RECORDED, swept)
     assert (sweep.returncode, "1 of 2 jobs" in sweep.stderr) == (1, True), sweep.stderr
-    assert (*tmp_path.glob("outputs/multiruns/*/*/multirun.yaml"),) != ()
+    [multirun] = tmp_path.glob("outputs/multiruns/*/*/multirun.yaml")
+    assert "+data.source.params.nested.token=***" in multirun.read_text()
+    forgotten = perform(
+        tmp_path, "-m", *COMMAND, RECORDED, swept.lstrip("+").replace("nested", "other")
+    )  # no job begins
+    assert (forgotten.returncode, len([*tmp_path.glob("outputs/multiruns/*/*/multirun.yaml")])) == (1, 2)
     typo = perform(tmp_path, "validate", *COMMAND, "train.epoch=1", "data.sourc.token=SWEPT-one-44")
     assert typo.returncode == 1
     token, place = "+data.source.params.token=LITERAL-7f3a9", "hydra.run.dir=runs/${hydra.job.override_dirname}"
     named = perform(tmp_path, "recorder=none", token, place)
     assert (named.returncode, "must hold no secret" in named.stderr) == (1, True)
-    assert leaks(tmp_path, failed, sweep, typo, named) == []
+    assert leaks(tmp_path, failed, sweep, forgotten, typo, named) == []
 
 
 def test_names_of_inputs_and_parameters_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

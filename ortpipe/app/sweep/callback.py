@@ -1,4 +1,4 @@
-"""Hydra's callbacks at the start of runs and sweeps (conf/hydra/default.yaml), and redaction of Hydra's files."""
+"""Hydra's callbacks at the start of runs and sweeps (conf/hydra/default.yaml)."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -14,7 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from ortpipe.app.claim import hold
 from ortpipe.app.redact import know_config, redacted
 from ortpipe.errors import ConfigError
-from ortpipe.files import atomic_write
 
 _sweeps = contextlib.ExitStack()  # a sweep begins in a callback of Hydra's and is closed by `sweeping`
 
@@ -39,6 +37,7 @@ class SweepCallback(Callback):
         """Lock the run's folder."""
         with _passing_errors():
             HydraConfig.instance().set_config(config)
+            refuse_output_subdir(config)
             know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
             refuse_secret_name(Path(config.hydra.run.dir))
             hold(Path(config.hydra.run.dir).absolute(), "hydra.run.dir")
@@ -48,6 +47,7 @@ class SweepCallback(Callback):
         from ortpipe.app.sweep.sweep import OpenSweep
 
         with _passing_errors():
+            refuse_output_subdir(config)
             sweep = OpenSweep(config)
             _sweeps.push(lambda kind, error, trace: None if kind is RefusedStart else sweep.end(error))
             self.sweep = sweep.record.id
@@ -82,18 +82,11 @@ def _passing_errors() -> Iterator[None]:
         raise RefusedStart(error) from error
 
 
-def hide_in_files(hydra: HydraConf) -> None:
-    """Mask the secrets in Hydra's files: `multirun.yaml`, and those in the folder of hydra.output_subdir."""
-    folder = Path(hydra.runtime.output_dir)
-    refuse_secret_name(folder)
-    files = [] if hydra.output_subdir is None else [*(folder / hydra.output_subdir).glob("*.yaml")]
-    if hydra.mode is not None and hydra.mode.name == "MULTIRUN":
-        files.append(Path(hydra.sweep.dir) / "multirun.yaml")
-    for file in files:
-        if file.is_file():
-            text = file.read_text(encoding="utf-8")
-            if (masked := redacted(text)) != text:
-                atomic_write(file, masked)
+def refuse_output_subdir(config: DictConfig) -> None:
+    """Reject a folder for Hydra's own files, into which it writes secrets."""
+    if config.hydra.output_subdir is not None:
+        rule, fix = "{key} must be null: Hydra's files hold secrets.", "Remove it: config.yaml holds the run's config."
+        raise ConfigError(rule, key="hydra.output_subdir", got=config.hydra.output_subdir, fix=fix)
 
 
 def refuse_secret_name(folder: Path) -> None:

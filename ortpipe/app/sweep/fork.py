@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import ModuleType
 
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
@@ -141,15 +139,3 @@ def _stop(processes: Sequence[BaseProcess]) -> None:
                 end(process)
     for process in processes:
         process.join()
-
-
-def register() -> None:
-    """Let Hydra know the launcher, which it looks up by its name in the package of plugins; there may be no other."""
-    Plugins.instance().register(ForkLauncher)
-    try:
-        package = importlib.import_module("hydra_plugins")
-    except ModuleNotFoundError:
-        package = sys.modules["hydra_plugins"] = ModuleType("hydra_plugins")
-    name = ForkLauncher.__module__
-    sys.modules[name] = sys.modules[__name__]
-    setattr(package, name.rpartition(".")[2], sys.modules[__name__])

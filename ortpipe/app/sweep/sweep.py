@@ -23,6 +23,7 @@ from ortpipe.app.run.record import (
     RUNNING,
     Manifest,
     RunRecord,
+    Status,
     config_text,
     last_sign,
     origin_tags,
@@ -30,10 +31,10 @@ from ortpipe.app.run.record import (
 from ortpipe.app.schema import build_key
 from ortpipe.app.stop import LISTENER, Stopped
 from ortpipe.app.sweep.figure import panels
-from ortpipe.app.sweep.fork import register
 from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.live import LiveTable, can_draw
 from ortpipe.app.sweep.overrides import planned
+from ortpipe.app.sweep.product import register
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking.recorders import Recording
@@ -51,7 +52,7 @@ class OpenSweep:
 
     def __init__(self, config: DictConfig) -> None:
         forgive()
-        register()
+        register(config)
         HydraConfig.instance().set_config(config)
         know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
         guard()
@@ -106,7 +107,7 @@ class OpenSweep:
         print("", summary.as_text(), "", f"summary        {folder / 'summary.csv'}", sep="\n")
         count = sum(row.run.status != FINISHED for row in summary.rows)
         problem = f"{count} of {len(summary.rows)} jobs did not finish" if count else None
-        status = KILLED if stopped else FINISHED if error is None and problem is None else FAILED
+        status: Status = KILLED if stopped else FINISHED if error is None and problem is None else FAILED
         record.metrics = summary.metrics()
         record.end(status, problem if error is None else str(error))
         write_figures()
