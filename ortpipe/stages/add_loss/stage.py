@@ -154,7 +154,7 @@ def _part(op: Builder, facts: Facts, loss_config: AddLossConfig, head: str, weig
         loss = op.Mul(loss, op.like(terms_per_row, prediction)) if terms_per_row != 1 else loss
     loss.type, loss.shape = ir.TensorType(_dtype(prediction)), ir.Shape([])
     link = "log" if getattr(config.loss, "link", None) == "log" else None
-    blank = None if sequences is None else sequences.blank % columns
+    blank = None if sequences is None else sequences.index(scores.classes or 0)
     label_facts = {"label": label.name, "class_axis": axis, "padding": config.padding, "blank": blank, "link": link}
     return _Part(loss, weight, label_facts)
 

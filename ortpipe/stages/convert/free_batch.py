@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -75,13 +76,27 @@ class _BatchRewriter:
     def before(self, value: ir.Value | None) -> Dims | None:
         return None if value is None else self.fixed.get(str(value.name))
 
-    def expand(self, value: ir.Value, axis: int) -> ir.Value:
-        """Return a constant with equal entries along an axis, one for each row."""
-        op = self.op
-        count = op.Gather(op.Shape(self.rows), op.const([0]))
-        dims = [count if i == axis else op.const([1]) for i in range(len(query.sizes(value) or ()))]
-        first = op.Slice(value, op.const([0]), op.const([1]), op.const([axis])) if self.size > 1 else value
-        return op.Expand(first, op.Concat(*dims, axis=0))
+    def set(self, node: ir.Node, place: int, constant: np.ndarray, i: int, entry: int) -> bool:
+        """Replace an entry of a node's constant input."""
+        entries = constant.copy()
+        entries[i] = entry
+        node.replace_input_with(place, self.op.const(entries))
+        return True
+
+    def expand(self, node: ir.Node, places: Iterable[int], axis: int) -> bool:
+        """Give inputs of the batch's size, whose entries along an axis are equal, one entry for each row."""
+        op, changed = self.op, False
+        for place in places:
+            value = node.inputs[place] if place < len(node.inputs) else None
+            dims = query.sizes(value) or []
+            if value is None or dims[axis : axis + 1] != [self.size]:
+                continue
+            count = op.Gather(op.Shape(self.rows), op.const([0]))
+            first = op.Slice(value, op.const([0]), op.const([1]), op.const([axis])) if self.size > 1 else value
+            sizes = op.Concat(*(count if i == axis else op.const([1]) for i in range(len(dims))), axis=0)
+            node.replace_input_with(place, op.Expand(first, sizes))
+            changed = True
+        return changed
 
 
 def _reshape(rule: _BatchRewriter, node: ir.Node) -> bool:
@@ -89,67 +104,43 @@ def _reshape(rule: _BatchRewriter, node: ir.Node) -> bool:
     axis, before = rule.axis(x), rule.before(x)
     if axis is None or before is None or target is None or sizes is None:
         return False
-    new = target.tolist()
-    row_place = _place(before, axis, sizes, rule.size)
-    if row_place is None or new[row_place] in (0, -1):
+    place = _place(before, axis, sizes, rule.size)
+    if place is None or target[place] in (0, -1):
         return False
-    inferred_places = [i for i, entry in enumerate(new) if entry == -1]
-    if inferred_places and (inferred_size := sizes[inferred_places[0]]) is not None:
-        new[inferred_places[0]], inferred_places = inferred_size, []
-    if inferred_places and (row_place != axis or sizes[row_place] != rule.size):
-        return False
-    new[row_place] = 0 if inferred_places else -1  # 0: the operand's size on this axis
-    node.replace_input_with(1, rule.op.const(np.array(new, np.int64)))
-    return True
+    entries = np.array([t if t != -1 or n is None else n for t, n in zip(target, sizes, strict=True)], target.dtype)
+    if -1 not in entries:
+        return rule.set(node, 1, entries, place, -1)
+    return place == axis and sizes[place] == rule.size and rule.set(node, 1, entries, place, 0)  # 0: the operand's size
 
 
 def _expand(rule: _BatchRewriter, node: ir.Node) -> bool:
-    x, target = node.inputs[0], query.constant(node.inputs[1])
-    axis, before = rule.axis(x), rule.before(x)
+    target, axis, before = query.constant(node.inputs[1]), rule.axis(node.inputs[0]), rule.before(node.inputs[0])
     if axis is None or before is None or target is None:
         return False
-    new, row_place = target.tolist(), axis + len(target) - len(before)
-    if not 0 <= row_place < len(new) or new[row_place] == 1:
-        return False
-    new[row_place] = 1
-    node.replace_input_with(1, rule.op.const(np.array(new, np.int64)))
-    return True
+    place = axis + len(target) - len(before)
+    return 0 <= place < len(target) and target[place] != 1 and rule.set(node, 1, target, place, 1)
 
 
 def _slice(rule: _BatchRewriter, node: ir.Node) -> bool:
     axis = rule.axis(node.inputs[0])
     starts, ends, axes = (query.constant(v) for v in [*node.inputs[1:4], None][:3])
-    if axis is None or starts is None or ends is None or axes is None or axis not in axes.tolist():
+    if axis is None or starts is None or ends is None or axes is None or axis not in axes:
         return False
-    row_place, last = axes.tolist().index(axis), np.iinfo(ends.dtype).max
-    if starts[row_place] != 0 or not rule.size <= ends[row_place] < last:
-        return False
-    ends = np.where(np.arange(len(ends)) == row_place, last, ends).astype(ends.dtype)
-    node.replace_input_with(2, rule.op.const(ends))
-    return True
+    place, last = axes.tolist().index(axis), np.iinfo(ends.dtype).max
+    return starts[place] == 0 and rule.size <= ends[place] < last and rule.set(node, 2, ends, place, last)
 
 
 def _concat(rule: _BatchRewriter, node: ir.Node) -> bool:
-    axes = [rule.axis(v) for v in node.inputs]
-    row_axes = {axis for axis in axes if axis is not None}
+    axes = {i: rule.axis(v) for i, v in enumerate(node.inputs)}
+    row_axes = {axis for axis in axes.values() if axis is not None}
     if len(row_axes) != 1 or node.attributes["axis"].as_int() in row_axes:
         return False
-    [axis], changed = row_axes, False
-    for i, value in enumerate(node.inputs):
-        if value is not None and axes[i] is None and (query.sizes(value) or [])[axis : axis + 1] == [rule.size]:
-            node.replace_input_with(i, rule.expand(value, axis))
-            changed = True
-    return changed
+    return rule.expand(node, [i for i, axis in axes.items() if axis is None], *row_axes)
 
 
 def _recurrent(rule: _BatchRewriter, node: ir.Node) -> bool:
-    x, changed = query.sizes(node.inputs[0]), False
-    for place in STATES[node.op_type] if x is None or x[1] is None else ():
-        value = node.inputs[place] if place < len(node.inputs) else None
-        if value is not None and (query.sizes(value) or [])[1:2] == [rule.size]:
-            node.replace_input_with(place, rule.expand(value, 1))
-            changed = True
-    return changed
+    x = query.sizes(node.inputs[0])
+    return (x is None or x[1] is None) and rule.expand(node, STATES[node.op_type], 1)
 
 
 RULES: dict[str, Callable[[_BatchRewriter, ir.Node], bool]] = {
@@ -165,15 +156,10 @@ RULES: dict[str, Callable[[_BatchRewriter, ir.Node], bool]] = {
 
 def _place(before: Dims, axis: int, after: Dims, size: int) -> int | None:
     """Return the axis of a Reshape's result that holds the operand's rows: equally many entries are in front of it."""
-    dims_in_front = before[:axis]
-    if None in dims_in_front or not all(isinstance(d, int) for d in after[: axis + 1]):
+    static = after[: after.index(None)] if None in after else after
+    if None in before[:axis] or len(static) <= axis:
         return 0 if axis == 0 and (after[0] is None or after[0] % size == 0) else None
-    expected = int(np.prod([d for d in dims_in_front if d is not None] or [1]))
-    places, product = [], 1
-    for i, d in enumerate(after):
-        if product == expected and d is not None and d % size == 0:
-            places.append(i)
-        if d is None:
-            break
-        product *= d
+    expected = math.prod(d for d in before[:axis] if d is not None)
+    fronts = [math.prod(d for d in static[:i] if d is not None) for i in range(len(static))]
+    places = [i for i, d in enumerate(static) if d is not None and d % size == 0 and fronts[i] == expected]
     return next((i for i in places if after[i] == size), places[0] if places else None)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,20 +16,9 @@ from ortpipe.graph.show import type_of
 
 Axes = int | Mapping[str, int] | None
 STATIC = ("AveragePool", "LpPool", "Resize", "Upsample")  # with static sizes their gradients use constant matrices
+VIEWS = ("Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
+INDEXING = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")
 ROWS_NAMES = ("batch", "batch_size", "batchsize", "batch_dim")  # exporters' names for the axis of rows
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """An input's constant value; `dims` are its sizes, None for the axis of rows."""
-
-    dtype: ir.DataType
-    dims: tuple[int | None, ...]
-    value: np.ndarray  # of size 1 along the rows; or one number for all places
-
-    def array(self, rows: int) -> np.ndarray:
-        """Return the value for this many rows."""
-        return np.array(np.broadcast_to(self.value, [rows if d is None else d for d in self.dims]))
 
 
 def set_shapes(graph: ir.Graph, shapes: Mapping[str, Sequence[int | None]]) -> None:
@@ -58,32 +47,27 @@ def drop_unread(graph: ir.Graph, names: Collection[str]) -> list[str]:
     return [str(v.name) for v in unread]
 
 
-def fix(graph: ir.Graph, values: Mapping[str, Any], rows: Collection[str]) -> dict[str, Fixed]:
-    """Replace inputs by the constant values of the config, in place.
+def fix(graph: ir.Graph, values: Mapping[str, Any]) -> None:
+    """Replace inputs by constant values, by name: one number for all places, or all entries; in place.
 
-    Args:
-        graph: the graph.
-        values: input → its value: one number for all places, or all entries.
-        rows: names of the first dimension of the data inputs.
+    The data inputs have their rows first.
     """
     inputs = {str(v.name): v for v in graph.inputs}
-    fixed = {name: _fixed_input(_input(inputs, name, f"fixed.{name}"), value, rows) for name, value in values.items()}
-    data = [v for v in query.data_inputs(graph) if v.name not in fixed]
-    if fixed and not data:
+    data = [v for v in query.data_inputs(graph) if v.name not in values]
+    rows = {str(d.value) for v in data for d in list(v.shape or ())[:1] if isinstance(d, ir.SymbolicDim)}
+    arrays = {name: _fixed_value(_input(inputs, name, f"fixed.{name}"), value, rows) for name, value in values.items()}
+    if values and not data:
         rule = "At least one input must hold the data."
-        raise ConvertError(rule, got=f"values for all: {', '.join(fixed)}", key="fixed", fix="Leave one out of {key}.")
+        raise ConvertError(rule, got=f"values for all: {', '.join(values)}", key="fixed", fix="Leave one out of {key}.")
     op = Builder(graph, "fixed", before=graph[0])
-    for name, entry in fixed.items():
-        value = inputs[name]
-        constant = op.const(entry.array(1))
-        if None in entry.dims:
+    for name, array in arrays.items():
+        constant, dims = op.const(array), query.sizes(inputs[name]) or []
+        if None in dims:
             count = op.Gather(op.Shape(data[0]), op.const([0]))
-            sizes = [count if d is None else op.const([d]) for d in entry.dims]
-            constant = op.Expand(constant, op.Concat(*sizes, axis=0))
-        value.replace_all_uses_with(constant)
+            constant = op.Expand(constant, op.Concat(*(count if d is None else op.const([d]) for d in dims), axis=0))
+        inputs[name].replace_all_uses_with(constant)
         graph.initializers.pop(name, None)
-    graph.inputs[:] = [v for v in graph.inputs if v.name not in fixed]
-    return fixed
+    graph.inputs[:] = [v for v in graph.inputs if v.name not in arrays]
 
 
 def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> None:
@@ -96,6 +80,7 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
     missing = [v for v in inputs if v.name not in data_names] if data_names is not None else scalars
     if not missing or (not scalars and data_names is not None and len(inputs) == len(data_names) == 1):
         return
+    _check_independent_rows(graph, missing)
     if len(missing) == len(inputs):  # no names match: take the input that looks most like rows as the data's
         missing.remove(min(missing, key=lambda v: (v in scalars, _has_fixed_rows(v))))
     data_text = "" if data_names is None else f"; the data hold {', '.join(sorted(data_names))}"
@@ -105,7 +90,7 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
     raise ConvertError(
         "Every input of a model must be in the data, or have a constant value in {key}.",
         key="fixed",
-        got=f"inputs {', '.join(f'{v.name} {type_of(v)}' for v in inputs)}{data_text}",
+        got=f"inputs {_listed(inputs)}{data_text}",
         fix=f"{fix}{{key}}={{{example}}} (a number for all places, or a list of all entries) for inputs that are no "
         "data, such as states, flags and sampling rates; for data, give arrays under the inputs' names."
         if missing
@@ -114,56 +99,116 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
     )
 
 
+def fixed_batch(graph: ir.Graph) -> int | None:
+    """Return the batch size of the data inputs, which have their rows first; None if it is free."""
+    inputs = query.data_inputs(graph)
+    sizes = {v.shape[0] if isinstance(v.shape[0], int) else None for v in inputs if v.shape}
+    if len(sizes) < 2:
+        return next(iter(sizes), None)
+    _check_independent_rows(graph, inputs)
+    first = next(v.name for v in inputs if v.shape and isinstance(v.shape[0], int))
+    raise ConvertError(
+        "The first dimension of every data input must be the rows.",
+        got=f"inputs {_listed(inputs)}",
+        fix=f"Give inputs that are no data a value ({{at}}fixed={{{first}: 0}}), or name the axis of rows if it "
+        f"is another ({{at}}batch_axis={{{first}: 1}}).",
+    )
+
+
+def _check_independent_rows(graph: ir.Graph, inputs: Sequence[ir.Value]) -> None:
+    """Reject a graph network: one of these inputs picks rows of another one."""
+    for value in inputs:
+        seen = [value] if value.dtype in (ir.DataType.INT32, ir.DataType.INT64) and value.shape else []
+        for index in seen:
+            for node, place in index.uses():
+                if place == 0 and node.op_type in VIEWS:
+                    seen += [v for v in node.outputs if v not in seen]
+                picks = place == 1 and node.op_type in INDEXING and node.attributes.get_int("axis", 0) == 0
+                rows = query.ancestors([node.inputs[0]]) if picks and node.inputs[0] is not None else set()
+                if any(v in rows for v in query.data_inputs(graph) if v is not value):
+                    raise ConvertError(
+                        "Graph networks are not supported: every input must have one entry per row of the data, and "
+                        "rows must not depend on each other.",
+                        got=f"input {value.name!r}, by which {query.called(node)} picks rows of another input",
+                        fix="Train the layers behind those of the graph alone, on what these give.",
+                    )
+
+
+def _listed(values: Sequence[ir.Value]) -> str:
+    return ", ".join(f"{v.name} {type_of(v)}" for v in values)
+
+
 def axis_of(value: ir.Value, axes: Axes) -> int:
     """Return the axis of rows of an input or output: the config's, else the only one with such a name, else 0."""
-    rank = value.shape.rank() if value.shape is not None else None
+    dims = list(value.shape or ())
     if isinstance(axes, int):
-        axis = axes if rank is None or rank > 1 else 0
+        axis = axes if len(dims) != 1 else 0
     elif axes and value.name in axes:
         axis = axes[str(value.name)]
     else:
-        rows_axes = [i for i, d in enumerate(value.shape or ()) if isinstance(d, ir.SymbolicDim) and _is_rows(d.value)]
+        rows_axes = [i for i, d in enumerate(dims) if isinstance(d, ir.SymbolicDim) and _is_rows(d.value)]
         axis = rows_axes[0] if len(rows_axes) == 1 else 0
-    if axis and rank is not None and not 0 <= axis < rank:
+    if axis and value.shape is not None and not 0 <= axis < len(dims):
         rule, actual = "{key} must be an axis.", f"{axis} for {value.name!r} of shape {type_of(value)}"
-        raise ConvertError(rule, key="batch_axis", got=actual, fix=f"Choose one of 0 to {rank - 1}.")
+        raise ConvertError(rule, key="batch_axis", got=actual, fix=f"Choose one of 0 to {len(dims) - 1}.")
     return axis
 
 
-def turn(graph: ir.Graph, axes: Axes, outputs: Collection[str] | None = None) -> dict[str, int]:
-    """Move the axis of rows of inputs and outputs first, by a Transpose each, in place; return the former axes."""
-    if isinstance(axes, Mapping):
-        names = [str(v.name) for v in (*graph.inputs, *graph.outputs)]
-        for name in axes:
-            if name not in names:
-                fix = nearest(name, names)
-                raise ConvertError("{key} must be by names of inputs or outputs.", key="batch_axis", got=name, fix=fix)
-    axis_by_name = dict[str, int]()
-    for value in query.data_inputs(graph):
-        if (axis := axis_of(value, axes)) == 0:
-            continue
-        dims = list(value.shape or ())
-        perm = [*range(1, axis + 1), 0, *range(axis + 1, len(dims))]
-        op, first = Builder(graph, "rows", before=graph[0]), value
-        uses = list(value.uses())
-        original_layout = op.Transpose(first, perm=perm)
+def check_axes(graph: ir.Graph, axes: Axes) -> None:
+    """Reject axes of rows by names that are no inputs or outputs."""
+    names = [str(v.name) for v in (*graph.inputs, *graph.outputs)]
+    if unknown := [name for name in (axes if isinstance(axes, Mapping) else ()) if name not in names]:
+        rule, fix = "{key} must be by names of inputs or outputs.", nearest(unknown[0], names)
+        raise ConvertError(rule, key="batch_axis", got=unknown[0], fix=fix)
+
+
+def axes_of_rows(inputs: Sequence[ir.Value], axes: Axes, rows: Mapping[str, np.ndarray]) -> list[dict[str, int]]:
+    """Return candidates for the axes of rows, by input: the likeliest, then others whose sizes are those of the data.
+
+    Axes of the config have no others unless the data contradict them.
+    """
+    rows = {str(v.name): a for v in inputs for a in rows.values()} if len(inputs) == len(rows) == 1 else rows
+    likeliest, ranks = (
+        {str(v.name): axis_of(v, axes) for v in inputs},
+        {str(v.name): len(v.shape or ()) for v in inputs},
+    )
+
+    def fit(candidate: Mapping[str, int]) -> bool:
+        for value in inputs:
+            dims, sizes, axis = query.sizes(value) or [], rows[str(value.name)].shape[1:], candidate[str(value.name)]
+            others = dims[:axis] + dims[axis + 1 :]
+            if len(others) != len(sizes) or any(d not in (None, n) for d, n in zip(others, sizes, strict=True)):
+                return False
+        return True
+
+    if not ranks or not ranks.keys() <= rows.keys() or (axes is not None and fit(likeliest)):
+        return [likeliest]
+    named = axes if isinstance(axes, Mapping) else {}
+    others = [{n: named.get(n, a if r > 1 else 0) for n, r in ranks.items()} for a in range(max(ranks.values()))]
+    static = fit(likeliest) and {
+        (str(v.name), i) for v in inputs for i, d in enumerate(v.shape or ()) if isinstance(d, int)
+    }
+    return [likeliest, *(c for c in others if c != likeliest and fit(c) and not (static and static & c.items()))]
+
+
+def turn(graph: ir.Graph, value: ir.Value, axis: int | None) -> None:
+    """Move the axis of rows of an input or output first, in place; None: an output has none and gets one."""
+    if axis == 0:
+        return
+    dims, name = list(value.shape or ()), value.name
+    shape = ir.Shape([1, *dims] if axis is None else [dims[axis], *dims[:axis], *dims[axis + 1 :]])
+    if value.producer() is None and axis is not None:
+        op, uses = Builder(graph, "rows", before=graph[0]), list(value.uses())
+        layout = op.Transpose(value, perm=[*range(1, axis + 1), 0, *range(axis + 1, len(dims))])
         for node, place in uses:
-            node.replace_input_with(place, original_layout)
-        original_layout.type, original_layout.shape = value.type, value.shape
-        value.shape = ir.Shape([dims[axis], *dims[:axis], *dims[axis + 1 :]])
-        axis_by_name[str(value.name)] = axis
-    op = Builder(graph, "rows")
-    for i, value in enumerate(list(graph.outputs)):
-        if (axis := axis_of(value, axes)) == 0 or value.shape is None:
-            continue
-        dims, name = list(value.shape), str(value.name)
-        value.name = f"{name}/turned"
-        new = op.Transpose(value, perm=[axis, *(a for a in range(len(dims)) if a != axis)])
-        new.name, new.type = name, value.type
-        new.shape = ir.Shape([dims[axis], *dims[:axis], *dims[axis + 1 :]])
-        graph.outputs[i] = new
-        axis_by_name[name] = axis
-    return axis_by_name
+            node.replace_input_with(place, layout)
+        layout.type, layout.shape, value.shape = value.type, value.shape, shape
+        return
+    value.name, op = f"{name}/turned", Builder(graph, "rows")
+    first = [axis, *(a for a in range(len(dims)) if a != axis)]
+    turned = op.Unsqueeze(value, [0]) if axis is None else op.Transpose(value, perm=first)
+    turned.name, turned.type, turned.shape = name, value.type, shape
+    graph.outputs[graph.outputs.index(value)] = turned
 
 
 def _is_rows(name: str | None) -> bool:
@@ -180,34 +225,32 @@ def _input(inputs: Mapping[str, ir.Value], name: str, key: str) -> ir.Value:
     return inputs[name]
 
 
-def _fixed_input(value: ir.Value, entries: Any, rows: Collection[str]) -> Fixed:
-    name, shape, dtype = str(value.name), value.shape, value.dtype
-    if shape is None or dtype is None:
+def _fixed_value(value: ir.Value, entries: Any, rows: Collection[str]) -> np.ndarray:
+    """Return the value of an input from the config, of size 1 along its rows, or everywhere if it is one number."""
+    name, dtype, dims, key = str(value.name), value.dtype, query.sizes(value), f"fixed.{value.name}"
+    if dims is None or dtype is None:
         rule = "An input with a constant value must have a known shape."
-        fix = f"Set {{at}}shape.{name} too."
-        raise ConvertError(rule, key=f"fixed.{name}", got=f"{name!r} of unknown shape", fix=fix)
-    free_dims = [d for d in shape if not isinstance(d, int)]
-    rows_dims = [d for d in free_dims if d.value in rows or _is_rows(d.value)]
-    if len(free_dims) > 1 and len(rows_dims) != len(free_dims):
+        raise ConvertError(rule, key=key, got=f"{name!r} of unknown shape", fix=f"Set {{at}}shape.{name} too.")
+    free_dims = [d for d in value.shape or () if not isinstance(d, int)]
+    if len(free_dims) > 1 and not all(d.value in rows or _is_rows(d.value) for d in free_dims):
         raise ConvertError(
             "An input with a constant value must have known sizes; only that of the rows may be free.",
-            key=f"fixed.{name}",
+            key=key,
             got=f"{name} {type_of(value)}",
             fix=f"Set {{at}}shape.{name} to its sizes, with null for the rows.",
         )
-    dims = tuple(d if isinstance(d, int) else None for d in shape)
-    kind = np.dtype(object if dtype == ir.DataType.STRING else dtype.numpy())
     array, is_text = np.array(entries), dtype == ir.DataType.STRING
+    kind = np.dtype(object if is_text else dtype.numpy())
     fits = kind.kind not in "iub" or array.dtype.kind in "iub" or (array.dtype.kind == "f" and (array % 1 == 0).all())
     if (array.dtype.kind in "US") != is_text or array.dtype == object or not fits:
         rule, actual = "{key} must be of the input's type.", f"{entries!r:.100} for {name} {type_of(value)}"
-        raise ConvertError(rule, key=f"fixed.{name}", got=actual, fix="Give a number, or a list of all entries.")
+        raise ConvertError(rule, key=key, got=actual, fix="Give a number, or a list of all entries.")
     sizes = [1 if d is None else d for d in dims]
-    if array.size not in (1, int(np.prod(sizes))):
+    if array.size not in (1, math.prod(sizes)):
         rule, actual = "{key} must be one number, or all entries.", f"{array.size} entries for {name} {type_of(value)}"
-        raise ConvertError(rule, key=f"fixed.{name}", got=actual, fix=f"Give 1 or {int(np.prod(sizes))}.")
+        raise ConvertError(rule, key=key, got=actual, fix=f"Give 1 or {math.prod(sizes)}.")
     array = array.astype(str if is_text else kind)
-    return Fixed(dtype, dims, array.reshape(sizes if array.size > 1 else [1] * len(sizes)))
+    return np.full(sizes, array.ravel()[0]) if array.size == 1 else array.reshape(sizes)
 
 
 def needs_sizes(graph: ir.Graph) -> bool:
@@ -226,16 +269,11 @@ def needs_sizes(graph: ir.Graph) -> bool:
 
 def sizes_of_rows(graph: ir.Graph, rows: Mapping[str, np.ndarray]) -> dict[str, list[int | None]]:
     """Return the sizes of the rows, by input, for inputs whose sizes are free."""
-    inputs = query.data_inputs(graph)
-    if len(inputs) == len(rows) == 1:
-        rows = {str(inputs[0].name): next(iter(rows.values()))}
-    sizes_by_input = dict[str, list[int | None]]()
+    inputs, sizes_by_input = query.data_inputs(graph), dict[str, list[int | None]]()
     for value in inputs:
-        array, dims = rows.get(str(value.name)), list(value.shape or ())[1:]
-        if array is None or len(array.shape) != len(dims) + 1 or all(isinstance(d, int) for d in dims):
-            continue
-        sizes_by_input[str(value.name)] = [
-            None,
-            *(None if isinstance(d, int) else n for d, n in zip(dims, array.shape[1:], strict=True)),
-        ]
+        array = next(iter(rows.values())) if len(inputs) == len(rows) == 1 else rows.get(str(value.name))
+        dims = (query.sizes(value) or [])[1:]
+        if array is not None and len(array.shape) == len(dims) + 1 and None in dims:
+            pairs = zip(dims, array.shape[1:], strict=True)
+            sizes_by_input[str(value.name)] = [None, *(n if d is None else None for d, n in pairs)]
     return sizes_by_input

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import onnx
 import onnx.parser
@@ -8,6 +10,7 @@ from ortpipe.errors import ConvertError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.cross_entropy import CrossEntropy
+from ortpipe.stages.add_loss.losses.ctc import CTC
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
@@ -157,11 +160,96 @@ def test_a_rank_that_the_file_declares_and_its_run_contradicts_is_corrected(tmp_
         z = ReduceSum <keepdims = 0> (m)  i = Cast <to = 7> (z)  j = Sub(i, i)  e = Add(d, j)  Y = Reshape(h, e)
     }"""
     rows = rng.normal(size=(4, 5, 2)).astype(np.float32)
-    told = {"batch": "rows", "task": "multiclass", "scores": "logits", "class_axis": 3}
+    told = {"batch": "rows", "task": "multiclass", "scores": "logits", "class_axis": 2}
     artifact = converted(tmp_path, text, rows, **told)
-    assert len(shape_of(artifact.model.graph.output[0])) == 4
+    first, *elements = shape_of(artifact.model.graph.output[0])
+    assert (first, len(elements)) == ("N", 2)
     assert artifact.facts.classes == (0, 1, 2)
     assert add_loss(artifact, AddLossConfig(CrossEntropy())).facts.task == "multiclass"
+
+
+# Declares [1, T] and gives [T, 1, 3]: the rank comes from a computed shape, and inference does not know it.
+STEPS = """g (float[1, {T}, 2] X) => (float[1, {T}] Y) <float[2, 3] w = {{1, 2, 3, -4, 5, 6}}> {{
+    t = Transpose <perm = [1, 0, 2]> (X)  h = MatMul(t, w)  d = Shape(h)  n = NonZero(h)  m = Cast <to = 1> (n)
+    z = ReduceSum <keepdims = 0> (m)  i = Cast <to = 7> (z)  j = Sub(i, i)  e = Add(d, j)  Y = Reshape(h, e) }}"""
+
+
+@pytest.mark.parametrize("steps", ["5", "T"])
+@pytest.mark.parametrize("told", [{}, {"batch_axis": 1}, {"batch_axis": {"Y": 1}}, {"batch": "rows"}], ids=str)
+def test_the_steps_of_a_file_with_a_wrong_declared_rank_train_by_ctc(tmp_path, steps, told):
+    rows = rng.normal(size=(4, 5, 2)).astype(np.float32)
+    artifact = converted(tmp_path, STEPS.format(T=steps), rows, task="multiclass", scores="logits", **told)
+    assert shape_of(artifact.model.graph.output[0])[0] == "N"
+    assert noted(artifact, "Y has its rows on axis 1")
+    with_loss = add_loss(artifact, AddLossConfig(CTC()))
+    label = np.array([[1, 2], [2, 0], [1, 1], [2, 1]])[..., None]
+    loss, y = Session(with_loss.model).run({"X": rows, "label": label}, [str(with_loss.facts.loss), "Y"])
+    np.testing.assert_allclose(y, rows @ [[1, 2, 3], [-4, 5, 6]], rtol=1e-5, atol=1e-5)
+    labels = [[k for k in row.ravel() if k] for row in label]
+    expected = [ctc(scores, ks) / len(ks) for scores, ks in zip(y, labels, strict=True)]
+    np.testing.assert_allclose(loss, np.mean(expected), rtol=1e-5)
+
+
+def ctc(scores, label):
+    """Return −log of the probability of all paths that collapse to a label, path by path, in float64."""
+    p = np.exp(scores.astype(float))
+    p /= p.sum(axis=1, keepdims=True)
+    paths = [
+        path
+        for path in itertools.product(range(p.shape[1]), repeat=len(p))
+        if [k for k, _ in itertools.groupby(path) if k] == label
+    ]
+    return -np.log(sum(np.prod(p[np.arange(len(p)), path]) for path in paths))
+
+
+ONE_ROW = """g (float[N, 4] X) => (float[N, 2] Y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64[2] s = {1, 4}>
+{ h = Reshape(X, s)  Y = MatMul(h, w) }"""
+FIRST_ROW = """g (float[N, 4] X) => (float[2] Y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64[1] zero = {0}>
+{ h = Squeeze(X, zero)  Y = MatMul(h, w) }"""
+
+
+@pytest.mark.parametrize("text", [ONE_ROW, FIRST_ROW], ids=["reshape", "squeeze"])
+@pytest.mark.parametrize(
+    ("batch", "how"),
+    [("auto", "1 row at a time"), ("rows", "convert.source.batch=rows"), ("free", "now takes any number")],
+)
+def test_a_file_of_free_rows_that_computes_only_one_goes_on_row_by_row(tmp_path, text, batch, how):
+    if batch == "free" and text is FIRST_ROW:
+        with pytest.raises(ConvertError, match=r"source\.batch=free(.|\n)*batch=auto"):
+            converted(tmp_path, text, np.ones((5, 4), np.float32), batch=batch)
+        return
+    rows = rng.normal(size=(5, 4)).astype(np.float32)
+    artifact = converted(tmp_path, text, rows, batch=batch)
+    assert noted(artifact, how)
+    [got] = Session(artifact.model).run({"X": rows}, ["Y"])
+    np.testing.assert_allclose(got, rows @ np.arange(1, 9).reshape(4, 2), rtol=1e-5)
+
+
+def test_row_by_row_is_never_ignored(tmp_path):
+    """Of a file that takes any number of rows too, whose rows depend on each other when they are together."""
+    text = "g (float[N, 3] X) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 zero = {0}> "
+    text += "{ h = MatMul(X, w)  Y = CumSum(h, zero) }"
+    rows = rng.normal(size=(4, 3)).astype(np.float32)
+    for data in (rows, None):
+        artifact = converted(tmp_path, text, data, batch="rows")
+        assert noted(artifact, "1 row at a time", "convert.source.batch=rows")
+        [got] = Session(artifact.model).run({"X": rows}, ["Y"])
+        np.testing.assert_allclose(got, rows @ [[1, 2], [3, 4], [5, 6]], rtol=1e-5)
+    assert not noted(artifact, "beside it")
+
+
+EDGES = """g (float[N, 3] X, int64[2, E] edges) => (float[N, 2] Y)
+<float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 zero = {0}, int64 one = {1}, int64[1] last = {1}> {
+  h = MatMul(X, w)  source = Gather(edges, zero)  sent = Gather(h, source)  target = Gather(edges, one)
+  s = Shape(sent)  t = Unsqueeze(target, last)  u = Expand(t, s)  none = Sub(h, h)
+  Y = ScatterElements <reduction = "add"> (none, u, sent) }"""
+
+
+@pytest.mark.parametrize("names", [(), ("X",), ("X", "edges")], ids=str)
+def test_graph_networks_are_rejected_by_name(tmp_path, names):
+    data = {"X": np.ones((4, 3), np.float32), "edges": np.zeros((4, 2), np.int64)}
+    with pytest.raises(ConvertError, match=r"Graph networks are not supported(.|\n)*'edges'"):
+        converted(tmp_path, EDGES, {name: data[name] for name in names} or None)
 
 
 def test_free_sizes_in_front_of_resize_are_those_of_the_rows_or_of_the_config(tmp_path):
@@ -231,6 +319,34 @@ def test_a_batch_on_another_axis_is_turned_to_the_first(tmp_path, axes):
     got = Session(artifact.model).run({"X": rows}, ["Y"])[0]
     np.testing.assert_allclose(got, rows @ [[1, 2], [3, 4], [5, 6]], rtol=1e-5)
     assert noted(artifact, "X has its rows on axis 1", "batch_axis")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[A, B, 3] X) => (float[A, B, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 zero = {0}> "
+        "{ h = MatMul(X, w)  Y = CumSum(h, zero) }",
+        "g (float[4, 1, 3] X) => (float[4, 1, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 zero = {0}> "
+        "{ h = MatMul(X, w)  Y = CumSum(h, zero) }",
+        "g (float[A, B, 3] X) => (float[B, A, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 one = {1}> "
+        "{ h = MatMul(X, w)  c = CumSum(h, one)  Y = Transpose <perm = [1, 0, 2]> (c) }",
+    ],
+    ids=["free", "fixed", "of the output alone"],
+)
+def test_the_axis_of_rows_is_the_one_along_which_rows_do_not_depend_on_each_other(tmp_path, text):
+    rows = rng.normal(size=(5, 4, 3)).astype(np.float32)
+    artifact = converted(tmp_path, text, rows)
+    assert noted(artifact, "rows on axis 1", "batch_axis")
+    [got] = Session(artifact.model).run({"X": rows}, ["Y"])
+    np.testing.assert_allclose(got, (rows @ [[1, 2], [3, 4], [5, 6]]).cumsum(axis=1), rtol=1e-4, atol=1e-5)
+
+
+def test_a_constant_input_has_as_many_rows_as_the_data_on_another_axis(tmp_path):
+    text = "g (float[T, batch, 3] X, float[batch, 3] state) => (float[T, batch, 2] Y) "
+    text += "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> { a = Add(X, state)  Y = MatMul(a, w) }"
+    rows = rng.normal(size=(5, 4, 3)).astype(np.float32)
+    [got] = Session(converted(tmp_path, text, rows, fixed={"state": 0.5}).model).run({"X": rows}, ["Y"])
+    np.testing.assert_allclose(got, (rows + 0.5) @ [[1, 2], [3, 4], [5, 6]], rtol=1e-5)
 
 
 def test_an_axis_of_nothing_is_refused(tmp_path):

@@ -34,9 +34,11 @@ class GraphSettings(Config, ABC):
             that ortpipe wrote, constants are what must not be trained, and stay.
         fixed: constant values of inputs that hold no data, by name: one number for all places, or a list of all.
         shape: sizes of inputs that the file leaves free, by name; null keeps a size.
-        batch: for a file with a fixed batch size: rewrite it for any number of rows where that is verified to give
-            the same results, else run it batch by batch (`auto`); or only one of these (`free`, `rows`).
-        batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name.
+        batch: for a file that takes one row, or a fixed number, at a time: rewrite it for any number of rows where that
+            is verified to give the same results, else run it batch by batch (`auto`); or only one of these (`free`,
+            `rows`). `rows` runs a file without a fixed number row by row.
+        batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name; by default the
+            one along which, in runs of real rows, rows do not depend on each other.
         quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
             its integers (`fake`: gradients pass as if not, but for what is clipped) or only clipped (`float`).
         dtype: float32 reads float16 and bfloat16 as float32, inputs and outputs too; by default types stay.

@@ -19,7 +19,7 @@ from ortpipe.graph import query, serial
 from ortpipe.graph.apart import Weights, attach, take_apart
 from ortpipe.graph.batch import name_batch, plain_dimensions
 from ortpipe.graph.branches import take_branches
-from ortpipe.graph.check import parsed, proto_apart
+from ortpipe.graph.check import parsed
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import changed_opset, lowered, moved_windows
@@ -27,22 +27,23 @@ from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
 from ortpipe.graph.show import type_of
 from ortpipe.graph.sound import check_sound
-from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.any_batch import fixed_batch, run_in_batches, set_free
+from ortpipe.stages.convert.batch import Original, batch_size, take_rows
 from ortpipe.stages.convert.dialects import read_dialects
 from ortpipe.stages.convert.dialects.float16 import write_float32
-from ortpipe.stages.convert.heads import read_head
 from ortpipe.stages.convert.inputs import (
+    axes_of_rows,
+    axis_of,
+    check_axes,
     check_data_inputs,
     drop_unread,
     fix,
+    fixed_batch,
     needs_sizes,
     set_shapes,
     sizes_of_rows,
     turn,
 )
 from ortpipe.stages.convert.meaning import Meaning, OutputSettings, Prediction
-from ortpipe.stages.convert.original import Original
 from ortpipe.stages.convert.sources import Forward, snapshot
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
@@ -100,29 +101,35 @@ def from_model(
         model, weights = take_apart(model)
     with_sizes = _with_sizes(plain_dimensions(model), config)  # first: the rewrites of some operators depend on sizes
     low = lowered(with_sizes, weights)
-    original, zip_map_classes = without_zip_map(low)
+    low, zip_map_classes = without_zip_map(low)
     metadata = read_metadata(model)
-    forward = parsed(original)
+    forward = parsed(low)
     attach(forward, weights)
-    file_notes = [*changed_opset(model, original), *moved_windows(with_sizes, low)]
+    file_notes = [*changed_opset(model, low), *moved_windows(with_sizes, low)]
     if (note := _end_at_values(forward, config)) is not None:
-        original, weights = proto_apart(forward)
         file_notes.append(note)
     if config.dtype == "float32" and write_float32(forward):
-        original, weights = proto_apart(forward)  # the reference model too: CPUs have no bfloat16 kernels
         file_notes.append("reads float16 and bfloat16 as float32, inputs and outputs too")
-    graph = forward.graph
-    constants = {*float_constants(graph)}
-    classes = config.classes or tuple(metadata.get("classes", ())) or zip_map_classes or classes_in(graph)
+    classes = config.classes or tuple(metadata.get("classes", ())) or zip_map_classes or classes_in(forward.graph)
+    constant_names = {v.name for v in float_constants(forward.graph)}
+    named = config.batch_axis
+    if named is None:
+        named = {str(v.name): axis_of(v, None) for v in forward.graph.outputs}
+    forward, notes = _rows_first(forward, config, data)
+    graph, original = forward.graph, Original.of(forward, data, named)
+    constants = {v for v in float_constants(graph) if v.name in constant_names}
     dialects = read_dialects(forward, config.quantized)
-    if dialects.notes and data is not None and (why := _load_error(original, weights)):
-        original, weights = proto_apart(forward)
-        file_notes.append(
-            "predictions are not compared with the file's, which this onnxruntime cannot run, but with those of its "
-            f"rewritten operators ({why})"
-        )
-    source, notes = _rows_first(graph, config, original, data)
-    source = dataclasses.replace(source, weights=weights, quantized=dialects.rounding > 0)
+    original.fused = dialects.rounding == 0
+    if dialects.notes and data is not None:
+        try:
+            original.session  # noqa: B018
+        except ModelError as error:
+            original = Original.of(forward, data, named)
+            file_notes.append(
+                "predictions are not compared with the file's, which this onnxruntime cannot run, but with those of "
+                f"its rewritten operators ({str(error.got)[:200]})"
+            )
+    original.size = batch_size(graph, original, config.batch)
     iterated = standardize(graph)
     if iterated:
         file_notes.append(
@@ -149,20 +156,11 @@ def from_model(
             got=f"{config.origin}: none for output {output.name!r}",
             fix="Choose another output with {at}prediction, or name constants that are weights in {at}lift.",
         )
-    name, in_batches = str(output.name), False
+    name = str(output.name)
     outputs = [name, *_heads(graph, config, name)]
-    if source.batch is not None:
-        freed_model, note = _free_batch(forward, source, config, outputs, data)
-        in_batches = freed_model is None
-        notes.append(note)
-        if freed_model is not None:
-            forward, axes = freed_model
-            source = dataclasses.replace(source, axes={**source.axes, **axes})
+    forward, heads, row_notes = take_rows(forward, original, config.batch, outputs)
     graph = forward.graph
-    heads = [read_head(graph, query.value(graph, head_name)) for head_name in outputs]
-    if in_batches:
-        heads = run_in_batches(forward, source, heads, data)
-        graph = forward.graph
+    notes += row_notes
     if frozen := settle(graph):
         notes.append(
             f"normalizes by the running statistics, which stay as they are, in {some(frozen)}: the file asks for "
@@ -180,11 +178,12 @@ def from_model(
         labels = data.train.labels if data is not None and is_main else None
         return Prediction(output_name, sizes, labelled and is_main, head, explicit, rows, not is_main, labels).meaning()
 
+    vars(original).pop("session", None)  # frees its weights until predictions are compared
     return Forward(
         forward,
         prediction=name,
         meaning=functools.partial(meaning, name),
-        expected=source.run,
+        expected=original.run,
         heads={head: functools.partial(meaning, head) for head in outputs[1:]},
         origin=config.origin,
         notes=(*file_notes, *dialects.notes, *notes),
@@ -256,38 +255,28 @@ def _heads(graph: ir.Graph, config: GraphSettings, prediction: str) -> list[str]
     return list(config.heads)
 
 
-def _rows_first(
-    graph: ir.Graph, config: GraphSettings, original: onnx.ModelProto, data: Data | None
-) -> tuple[Original, list[str]]:
-    """Keep only the inputs that hold rows, with the rows first, in place; return the original to run, and notes."""
-    data_names, notes = None if data is None else tuple(_first(data)), list[str]()
-    if data_names is not None and (unread := drop_unread(graph, data_names)):
+def _rows_first(model: ir.Model, config: GraphSettings, data: Data | None) -> tuple[ir.Model, list[str]]:
+    """Return the model with only the inputs that hold rows, these first, as runs confirm; and notes."""
+    graph, arrays, notes = model.graph, None if data is None else _first(data), list[str]()
+    if arrays is not None and (unread := drop_unread(graph, arrays)):
         notes.append(f"leaves out inputs that nothing reads: {some(unread)}")
-        for value in [v for v in original.graph.input if v.name in unread]:  # `original` is an earlier copy
-            original.graph.input.remove(value)
-    values = config.fixed or {}
-    rows = {
-        d.value
-        for v in query.data_inputs(graph)
-        if v.name not in values
-        for d in list(v.shape or ())[:1]
-        if not isinstance(d, int)
-    }
-    fixed = fix(graph, values, {name for name in rows if name})
-    check_data_inputs(graph, data_names)
-    axes = turn(graph, config.batch_axis)
-    if moved_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items()]:
+    check_axes(graph, config.batch_axis)
+    constant_inputs = config.fixed or {}
+    inputs = [v for v in query.data_inputs(graph) if v.name not in constant_inputs]
+    candidates, trials = axes_of_rows(inputs, config.batch_axis, arrays or {}), list[ir.Model]()
+    for axes in candidates:
+        trials.append(trial := model.clone() if len(candidates) > 1 else model)
+        for value in [v for v in query.data_inputs(trial.graph) if v.name in axes]:
+            turn(trial.graph, value, axes[str(value.name)])
+        fix(trial.graph, constant_inputs)
+        check_data_inputs(trial.graph, arrays)
+        if data is None or len(candidates) == 1 or Original.of(trial, data).has_rows_first(fixed_batch(trial.graph)):
+            break
+    else:
+        axes, trial = candidates[0], trials[0]
+    if moved_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items() if axis]:
         notes.append(f"{some(moved_axes)}: moved to the first (convert.source.batch_axis)")
-    return Original(original, {}, fixed, axes, fixed_batch(graph)), notes
-
-
-def _load_error(model: onnx.ModelProto, weights: Weights) -> str | None:
-    """Return why the runtime cannot load a model; None if it can."""
-    try:
-        Session(model, weights=weights)
-    except ModelError as error:
-        return str(error.got)[:200]
-    return None
+    return trial, notes
 
 
 def _first(data: Data) -> Mapping[str, np.ndarray]:
@@ -296,24 +285,6 @@ def _first(data: Data) -> Mapping[str, np.ndarray]:
 
 def _shapes(graph: ir.Graph, names: Collection[str]) -> str:
     return ", ".join(f"{v.name} {type_of(v)}" for v in graph.inputs if v.name in names)
-
-
-def _free_batch(
-    model: ir.Model, source: Original, config: GraphSettings, outputs: Sequence[str], data: Data | None
-) -> tuple[tuple[ir.Model, dict[str, int]] | None, str]:
-    """Return the model for any number of rows, or None if it must run batch by batch; and a note."""
-    why = "convert.source.batch=rows" if config.batch == "rows" else set_free(model, source, outputs, data)
-    rows = "1 row" if source.batch == 1 else f"{source.batch} rows"
-    if not isinstance(why, str):
-        return why, f"the file takes {rows} at a time; the model now takes any number, with the same results"
-    if config.batch == "free":
-        raise ConvertError(
-            "With {key}=free, all rows at once must give the same results as batch by batch.",
-            key="batch",
-            got=why,
-            fix="Set {key}=auto: the model then runs batch by batch.",
-        )
-    return None, f"the file takes {rows} at a time and runs batch by batch, which is slower ({why})"
 
 
 def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: GraphSettings, *, written: bool) -> list[str]:

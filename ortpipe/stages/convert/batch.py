@@ -1,0 +1,269 @@
+"""How a model takes rows, as runs show: any number or a few at a time, and which axis of an output has them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import Facts
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.rows import Data
+from ortpipe.errors import ConvertError, ModelError, OrtpipeError
+from ortpipe.graph import query
+from ortpipe.graph.apart import Weights
+from ortpipe.graph.batch import name_batch
+from ortpipe.graph.builder import Builder
+from ortpipe.graph.check import proto_apart
+from ortpipe.graph.modes import to_inference
+from ortpipe.graph.parameters import some
+from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.free_batch import free_batch_size
+from ortpipe.stages.convert.heads import Head, read_head
+from ortpipe.stages.convert.inputs import Axes, axis_of, fixed_batch, turn
+from ortpipe.stages.convert.row_scan import scan_batches
+
+Inputs = Mapping[str, np.ndarray]
+
+RELATIVE = {"float64": 1e-6, "float32": 1e-3}  # tolerance of results, by type; others 2e-2
+INCONCLUSIVE = "is the same for all rows that were tried, which proves nothing"
+SAME = (None, INCONCLUSIVE)
+UNKNOWN_SIZE = 16  # size of a free dimension in random rows
+FEW = 3  # rows for a look at a model that takes any number
+
+
+class BatchResults(NamedTuple):
+    """An output of batches of rows, one after another."""
+
+    results: Sequence[np.ndarray]
+    size: int | None  # rows of a batch; None: all
+    total: int  # rows; copies of the last one follow
+    copies: int = 1  # of each row
+
+    def joined(self, axis: int) -> np.ndarray:
+        """Return the rows, which have this axis, first; results of one row that lack the axis get one."""
+        if self.size == 1 and self.results[0].shape[axis : axis + 1] != (1,):
+            return np.stack(self.results)
+        return np.concatenate([np.moveaxis(r, axis, 0) for r in self.results])[: self.total : self.copies]
+
+    def axis(self, result: np.ndarray, likeliest: int) -> tuple[int, str | None]:
+        """Return the axis along which a result of all rows together is the same, or the likeliest; the difference."""
+        axes = [a for a in range(result.ndim) if result.shape[a] == self.total // self.copies]
+        axes.sort(key=lambda a: a != likeliest)
+        differences = {axis: _difference(np.moveaxis(result, axis, 0), self.joined(axis)) for axis in axes}
+        best = min(axes, key=lambda a: (*SAME, differences[a]).index(differences[a]), default=likeliest)
+        return best, differences.get(best, f"has shape {list(result.shape)}, without an axis of the rows")
+
+
+@dataclass
+class Original:
+    """The model of a file as it is, to compare the converted one with. Its inputs are the data's, rows first."""
+
+    model: onnx.ModelProto  # in inference mode
+    weights: Weights  # values of the initializers that are stored outside of `model`
+    data: Data | None
+    named: Axes = None  # the outputs' axes of rows by the config or their names, the likeliest ones
+    fused: bool = True  # fusions of a quantized model round otherwise than the file
+    size: int | None = None  # the number of rows that it takes at a time; None: any
+    axes: Mapping[str, int] = field(default_factory=dict)  # output → its axis of rows, where not 0
+
+    @classmethod
+    def of(cls, model: ir.Model, data: Data | None, named: Axes = None) -> Original:
+        """Return a copy of a model."""
+        inference = model.clone()
+        to_inference(inference)
+        return cls(*proto_apart(inference), data, named)
+
+    @cached_property
+    def session(self) -> Session:
+        """The loaded model."""
+        return Session(self.model, weights=self.weights, fused=self.fused)
+
+    def run(self, inputs: Inputs, output: str) -> np.ndarray:
+        """Return an output, its rows first."""
+        return self.batches(inputs, [output], self.size)[0].joined(self.axes.get(output, 0))
+
+    def batches(self, inputs: Inputs, outputs: Sequence[str], size: int | None) -> list[BatchResults]:
+        """Return the outputs of each batch of rows; copies of the last row fill up the last batch."""
+        count = len(next(iter(inputs.values())))
+        places = [np.minimum(np.arange(i, i + (size or count)), count - 1) for i in range(0, count, size or count)]
+        results = [self.session.run({name: a[place] for name, a in inputs.items()}, outputs) for place in places]
+        return [BatchResults([result[i] for result in results], size, count) for i in range(len(outputs))]
+
+    def rows(self, count: int) -> Inputs:
+        """Return real or random rows; raise ConvertError if there are none, and a type cannot be sampled."""
+        inputs = [v for v in self.model.graph.input if v.name not in {t.name for t in self.model.graph.initializer}]
+        if self.data is not None:
+            facts = Facts("regression", tuple(v.name for v in inputs), (), "", ())
+            rows = feed_inputs(self.model, facts, self.data.train.head(count))
+            return {name: array[np.arange(count) % len(array)] for name, array in rows.items()}
+        rng, sampled = np.random.default_rng(0), dict[str, np.ndarray]()
+        for value in inputs:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            dims = [count, *(d.dim_value or UNKNOWN_SIZE for d in value.type.tensor_type.shape.dim[1:])]
+            if dtype.kind not in "fiub":
+                got = f"there are no rows to verify it on, and {dtype} cannot be sampled"
+                raise ConvertError("A model must be tried on rows.", got=got, fix="Give rows.")
+            high = 256 if dtype == np.uint8 else 2
+            array = rng.normal(size=dims) if dtype.kind == "f" else rng.integers(0, high, dims)
+            sampled[value.name] = array.astype(dtype)
+        return sampled
+
+    def has_rows_first(self, size: int | None) -> bool:
+        """Return whether the first axis of the inputs is that of rows: together, they give the same as each alone."""
+        copies = size or 1
+        try:
+            rows, outputs = self.rows(size or FEW), self.session.outputs
+            together = self.session.run(rows, outputs)
+            alone = self.batches({name: np.repeat(a, copies, axis=0) for name, a in rows.items()}, outputs, copies)
+        except OrtpipeError:
+            return False
+        return all(b._replace(copies=copies).axis(y, 0)[1] in SAME for y, b in zip(together, alone, strict=True))
+
+
+def batch_size(graph: ir.Graph, original: Original, batch: Literal["auto", "free", "rows"]) -> int | None:
+    """Return the number of rows that a model takes at a time, by its inputs or by runs; None: any."""
+    size = fixed_batch(graph)
+    for number in (None, 1) if size is None and original.data is not None else ():
+        with contextlib.suppress(ModelError):  # if both fail, the comparison of predictions reports the reason
+            original.batches(original.rows(FEW), original.session.outputs, number)
+            size = number
+            break
+    size = 1 if size is None and batch == "rows" else size
+    for value in query.data_inputs(graph) if size is not None else ():
+        value.shape = ir.Shape([size, *list(value.shape or ())[1:]])
+    return size
+
+
+def take_rows(
+    model: ir.Model, original: Original, batch: Literal["auto", "free", "rows"], required: Sequence[str]
+) -> tuple[ir.Model, list[tuple[Head, ir.Value]], list[str]]:
+    """Return the model for any number of rows, first in the required outputs too; the heads of these; and notes.
+
+    A model of a batch size is rewritten if that gives the same as one batch after another; else it runs so. The axes of
+    rows are set in `original`.
+    """
+    size, notes, why = original.size, list[str](), "convert.source.batch=rows" if batch == "rows" else None
+    axes: dict[str, int | None] = {str(v.name): axis_of(v, original.named) for v in model.graph.outputs}
+    with contextlib.suppress(ConvertError, ModelError):  # there are no rows, or it takes several rows, but not one
+        if size is None and original.data is not None:
+            axes |= {name: axis for name, (axis, _) in _seen(model.graph, original, required, FEW).items()}
+    if size is not None and why is None:
+        try:
+            model, axes = _freed(model, original, required)
+        except OrtpipeError as error:
+            why = str(error.got)[:200]
+    if size is not None and why is not None:
+        if batch == "free":
+            raise ConvertError(
+                "With {key}=free, all rows at once must give the same results as batch by batch.",
+                key="batch",
+                got=why,
+                fix="Set {key}=auto: the model then runs batch by batch.",
+            )
+        with contextlib.suppress(ConvertError):  # there are no rows
+            for name, (axis, difference) in _seen(model.graph, original, list(axes), size).items():
+                axes[name] = None if size == 1 and difference not in SAME else axis
+    if size is not None:
+        how = (
+            f" and runs batch by batch, which is slower ({why})"
+            if why
+            else "; the model now takes any number, with the same results"
+        )
+        notes.append(f"the file takes {'1 row' if size == 1 else f'{size} rows'} at a time{how}")
+    for output in list(model.graph.outputs):
+        turn(model.graph, output, axes[str(output.name)])
+    original.axes = {name: axis for name, axis in axes.items() if axis}
+    if moved := [f"{name} has its rows on axis {axis}" for name, axis in original.axes.items()]:
+        notes.append(f"{some(moved)}: moved to the first (convert.source.batch_axis)")
+    heads = [read_head(model.graph, query.value(model.graph, name)) for name in required]
+    return model, _in_batches(model, size, heads) if size is not None and why else heads, notes
+
+
+def _freed(model: ir.Model, original: Original, required: Sequence[str]) -> tuple[ir.Model, dict[str, int | None]]:
+    """Return the model for any number of rows, and its outputs' axes of rows; raise if it differs from the original.
+
+    Outputs that differ, or have no rows, are left out unless they are required.
+    """
+    assert original.size is not None
+    free_model, axes = free_batch_size(model, original.size), dict[str, int | None]()
+    graph, inference = free_model.graph, free_model.clone()
+    to_inference(inference)
+    names = [str(v.name) for v in graph.outputs]
+    for name, (axis, difference) in _seen(graph, original, names, 2 * original.size + 1, Session(inference)).items():
+        if name in required and difference is not None:
+            raise ConvertError("Rows together must give the results of batches.", got=f"{name!r} {difference}")
+        if difference in SAME:
+            axes[name] = axis
+    graph.outputs[:] = [v for v in graph.outputs if v.name in axes]
+    return free_model, axes
+
+
+def _seen(
+    graph: ir.Graph, original: Original, outputs: Sequence[str], count: int, session: Session | None = None
+) -> dict[str, tuple[int, str | None]]:
+    """Correct the declared sizes of outputs by a run of rows together, in place.
+
+    Returns:
+        For each output, its axis of rows, and how it differs there from the original's results of batches.
+    """
+    rows, seen = original.rows(count), dict[str, tuple[int, str | None]]()
+    together = (session or original.session).run(rows, outputs)
+    static = all(isinstance(d, int) for v in query.data_inputs(graph) for d in list(v.shape or ())[1:])
+    for name, result, batches in zip(
+        outputs, together, original.batches(rows, outputs, original.size or 1), strict=True
+    ):
+        output = query.value(graph, name)
+        if len(output.shape or ()) != result.ndim:
+            output.shape = ir.Shape([None] * result.ndim)
+        axis, difference = seen[name] = batches.axis(result, axis_of(output, original.named))
+        dims = [n if static or isinstance(d, int) else d for d, n in zip(output.shape or (), result.shape, strict=True)]
+        output.shape = ir.Shape(["N" if i == axis and difference in SAME else d for i, d in enumerate(dims)])
+    return seen
+
+
+def _in_batches(model: ir.Model, size: int, heads: Sequence[tuple[Head, ir.Value]]) -> list[tuple[Head, ir.Value]]:
+    """Put a graph into a loop over batches of rows, in place, but for last activations; return the heads behind it."""
+    graph, ends = model.graph, list[ir.Value]()
+    names = [str(output.name) for _, output in heads]
+    for head, output in heads:
+        ends.append(output)
+        node, logits = output.producer(), head.logits
+        is_last = node is not None and node.op_type in ("Sigmoid", "Softmax") and node.inputs[0] is logits
+        if is_last and logits is not None and not logits.is_graph_output():
+            logits.shape, output.name, ends[-1] = logits.shape or output.shape, f"{output.name}/batch", logits
+            graph.outputs[graph.outputs.index(output)] = logits
+    extra = [v for v in graph.outputs if v.shape and v.shape[0] in (size, "N")]
+    stacked, op, behind = scan_batches(model, size, list(dict.fromkeys([*ends, *extra]))), Builder(graph, "rows"), []
+    for (head, output), end, name in zip(heads, ends, names, strict=True):
+        value, node = stacked[end], output.producer()
+        if end is not output and node is not None:
+            attributes = {key: attribute.value for key, attribute in node.attributes.items()}
+            value = getattr(op, node.op_type)(stacked[end], **attributes)
+            value.name, value.type, value.shape = name, end.type, stacked[end].shape
+            graph.outputs[graph.outputs.index(stacked[end])] = value
+        logits = stacked.get(head.logits) if head.logits is not None else None
+        behind.append((replace(head, logits=logits), value))
+    name_batch(model)
+    return behind
+
+
+def _difference(result: np.ndarray, expected: np.ndarray) -> str | None:
+    """Return how a result of all rows differs from that of batches; None if it does not."""
+    if result.shape != expected.shape:
+        return f"has shape {list(result.shape)} of all rows together, {list(expected.shape)} one after another"
+    if expected.dtype.kind not in "fiub":
+        return None if (result == expected).all() else "differs"
+    actual, reference = result.astype(np.float64), expected.astype(np.float64)
+    largest = np.abs(reference).max(initial=0)
+    relative = RELATIVE.get(expected.dtype.name, 2e-2)
+    tolerance = relative * np.abs(reference) + relative / 100 * largest
+    if not (np.abs(actual - reference) <= tolerance).all():
+        return f"differs by {np.abs(actual - reference).max():.2g} from what rows give one after another"
+    return INCONCLUSIVE if (np.abs(reference - reference[:1]) <= tolerance).all() else None
