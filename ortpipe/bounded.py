@@ -36,7 +36,7 @@ def all_regular(folder: Path, name: str) -> bool:
 
 
 def _below(folder: Path, name: str) -> Iterator[Path]:
-    """Yield every path at or below a name that is no folder; if a link is on the way, only the link."""
+    """Yield every path at or below a name, except folders; if one of its parts is a link, yield only the link."""
     parts = PurePosixPath(name).parts
     if ".." in parts or name.startswith("/") or "\0" in name:
         return
@@ -64,7 +64,7 @@ def file_below(folder: Path, name: str) -> Path:
 
     Raises:
         OSError: there is none, or it is a folder.
-        ValueError: it is a link, lies behind one, or is no regular file.
+        ValueError: it or a folder above it is a link, or it is no regular file.
     """
     file = folder / name
     if has_file(folder, name):
