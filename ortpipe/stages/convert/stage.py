@@ -279,9 +279,8 @@ def _difference(
             got=f"{forward.origin}: largest difference {difference:.3g} on {count} rows, tolerance {allowed:g}",
             fix="Raise {key} if the difference is acceptable"
             + (
-                ": sums that lie between two integers are rounded otherwise, and on an x86 processor without VNNI "
-                "onnxruntime's own sums of uint8 × int8 may overflow."
-                if forward.rounding
+                f": {forward.rounding_reason}"
+                if forward.rounding_reason
                 else ", or use {at}dtype=float64 for an estimator."
             ),
         )

@@ -14,7 +14,9 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph.check import finish, inferred
 from ortpipe.graph.origins import marked, put
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.dialects import read_dialects
+from ortpipe.stages.convert.sources.graph_settings import Given
 from ortpipe.stages.convert.stage import convert
 
 rng, more = np.random.default_rng(0), np.random.default_rng(1)
@@ -256,6 +258,13 @@ def test_convert_says_what_became_of_a_quantized_file_and_allows_for_its_roundin
     artifact = convert(parsed("mat_mul"), data=Data(Rows({"x": x}, np.zeros((6, 4)))))
     assert artifact.facts.parameters == ("w",)
     assert "still rounds activations" in artifact.facts.lineage[0]["notes"][0]
+
+
+def test_the_rounding_in_each_step_of_a_quantized_lstm_is_the_reason_by_name():
+    data = Data(Rows({"x": rng.normal(size=(6, 5, 6)).astype(np.float32)}, np.zeros(6)))
+    config = ConvertConfig(Given(task="regression"), tolerance=1e-6)
+    with pytest.raises(ConvertError, match=r"tolerance 1e-06(.|\n)*DynamicQuantizeLSTM rounds its input and state"):
+        convert(parsed("lstm"), config, data=data)
 
 
 def test_an_operator_that_reads_integers_and_does_more_than_move_them_is_refused():

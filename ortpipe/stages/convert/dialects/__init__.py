@@ -20,10 +20,17 @@ from ortpipe.stages.convert.dialects.quantized import Mode, write_float
 REWRITES: Mapping[str, Rewrite] = {**LAYERS, **ATTENTION}
 
 
-# A sum halfway between two integers may be rounded to either of them: one of some 255 steps, in a few layers. Most
-# files agree in every bit.
-ROUNDING = 2e-2
-ROUNDING_IN_STEPS = 5e-2  # the quantized LSTM kernel also rounds input and state in every step
+# Tolerance of predictions, relative to the largest, and its reason. Most files agree in every bit.
+ROUNDING = (
+    2e-2,  # one of some 255 steps, in a few layers
+    "sums that lie between two integers are rounded otherwise, and on an x86 processor without VNNI onnxruntime's own "
+    "sums of uint8 × int8 may overflow.",
+)
+ROUNDING_IN_STEPS = (
+    5e-2,
+    "DynamicQuantizeLSTM rounds its input and state to integers in every step, and the LSTM of floats that is trained "
+    "in its place does not. Or take the file from before it was quantized.",
+)
 WEIGHTS_ONLY = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBits"))
 
 
@@ -31,7 +38,8 @@ class DialectReport(NamedTuple):
     """Notes on what was rewritten, and the tolerance of predictions because of rounding to integers."""
 
     notes: tuple[str, ...]
-    rounding: float
+    rounding: float = 0.0
+    reason: str = ""
 
 
 def read_dialects(model: ir.Model, quantized: Mode) -> DialectReport:
@@ -40,7 +48,7 @@ def read_dialects(model: ir.Model, quantized: Mode) -> DialectReport:
     Raises:
         ConvertError: an operator, or a form of one, has no equivalent in ONNX.
     """
-    notes, rounding = [], 0.0
+    notes, rounding = [], (0.0, "")
     if names := write_float(model, quantized):
         rounding = ROUNDING_IN_STEPS if "DynamicQuantizeLSTM" in names else ROUNDING
         rounds = ", and still rounds activations to them (convert.source.quantized=float does not)"
@@ -49,7 +57,7 @@ def read_dialects(model: ir.Model, quantized: Mode) -> DialectReport:
         notes.append(f"reads {some(names)} as operators of floats: weights are no longer integers{activations}")
     if names := write_standard(model):
         notes.append(f"writes onnxruntime's {some(names)} in standard operators")
-    return DialectReport(tuple(notes), rounding)
+    return DialectReport(tuple(notes), *rounding)
 
 
 def write_standard(model: ir.Model) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ class Forward:
     objective: Objective | None = None  # the source's training objective
     scaled: bool = False  # the prediction is scaled to mean and deviation of the labels
     rounding: float = 0.0  # error of the source's own rounding, relative to the largest prediction
+    rounding_reason: str = ""  # for messages
 
 
 class ModelSource(Protocol):

@@ -188,6 +188,7 @@ def from_model(
         origin=config.origin,
         notes=(*file_notes, *dialects.notes, *notes),
         rounding=max(dialects.rounding, iterated),
+        rounding_reason=dialects.reason,
     )
 
 
