@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from ortpipe.app.run.process import HOST, gone, this_process
 from ortpipe.app.run.record import died, last_sign, now
-from ortpipe.app.tracking.sqlite import database_of
+from ortpipe.app.tracking.sqlite import database_of, uri_of
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
+from ortpipe.files import sync, synced, temporary
 from ortpipe.pipeline.locks import lock
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def made_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _first_opened(uri: str) -> Iterator[None]:
-    """Hold a lock beside an SQLite database, which only one process may create; put a new one in WAL mode."""
+    """Hold a lock beside an SQLite database, which only one process may create; create it if it does not exist."""
     database = database_of(uri)
     if database is None:
         yield
@@ -166,8 +167,24 @@ def _first_opened(uri: str) -> Iterator[None]:
         print(f"warning: no lock on {database}: {why}", file=sys.stderr)
 
     with lock(database.with_name(f"{database.name}.lock"), busy=lambda holder: None, missing=warn):
-        if not database.exists():
-            database.touch()  # SQLite's own would keep a group's members from writing, whatever the umask says
-            with contextlib.closing(sqlite3.connect(database)) as connection:
-                connection.execute("PRAGMA journal_mode=WAL")
+        if not database.exists() or not database.stat().st_size:
+            _create(database.resolve())
         yield
+
+
+def _create(database: Path) -> None:
+    """Create MLflow's tables in a file beside the database and rename it: MLflow cannot complete half of its tables."""
+    partial = temporary(database)
+    try:
+        partial.touch()  # SQLite's own file would exclude a group's members, whatever the umask
+        client_at(uri_of(partial)).search_experiments(max_results=1)
+        close_databases()
+        with contextlib.closing(sqlite3.connect(partial)) as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+        sync(partial)
+        with synced(database.parent):
+            os.replace(partial, database)
+    finally:
+        close_databases()
+        for suffix in ("", "-journal", "-wal", "-shm"):
+            partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)

@@ -59,6 +59,28 @@ def test_a_run_whose_process_was_killed_is_closed_by_the_next_one_and_a_living_o
     assert closed.info.start_time <= closed.info.end_time <= time.time() * 1000
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit of a file's size")
+def test_a_write_that_fails_while_the_database_is_created_leaves_nothing_and_blocks_nothing(tmp_path: Path) -> None:
+    import resource
+
+    target = Mlflow(f"sqlite:///{tmp_path}/mlflow.db", artifacts=str(tmp_path / "mlflow"))
+    _, unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for most in (0, 20_000, 300_000):  # bytes of a file: at the first page, and amid two of MLflow's migrations
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, unlimited))
+        try:
+            with pytest.raises(TrackingError, match="must answer before any work"):
+                open_store(target)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
+        assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mlflow.db").touch()  # as an earlier version left it
+    client, experiment = open_store(target)
+    client.create_run(experiment)
+    with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        assert database.execute("pragma journal_mode").fetchone() == ("wal",)
+        assert database.execute("select count(*) from runs").fetchone() == (1,)
+
+
 def test_a_process_that_ends_leaves_all_that_it_wrote_in_the_database_itself(tmp_path: Path) -> None:
     code = """if True:
         import gc, sys
