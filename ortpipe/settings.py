@@ -10,11 +10,13 @@ import math
 import operator
 import os
 import pkgutil
+import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -61,6 +63,25 @@ class Fix:
 
 
 ARTIFACT = Fix("Give the artifact that the stage before it or load_artifact returns.")
+
+
+def is_local(path: str) -> bool:
+    """Return whether a text is a path of this machine; it is not if it begins with a scheme of two or more letters.
+
+    >>> [is_local(path) for path in ("runs/s3", "C:/runs", "s3://bucket/runs", "file:///runs")]
+    [True, True, False, False]
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
+
+
+LocalPath = Annotated[
+    str, Must("a path on this machine, not a URI", is_local), Fix("Write a path. recorder.artifacts may be a URI.")
+]
+
+
+def local(path: str, key: str) -> Path:
+    """Return a path that a setting or an argument gives; reject a URI, whose scheme would name a new local folder."""
+    return Path(checked(path, LocalPath, key))
 
 
 class Catalogue(Mapping[str, Member]):

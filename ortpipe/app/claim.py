@@ -4,12 +4,14 @@ import contextlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ortpipe.errors import ConfigError
 from ortpipe.files import TEMPORARY
 from ortpipe.pipeline.locks import lock
+from ortpipe.settings import local
 
 LOCK = ".run.lock"
 
@@ -44,6 +46,14 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
             if TEMPORARY.fullmatch(path.name):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield
+
+
+def output_folder(paths: Mapping[str, Any], folder: str, key: str) -> Path:
+    """Return the absolute path of the folder that `key` sets for a run or sweep; reject a URI, also among the paths."""
+    for name, path in {**{f"paths.{name}": path for name, path in paths.items()}, key: folder}.items():
+        if path is not None:
+            local(str(path), name)
+    return Path(folder).absolute()
 
 
 def hold(folder: Path, key: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gc
 import os
@@ -27,6 +28,7 @@ from ortpipe.app.terminal import forgive, streams
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 if TYPE_CHECKING:
+    from hydra.conf import HydraConf
     from omegaconf import DictConfig
 
     from ortpipe.app.sweep.job import Job
@@ -37,9 +39,15 @@ _refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
 def _application(config: DictConfig) -> float | None:
+    hydra_config = HydraConfig.get()
+    start = hydra_config.runtime.cwd  # relative paths are below it; Hydra has left it if hydra.job.chdir=true
+    with contextlib.chdir(start if os.path.isdir(start) else "."):
+        return _run(config, hydra_config)
+
+
+def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
     from ortpipe.app.run.drawing import draw_beside, draw_here
 
-    hydra_config = HydraConfig.get()
     is_sweep = hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN"
     drawing = draw_here if is_sweep or not config.get("figures") else draw_beside()  # before this process imports more
 

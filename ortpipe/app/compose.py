@@ -18,6 +18,7 @@ from ortpipe.app.key_origin import KeyOrigins
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking.sqlite import uri_of
 from ortpipe.errors import ConfigError, quoted
+from ortpipe.settings import local
 
 if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
@@ -103,7 +104,7 @@ class Composition:
     def cache(self) -> Path | None:
         """The folder of the store, if there is one."""
         folder = self.values["paths"]["cache"]
-        return None if folder is None else Path(folder)
+        return None if folder is None else local(folder, "paths.cache")
 
     @property
     def tracking_uri(self) -> str:

@@ -15,7 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import read_write
 
 from ortpipe.app.assemble import execute
-from ortpipe.app.claim import claimed
+from ortpipe.app.claim import claimed, output_folder
 from ortpipe.app.compose import Composition, check_working_folder
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.lookup import recorded
@@ -193,7 +193,7 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
     try:
         values, record, where = composition.values, composition.record, composition.where
         hydra = HydraConfig.get()
-        folder = Path(hydra.run.dir).absolute()
+        folder = output_folder(values["paths"], hydra.run.dir, "hydra.run.dir")
     except REFUSALS as error:
         raise explained(error) from None  # Hydra's own frames do not help
     with read_write(hydra):  # type: ignore[arg-type]

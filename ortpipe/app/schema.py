@@ -16,7 +16,7 @@ from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
 from ortpipe.metrics import OBJECTIVE, UNWEIGHTED, check_rows
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.settings import Catalogue, Config, article, catalogue_of, checked, fields_of
+from ortpipe.settings import Catalogue, Config, LocalPath, article, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.derive.config import DeriveConfig
@@ -34,8 +34,8 @@ class PathsConfig(Config):
         cache: the folder of the store that runs share; null: nothing is stored.
     """
 
-    outputs: str
-    cache: str | None
+    outputs: LocalPath
+    cache: LocalPath | None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """ortpipe adapter: write the adapters of a run as an onnxruntime adapter file, with the model that takes them."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, find
@@ -14,6 +13,7 @@ from ortpipe.graph.apart import attach
 from ortpipe.graph.check import finish_apart, parsed
 from ortpipe.graph.parameters import some
 from ortpipe.graph.serial import write_atomically
+from ortpipe.settings import local
 
 ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:
 NEW.onnx_adapter: the adapters and any other trained weights, in onnxruntime's adapter format (LoraAdapter,
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     options = parser.read(arguments)
-    output = Path(options.output)
+    output = local(options.output, "--output")
     model_file = output.with_suffix(".onnx")
     if output.suffix != ".onnx_adapter":
         rule = "The name of an adapter file must end in .onnx_adapter."

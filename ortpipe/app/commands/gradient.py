@@ -13,6 +13,7 @@ from ortpipe.autodiff.gradient import gradient_apart
 from ortpipe.errors import ConfigError
 from ortpipe.graph.serial import read_apart, write_atomically
 from ortpipe.graph.show import type_of
+from ortpipe.settings import local
 
 ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime loads: of any
 output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.
@@ -48,7 +49,7 @@ def run(arguments: Sequence[str]) -> None:
     ):
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, default="vjp", help=text)
     options = parser.read(arguments)
-    output = Path(options.output)
+    output = local(options.output, "--output")
     if output.suffix != ".onnx":
         rule, fix = "The derivatives are written as an .onnx file.", f"Write --output {output.stem or 'new'}.onnx."
         raise ConfigError(rule, got=options.output, fix=fix)

@@ -7,6 +7,7 @@ from pathlib import Path
 from ortpipe.app.compose import Parser
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
+from ortpipe.settings import local
 
 ABOUT = """Create a small project: an experiment, a table of rows to replace with your own, and a README with the
 commands that run it. Existing files are not overwritten."""
@@ -18,7 +19,7 @@ def run(arguments: Sequence[str]) -> None:
     """Write the project's files into a new or empty folder."""
     parser = Parser("init", ABOUT, overrides=False)
     parser.add_argument("folder", metavar="DIR", help="the project's folder, new or empty")
-    folder = Path(parser.read(arguments).folder)
+    folder = local(parser.read(arguments).folder, "DIR")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError("The folder of a new project must be new or empty.", got=folder, fix="Name another folder.")
     for name in FILES:

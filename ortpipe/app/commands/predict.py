@@ -26,7 +26,7 @@ from ortpipe.errors import ConfigError, DataError, in_words, under
 from ortpipe.files import sync, temporary
 from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime.session import Session
-from ortpipe.settings import checked
+from ortpipe.settings import checked, local
 
 ABOUT = """Predict the rows of a table and write the predictions to another table, in pieces: memory does not grow with
 the rows. Columns are found by name, in any order, and others are ignored; words are encoded as in training. For classes
@@ -50,7 +50,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--encoding", help="of the rows' text, such as cp1252; by default that of the run's CSV")
     parser.add_argument("--force", action="store_true", help="overwrite an existing output")
     options = parser.read(arguments)
-    rows, output = Path(options.rows), Path(options.output)
+    rows, output = Path(options.rows), local(options.output, "--output")
     _check_files(rows, output, force=options.force)
     of_text = {
         name: checked(getattr(options, name), hint, f"--{name}", None)

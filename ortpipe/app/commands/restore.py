@@ -22,6 +22,7 @@ from ortpipe.graph.parameters import some
 from ortpipe.graph.restore import Restored, restore
 from ortpipe.graph.state_dict import SUFFIXES as STATE_DICTS
 from ortpipe.graph.state_dict import StateDictFile
+from ortpipe.settings import local
 from ortpipe.stages.convert.restore import (
     Weights,
     convert_record,
@@ -62,9 +63,10 @@ def run(arguments: Sequence[str]) -> None:
         raise ConfigError(
             "--into must name a file.", got=repr(options.into), fix="Give the file that the run converted."
         )
-    file = Path(options.into)
+    file = local(options.into, "--into")
     default_output = file.with_name(f"{file.stem}.trained{file.suffix}")
-    output = Path(options.output or (file if options.in_place or not file.exists() else default_output))
+    output = local(options.output, "--output") if options.output else default_output
+    output = file if not options.output and (options.in_place or not file.exists()) else output
     is_same_file = output.exists() and file.exists() and output.samefile(file)
     if output.exists() and not is_same_file and not options.force:
         raise ConfigError("The output must not exist yet.", got=output, fix="Name another, or add --force.")

@@ -18,6 +18,7 @@ from ortpipe.graph.apart import pieces
 from ortpipe.graph.sound import is_large
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
+from ortpipe.settings import local
 
 ABOUT = """Run one stage on one file. Its settings, and the data if it reads them, are those of a run with the same
 key=value pairs. The metadata of a model that ortpipe wrote hold what a stage needs, so a bare .onnx file is enough.
@@ -39,7 +40,7 @@ def run(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--force", action="store_true", help="overwrite an existing output")
     options = parser.read(arguments)
-    target = Path(options.output)
+    target = local(options.output, "--output")
     _check_target(target, options.force)
     composed = options.composed
     names = [stage.name for stage in FLOW]

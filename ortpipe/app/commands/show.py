@@ -23,6 +23,7 @@ from ortpipe.graph.draw import to_dot, to_mermaid
 from ortpipe.graph.query import all_nodes
 from ortpipe.graph.show import to_text, type_of
 from ortpipe.metrics import label
+from ortpipe.settings import local
 from ortpipe.stages.convert.sources.stored_estimator import KEY as KEPT
 
 ABOUT = """Print a model's inputs, outputs, parameters, sizes, operators, state tensors, its lineage back to the source,
@@ -48,7 +49,7 @@ def run(arguments: Sequence[str]) -> None:
     elif options.dot:
         print(to_dot(subject.model, parameters), end="")
     elif options.svg is not None:
-        print(f"picture  {_svg(to_dot(subject.model, parameters), Path(options.svg))}")
+        print(f"picture  {_svg(to_dot(subject.model, parameters), local(options.svg, '--svg'))}")
     elif options.json:
         print(json.dumps(describe(subject), indent=1))
     else:

@@ -10,7 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
-from ortpipe.app.claim import hold
+from ortpipe.app.claim import hold, output_folder
 from ortpipe.app.redact import know_config, redacted
 from ortpipe.errors import ConfigError
 
@@ -40,7 +40,7 @@ class SweepCallback(Callback):
             refuse_output_subdir(config)
             know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
             refuse_secret_name(Path(config.hydra.run.dir))
-            hold(Path(config.hydra.run.dir).absolute(), "hydra.run.dir")
+            hold(output_folder(config.paths, config.hydra.run.dir, "hydra.run.dir"), "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Open the sweep before the sweeper is created."""
@@ -58,7 +58,7 @@ class SweepCallback(Callback):
             from ortpipe.app.run.record import RunRecord
 
             with _passing_errors():
-                current = RunRecord.read(Path(config.hydra.sweep.dir)).id
+                current = RunRecord.read(Path(config.hydra.runtime.cwd, config.hydra.sweep.dir)).id
                 if current != self.sweep:
                     raise RuntimeError(f"the sweep {self.sweep} has ended; its folder is now that of {current}")
 

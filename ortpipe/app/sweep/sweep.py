@@ -6,12 +6,11 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ortpipe.app.claim import hold
+from ortpipe.app.claim import hold, output_folder
 from ortpipe.app.redact import guard, hidden, know_config, recordable, redacted
 from ortpipe.app.run.drawing import draw_beside, draw_here
 from ortpipe.app.run.environment import environment, typed_command
@@ -59,7 +58,7 @@ class OpenSweep:
         build_key("objective", config.objective)
         self._objective, self._draws = config.objective, build_key("figures", config.figures)
         recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
-        folder = Path(config.hydra.sweep.dir).absolute()
+        folder = output_folder(config.paths, config.hydra.sweep.dir, "hydra.sweep.dir")
         hold(folder, "hydra.sweep.dir")
         search_space = OmegaConf.select(config, "hydra.sweeper.params") or {}
         fixed, varies = planned(
