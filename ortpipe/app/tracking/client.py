@@ -22,6 +22,7 @@ from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 from ortpipe.files import sync, synced, temporary
 from ortpipe.pipeline.locks import lock
+from ortpipe.settings import is_local
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,6 +31,14 @@ ERROR = "ortpipe.error"
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as a description
 KIND = "mlflow.experimentKind"  # the tag of an experiment that makes MLflow open it on its runs, not on LLM traces
 STORES = tuple(f"mlflow.store.{kind}.sqlalchemy_store" for kind in ("tracking", "model_registry"))  # if imported
+DRIVERS = ("psycopg", "psycopg2")
+PACKAGES = {  # by scheme: modules of which one is necessary, and the fix
+    "postgresql": (DRIVERS, "pip install 'ortpipe[postgresql]', and write postgresql+psycopg://…."),
+    "s3": (("boto3",), "pip install boto3"),
+    "gs": (("google.cloud.storage",), "pip install google-cloud-storage"),
+    "wasbs": (("azure.storage.blob",), "pip install azure-storage-blob azure-identity"),
+    "abfss": (("azure.storage.filedatalake",), "pip install azure-storage-file-datalake azure-identity"),
+}
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 
@@ -48,10 +57,14 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
             experiment = client.get_experiment_by_name(target.experiment)
             if experiment is None:
                 by_server = target.tracking_uri.startswith("http")  # which knows its own place
-                place = None if by_server or not target.artifacts else Path(target.artifacts).absolute().as_uri()
+                place = None if by_server else target.artifacts
+                if place and is_local(place):
+                    place = Path(place).absolute().as_uri()
+                check_packages(place or "")
                 with made_once():
                     client.create_experiment(target.experiment, artifact_location=place)
                 experiment = client.get_experiment_by_name(target.experiment)
+            check_packages(experiment.artifact_location)
             if KIND not in experiment.tags:
                 client.set_experiment_tag(experiment.experiment_id, KIND, "custom_model_development")
         close_dead(client, experiment.experiment_id)
@@ -84,13 +97,7 @@ def terminate(client: MlflowClient, run: str, status: str, ended: int | None) ->
 @contextlib.contextmanager
 def reached(uri: str) -> Iterator[None]:
     """Turn whatever MLflow raises into an error that names the way out."""
-    drivers = ("psycopg", "psycopg2")  # asked for here: MLflow tries for minutes to import what is not there
-    if uri.startswith("postgresql") and not any(map(importlib.util.find_spec, drivers)):
-        raise TrackingError(
-            "A PostgreSQL database is reached through psycopg, an extra package.",
-            got=f"recorder.tracking_uri={uri.partition('://')[0]}://…, and no psycopg",
-            fix="pip install 'ortpipe[postgresql]', and write postgresql+psycopg://….",
-        )
+    check_packages(uri)
     try:
         yield
     except TrackingError:
@@ -103,6 +110,23 @@ def reached(uri: str) -> Iterator[None]:
             fix="Start it, correct recorder.tracking_uri, or run with recorder=none and record the run's folder later: "
             "ortpipe sync FOLDER.",
         ) from error
+
+
+def check_packages(uri: str) -> None:
+    """Raise if no package is installed that reaches a URI: MLflow finds out late, or tries for minutes."""
+    scheme = uri.partition("://")[0]
+    modules, fix = PACKAGES.get(scheme.partition("+")[0], ((), ""))
+    if modules and not any(map(_is_installed, modules)):
+        shown = uri if modules != DRIVERS else f"{scheme}://…"  # which may hold a password
+        rule = f"MLflow reaches {scheme}:// through a package of its own."
+        raise TrackingError(rule, got=f"{shown}, and no {modules[0]}", fix=fix)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package around it
+        return False
 
 
 def client_at(uri: str) -> MlflowClient:

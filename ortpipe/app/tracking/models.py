@@ -15,7 +15,7 @@ import yaml
 
 from ortpipe.app.consent import mapped
 from ortpipe.app.model_uri import FILES, URI, is_uri
-from ortpipe.app.tracking.client import client_at, reached
+from ortpipe.app.tracking.client import check_packages, client_at, reached
 from ortpipe.app.tracking.sqlite import database_of
 from ortpipe.bounded import parse_yaml, read_below
 from ortpipe.errors import ConvertError, TrackingError, nearest, under
@@ -81,6 +81,7 @@ def _fetch(uri: str, tracking_uri: str) -> FetchedModel:
         client = client_at(tracking_uri)
         try:
             place, exact = _location(client, uri)
+            check_packages(place)
             folder = Path(tempfile.mkdtemp(prefix="ortpipe-model-"))
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
             mlflow.artifacts.get_artifact_repository(place, tracking_uri=tracking_uri).download_artifacts(
@@ -98,7 +99,7 @@ def _fetch(uri: str, tracking_uri: str) -> FetchedModel:
     return FetchedModel(folder, exact)
 
 
-def _location(client: MlflowClient, uri: str) -> tuple[str, str]:
+def _location(client: MlflowClient, uri: str, passed: tuple[str, ...] = ()) -> tuple[str, str]:
     """Return the location of a model's files, and the URI of its exact version.
 
     MLflow's own function searches the registry of the process, not that of a client.
@@ -122,7 +123,14 @@ def _location(client: MlflowClient, uri: str) -> tuple[str, str]:
     else:
         version = suffix
     source = client.get_model_version_download_uri(name, str(version))
-    return (_location(client, source)[0] if is_uri(source) else source), f"models:/{name}/{version}"
+    exact = f"models:/{name}/{version}"
+    if exact in passed:
+        rule, fix = (
+            "A registered version must lead to a model.",
+            "Register it again, from a run.",
+        )
+        raise TrackingError(rule, key="path", got=f"{uri}, which leads back to itself", fix=fix)
+    return (_location(client, source, (*passed, exact))[0] if is_uri(source) else source), exact
 
 
 def _suggestion(client: MlflowClient, uri: str) -> str:

@@ -30,7 +30,8 @@ class Target(Config):
         tracking_uri: `sqlite:///` and a path (with %25 for % and %3F for ?), a server's address, or any other URI that
             MLflow accepts.
         experiment: the name of the experiment, which is created if it does not exist.
-        artifacts: the folder of the artifacts of a new experiment in a database; a server decides it itself.
+        artifacts: the folder of the artifacts of a new experiment in a database, or a URI such as s3://bucket/runs; a
+            server decides it itself.
         register: the registered model of which the trained model (of a sweep the best job's) becomes a version; null:
             none.
         alias: the alias of that version, until a later version gets it.

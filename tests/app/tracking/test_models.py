@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
+import sqlite3
 import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,3 +177,26 @@ def test_a_run_reads_keeps_and_converts_it_as_its_file(registry: Registry, tmp_p
         ConfigError, match=r"(?s)models:/ridge/9.*set: convert\.source\.path=models:/ridge/9 on the comm"
     ):
         Composition([*common, "convert.source.path=models:/ridge/9"]).config  # noqa: B018
+
+
+def test_a_version_on_s3_without_its_package_names_the_package(registry: Registry) -> None:
+    if importlib.util.find_spec("boto3"):
+        pytest.skip("boto3 is installed")
+    client = client_at(registry.uri)
+    client.create_registered_model("far")
+    client.create_model_version("far", "s3://bucket/model")
+    with pytest.raises(TrackingError, match=r"(?s)s3://bucket/model, and no boto3.*pip install boto3"):
+        _read(registry, "models:/far/1")
+
+
+def test_versions_that_lead_to_themselves_are_told(registry: Registry) -> None:
+    client = client_at(registry.uri)
+    for name in ("loop", "pool"):
+        client.create_registered_model(name)
+        client.create_model_version(name, "s3://bucket/model")
+    with contextlib.closing(sqlite3.connect(registry.uri.removeprefix("sqlite:///"))) as database, database:
+        for name, other in {"loop": "pool", "pool": "loop"}.items():
+            source = "UPDATE model_versions SET source = ?, storage_location = ? WHERE name = ?"
+            database.execute(source, (f"models:/{other}/1", f"models:/{other}/1", name))
+    with pytest.raises(TrackingError, match="A registered version must lead to a model"):
+        _read(registry, "models:/loop/1")

@@ -65,7 +65,7 @@ def test_a_write_that_fails_while_the_database_is_created_leaves_nothing_and_blo
 
     target = Mlflow(f"sqlite:///{tmp_path}/mlflow.db", artifacts=str(tmp_path / "mlflow"))
     _, unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for most in (0, 20_000, 300_000):  # bytes of a file: at the first page, and amid two of MLflow's migrations
+    for most in (0, 20_000, 300_000):  # bytes of a file: at the first page, and later
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, unlimited))
         try:
             with pytest.raises(TrackingError, match="must answer before any work"):
