@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from importlib import metadata
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -37,7 +38,7 @@ from ortpipe.app.sweep.product import register
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking.recorders import Recording
-from ortpipe.errors import OrtpipeError
+from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
 
@@ -58,6 +59,7 @@ class OpenSweep:
         build_key("objective", config.objective)
         self._objective, self._draws = config.objective, build_key("figures", config.figures)
         recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
+        _check_storage(OmegaConf.select(config, "hydra.sweeper.storage"))
         folder = output_folder(config.paths, config.hydra.sweep.dir, "hydra.sweep.dir")
         hold(folder, "hydra.sweep.dir")
         search_space = OmegaConf.select(config, "hydra.sweeper.params") or {}
@@ -117,6 +119,19 @@ class OpenSweep:
             fix = "See the errors above; their tracebacks are in error.txt in the jobs' folders."
             raise SweepError(f"{problem}.", got=error, fix=fix) from error
         self._recording.check()
+
+
+def _check_storage(storage: object) -> None:
+    """Raise if Optuna's sweeper cannot read its database: an Optuna below 3 needs an SQLAlchemy below 2."""
+    newer = {name: int(metadata.version(name).partition(".")[0]) for name in ("optuna", "sqlalchemy") if storage}
+    if newer and newer["optuna"] < 3 and newer["sqlalchemy"] >= 2:
+        raise ConfigError(
+            "A study in a database needs SQLAlchemy below version 2.",
+            key="hydra.sweeper.storage",
+            got=f"SQLAlchemy {metadata.version('sqlalchemy')} with Optuna {metadata.version('optuna')}",
+            fix="Leave {key} out: the same command with more n_trials continues a study through the cache. Or use an "
+            "environment of its own with pip install 'ortpipe[optuna]'.",
+        )
 
 
 def _illustrate(best: RunRecord) -> Callable[[], None]:
