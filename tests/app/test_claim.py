@@ -143,12 +143,12 @@ def test_two_jobs_of_a_sweep_into_one_folder_are_refused(place: str, tmp_path: P
 
 
 def test_a_job_that_begins_after_its_sweep_was_killed_does_not_join_the_next_one(tmp_path: Path) -> None:
-    sweep(tmp_path, "the next", {})
+    sweep(tmp_path, "next", {})
     folders = {"sweep": SimpleNamespace(dir="."), "runtime": SimpleNamespace(cwd=str(tmp_path))}
     config = SimpleNamespace(hydra=SimpleNamespace(**folders))
     callback = SweepCallback()
-    callback.sweep = "the next"
+    callback.sweep = "next"
     callback.on_job_start(config)
-    callback.sweep = "the killed"
-    with pytest.raises(RefusedStart, match="the killed has ended"):
+    callback.sweep = "killed"
+    with pytest.raises(RefusedStart, match="killed has ended"):
         callback.on_job_start(config)
