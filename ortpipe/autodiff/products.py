@@ -158,7 +158,8 @@ def _flat(graph: Graph, outputs: Sequence[Value], target: Value) -> str:
             passed = [] if node.op_type in STEPS else [y for y in node.outputs if y.dtype in query.FLOATS]
             reached.update(passed)
             cuts += [] if passed else [query.called(node)]
-    return " and ".join(cuts[:3]) or "operators without one"
+    readers = [query.called(node) for node in graph if target in operands(node)]  # such as of a running mean
+    return " and ".join((cuts or readers)[:3])
 
 
 PRODUCTS: dict[str, Callable[..., dict[str, Value]]] = {"vjp": vjp, "jvp": jvp, "jacobian": jacobian, "hvp": hvp}

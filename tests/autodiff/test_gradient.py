@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
+from scipy import special
 
 from ortpipe import gradient
 from ortpipe.errors import DeriveError, ModelError
@@ -278,3 +279,24 @@ def test_a_normalization_of_sizes_that_nobody_can_infer_has_a_gradient_of_known_
 def test_what_is_no_model_is_refused() -> None:
     with pytest.raises(DeriveError, match=r"(?s)got: bytes.*Artifact give its .model"):
         gradient(model().SerializeToString(), of="y", wrt="x")
+
+
+@pytest.mark.parametrize("probability", ["p = Sigmoid(x)", "s = Sigmoid(x) p = Sub(one, s)"], ids=["p", "1 - p"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_the_logarithm_of_a_sigmoid_and_its_gradient_are_finite_everywhere(probability: str, dtype: str) -> None:
+    text = f"g ({dtype}[N] x) => ({dtype}[N] y) <{dtype} one = {{1}}> {{ {probability} y = Log(p) }}"
+    x = np.array([-1e4, -100, -18.5, -1, 0, 1, 18.5, 100, 1e4], {"float": np.float32, "double": np.float64}[dtype])
+    made = gradient(model(text), "y", ["x"], value=True)
+    found = run(made, {"x": x, "y_grad": np.ones_like(x)})
+    sign = -1 if "Sub" in probability else 1
+    expected = -np.logaddexp(0, -sign * x.astype(np.float64))
+    np.testing.assert_allclose(found["y"], expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(found["x_grad"], sign * special.expit(-sign * x.astype(np.float64)), atol=1e-6)
+
+
+def test_the_operator_that_has_no_derivative_is_named() -> None:
+    text = """g (float[N,3] x) => (float[N,3] y)
+      <float[3] s = {1, 1, 1}, float[3] b = {0, 0, 0}, float[3] mean = {0, 0, 0}, float[3] var = {1, 1, 1}>
+      { y, m, v = BatchNormalization<training_mode=1>(x, s, b, mean, var) }"""
+    with pytest.raises(DeriveError, match="depends on 'mean' only through BatchNormalization"):
+        gradient(model(text, 17), "y", ["mean"])

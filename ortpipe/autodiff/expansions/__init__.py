@@ -4,7 +4,7 @@ An expansion is `expansion(op, node)`: it writes with `op` in front of the node 
 node (None for an output that nobody reads), or None where the node stays as it is.
 """
 
-from ortpipe.autodiff.expansions import convolution, loops, recurrent, sampling, sequences
+from ortpipe.autodiff.expansions import convolution, logarithms, loops, recurrent, sampling, sequences
 from ortpipe.graph.rewrite import Rewrite
 
 EXPANSIONS: dict[str, Rewrite] = {
@@ -13,6 +13,7 @@ EXPANSIONS: dict[str, Rewrite] = {
     "GRU": recurrent.recurrent,
     "GridSample": sampling.grid_sample,
     "LSTM": recurrent.recurrent,
+    "Log": logarithms.log,
     "Loop": loops.loop,
     "OptionalGetElement": sequences.get_element,
     "RNN": recurrent.recurrent,

@@ -24,7 +24,7 @@ from ortpipe.stages.add_loss.losses import LOSSES, Scores
 from ortpipe.stages.add_loss.losses.auto import Auto
 from ortpipe.stages.add_loss.losses.ctc import CTC
 
-VERSION = 4
+VERSION = 5
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
 
 

@@ -47,7 +47,7 @@ def class_weight(task: str, classes: Sequence[Any] | None, data: Data | None) ->
 
 
 def objective_notes(objective: Mapping[str, Any]) -> Sequence[str]:
-    """Return a note of the loss and penalty that match an estimator's objective, and of what they leave out.
+    """Return a note of the loss and penalty that match an estimator's objective, and of the missing parts.
 
     >>> objective_notes({"loss": {"name": "huber", "delta": 2.7}, "penalty": {"w": {"l2": 0.5}}, "reduction": "sum"})
     ['scikit-learn fits it by huber (delta=2.7) summed over rows + 0.5·l2 of w: the loss auto and the penalty auto']

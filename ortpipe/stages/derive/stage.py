@@ -28,7 +28,7 @@ from ortpipe.stages.derive.compare import compare
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort, differentiable, with_yield
 
-VERSION = 16
+VERSION = 17
 CUT = "no gradient reaches it"
 ALL_KEPT = "keeps all that the backward pass reads: computing some again is not estimated to take less memory"
 

@@ -387,6 +387,12 @@ def test_focal_is_that_of_torchvision(forward, run, model):
     assert run(artifact.model, feeds_of(artifact, x, y))["loss"] == pytest.approx(expected, rel=1e-12)
 
 
+def test_focal_weighs_two_classes_in_float32_without_cancellation(forward, run):
+    x, y = np.array([[-1e4]], np.float32), np.array([[1]])
+    artifact = add_loss(forward("one logit"), AddLossConfig(LOSSES["focal"](2.0, 0.1)))
+    assert run(artifact.model, feeds_of(artifact, x, y))["loss"] == pytest.approx(0.1 * 1e4, rel=1e-7)
+
+
 def test_focal_weighs_classes(forward, run):
     x, y = rows("raw scores")
     alpha = (0.5, 1.0, 2.0, 3.0)

@@ -57,7 +57,7 @@ class Focal(Config):
         if self.alpha is None:
             return terms
         assert isinstance(self.alpha, float)
-        return op.Mul(terms, op.Add(op.Mul(y, 2 * self.alpha - 1), 1 - self.alpha))
+        return op.Mul(terms, op.Add(op.Mul(y, self.alpha), op.Mul(op.Sub(1, y), 1 - self.alpha)))  # no cancellation
 
     def _of_classes(self, op: Builder, label: ir.Value, scores: Scores) -> Any:
         true_class = truth(op, label, scores)
