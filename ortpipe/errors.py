@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
+AT = re.compile(r"\{at\}([\w.]*)")
+MARK = re.compile(r"\{@(?:(\w+)(?::([^}]*))?|([^}]+))\}")  # of a setting, or an argument, in an error's text
+
 
 class OrtpipeError(Exception):
     """Base of every error that ortpipe raises on purpose.
@@ -19,7 +22,8 @@ class OrtpipeError(Exception):
         got: the actual value or state.
         fix: what the user can do.
         key: the setting that the error is about, if any. In rule and fix `{key}` stands for it, `{at}name` for a
-            setting beside it, and `{group}` for its config group.
+            setting beside it, and `{group}` for its config group. `{@train.epochs}` is a setting of another stage, and
+            `{@cut}` a caller's argument for what the words before it advise, or nothing (see `words`).
 
     >>> error = OrtpipeError("{key} must be at least 1.", key="epochs", got="0", fix="Set {key}=1 or {at}average=null.")
     >>> print(error)
@@ -32,14 +36,32 @@ class OrtpipeError(Exception):
       fix: Set train.epochs=1 or train.average=null.
     """
 
+    group: str | None = None  # of the settings that these errors are about, if it is not that of the stage
+
     def __init__(self, rule: str, *, got: object = None, fix: str | None = None, key: str | None = None) -> None:
         super().__init__(rule)  # unpickling calls the class with this, and then sets the attributes
         self._rule, self._fix, self._key, self._at = rule, fix, key, ""
+        self._words: dict[str, str] = {}
         self.got = got
 
     def under(self, *path: str) -> Self:
         """Prepend a path to the keys in the error's texts, and return the error."""
         self._at = "".join(f"{part}." for part in path if part) + self._at
+        return self
+
+    def said_in(self, words: Mapping[str, str]) -> Self:
+        """Name settings and arguments by a caller's words, unless an inner caller has its own; return the error.
+
+        A word stands for a mark's name, or replaces the beginning of a setting's name. A word that ends with = takes
+        the mark's value.
+
+        >>> error = OrtpipeError("A rule.", fix="Freeze it{@freeze:[w]}, or set {@train.epochs}=1.")
+        >>> error.fix
+        "Freeze it, or set train's epochs=1."
+        >>> error.said_in({"": "", "freeze": "derive.frozen="}).fix
+        'Freeze it (derive.frozen=[w]), or set train.epochs=1.'
+        """
+        self._words = {**words, **self._words}
         return self
 
     @property
@@ -59,7 +81,21 @@ class OrtpipeError(Exception):
 
     def _filled(self, text: str) -> str:
         key = self.key or ""
-        return text.replace("{key}", key).replace("{group}", key.replace(".", "/")).replace("{at}", self._at)
+        text = MARK.sub(self._in_words, text).replace("{group}", key.replace(".", "/"))
+        text = AT.sub(lambda name: self._setting(self._at + name[1]), text)
+        return text.replace("{key}", self._setting(key))
+
+    def _in_words(self, mark: re.Match[str]) -> str:
+        advice, value, setting = mark.groups()
+        if setting:
+            word = self._setting(setting)
+            return word if word != setting or "" in self._words else re.sub("[./]", "'s ", setting, count=1)
+        word = self._words.get(advice, "")
+        return f" ({word}{value})" if value and word.endswith("=") else f" ({word.rstrip('=')})" if word else ""
+
+    def _setting(self, name: str) -> str:
+        begin = max((word for word in self._words if name.startswith(word)), key=len, default="")
+        return self._words[begin] + name.removeprefix(begin) if begin else name
 
     def __str__(self) -> str:
         lines = {"": self.rule, "  got: ": self.got, "  fix: ": self.fix}
@@ -78,8 +114,16 @@ class ModelError(OrtpipeError, RuntimeError):
     """An ONNX model cannot be read, checked or run."""
 
 
+class EngineError(ModelError):
+    """A device or an engine that this machine lacks, or that cannot run a model."""
+
+    group = "runtime"
+
+
 class DataError(OrtpipeError, ValueError):
     """Rows that cannot be trained or evaluated on."""
+
+    group = "data"
 
 
 class ConvertError(OrtpipeError):
@@ -143,17 +187,13 @@ def under(*path: str) -> Iterator[None]:
 
 
 @contextmanager
-def in_words(words: Mapping[str, str]) -> Iterator[None]:
-    """Replace config terms by a function's argument names in the texts of errors raised in this context."""
+def words(names: Mapping[str, str]) -> Iterator[None]:
+    """Name settings in errors raised in this context by the caller's words (see `OrtpipeError.said_in`)."""
     try:
         yield
     except OrtpipeError as error:
-        rule, fix = error.rule, error.fix or ""
-        for word, argument in words.items():
-            rule, fix = rule.replace(word, argument), fix.replace(word, argument)
-        if (rule, fix) == (error.rule, error.fix or ""):
-            raise
-        raise type(error)(rule, got=error.got, fix=fix or None) from error
+        error.said_in(names)
+        raise
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -25,11 +25,12 @@ from ortpipe.app.schema import RunConfig
 from ortpipe.app.stop import before_the_end, stop_if_asked
 from ortpipe.app.sweep.job import Job
 from ortpipe.app.tracking.models import with_versions
+from ortpipe.app.words import SETTINGS
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.data.split import load
-from ortpipe.errors import under
+from ortpipe.errors import OrtpipeError, under, words
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective, check_rows, check_value
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
@@ -90,6 +91,7 @@ def choice(config: Mapping[str, Any]) -> str:
     return next((str(value["name"]) for value in config.values() if isinstance(value, dict) and "name" in value), "")
 
 
+@words(SETTINGS)
 def execute(
     config: RunConfig,
     resolved: dict[str, Any],
@@ -133,6 +135,10 @@ def execute(
     record.mlflow = recording.run_id
     breakdown.lap("recorder opens")
 
+    def name_settings(event: Event) -> None:
+        if isinstance(event, RunFailed) and isinstance(event.error, OrtpipeError):
+            event.error.said_in(SETTINGS)  # before any other listener reads it
+
     def guard(event: Event) -> None:
         if isinstance(event, StageFinished) and event.number == 2:  # add_loss says what metrics measure
             check_objective(config.objective, event.artifact.facts, weighted=data.weighted)
@@ -157,6 +163,7 @@ def execute(
     text = config_text(resolved)
     draw = drawing if config.figures and job is None else draw_nothing
     listeners: list[Listener] = [
+        name_settings,
         breakdown.timed("run folder", StageLogs(folder)),
         breakdown.timed("run folder", RunFolder(record, text, facts, values, example, draw)),
         guard,

@@ -25,6 +25,7 @@ from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.callback import refuse_secret_name, sweeping
 from ortpipe.app.terminal import forgive, streams
+from ortpipe.app.words import SETTINGS
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _notes(error: BaseException) -> list[str]:
 def _in_our_words(error: Exception) -> OrtpipeError:
     """Return an error of Hydra's or of the system's as one of ours; raise what is none of them."""
     if isinstance(error, OrtpipeError):
-        return error
+        return error.said_in(SETTINGS)
     if isinstance(error, REFUSALS):
         return explained(error)
     if isinstance(error, OSError):

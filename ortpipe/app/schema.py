@@ -12,6 +12,7 @@ import yaml
 
 from ortpipe.app.tracking.models import with_files
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
+from ortpipe.app.words import SETTINGS
 from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
 from ortpipe.metrics import OBJECTIVE, UNWEIGHTED, check_rows
@@ -124,7 +125,7 @@ def all_at_once(errors: Iterable[OrtpipeError | str], where: Callable[[str], str
     """Return one error that lists all, each with the place where its key was set if it is known."""
     lines = []
     for error in errors:
-        key = None if isinstance(error, str) else error.key
+        key = None if isinstance(error, str) else error.said_in(SETTINGS).key
         place = where(key) if where is not None and key is not None else None
         lines.append(str(error) if place is None else f"{error}\n  set: {place}")
     lines = list(dict.fromkeys(lines))

@@ -13,7 +13,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from ortpipe.autodiff.expand import expanded, merge_repeated, without_identities
 from ortpipe.autodiff.outputs import named
 from ortpipe.autodiff.products import PRODUCTS
-from ortpipe.errors import DeriveError, in_words, nearest
+from ortpipe.errors import DeriveError, nearest, words
 from ortpipe.facts import without_metadata
 from ortpipe.graph import query
 from ortpipe.graph.apart import Weights, attach, put_together
@@ -26,17 +26,10 @@ from ortpipe.graph.modes import open_statistics
 from ortpipe.graph.serial import read_apart
 
 Kind = Literal["vjp", "jvp", "jacobian", "hvp"]
-WORDS = {  # in errors of what a config calls otherwise → here
-    "between the trained parameters and the loss": "between wrt and of",
-    "Freeze the parameters in front of it (derive.frozen)": "Name a value behind it in wrt",
-    "freeze the parameters in front of it": "name a value behind it in wrt",
-    "end the graph in front of": "name a value in front of",
-    "with convert.source.prediction": "in of",
-    "convert.source.prediction": "of",
-    "convert.source.shape": "shape",
-}
+WORDS = {"freeze": "name a value behind it in wrt", "cut": "name a value in front of it in of", "sizes": "shape"}
 
 
+@words(WORDS)
 def gradient(
     model: onnx.ModelProto | str | os.PathLike[str],
     of: str | Sequence[str],
@@ -109,22 +102,19 @@ def gradient_apart(
         rule = "{key} stands for a cotangent, which only vjp and hvp have."
         raise DeriveError(rule, key="ones", got=kind, fix="Leave it out.")
     ofs, wrts = (list(dict.fromkeys([names] if isinstance(names, str) else names)) for names in (of, wrt))
-    with in_words(WORDS):
-        undifferentiated = model if function is None else called_alone(put_together(model, weights), function)
-        differentiated = _opened(undifferentiated, weights if function is None else {}, shape)
-        inputs = _check(differentiated.graph, ofs, wrts)
-        differentiated = _prepared(differentiated, ofs, wrts)
-        by_name = query.values(differentiated.graph)
-        results = PRODUCTS[kind](
-            differentiated, [by_name[name] for name in ofs], [by_name[name] for name in wrts], ones
-        )
-        outputs = {**({name: by_name[name] for name in ofs} if value else {}), **results}
-        differentiated.graph.outputs[:] = named(differentiated.graph, outputs).values()
-        opened = [*(name for name in wrts if by_name[name].is_initializer()), *open_statistics(differentiated.graph)]
-        _set_inputs(differentiated.graph, list(dict.fromkeys([*inputs, *opened])))
-        RemoveUnusedOpsetsPass()(differentiated)
-        differentiated.producer_name = "ortpipe"
-        return finish_apart(differentiated, deep=True)
+    undifferentiated = model if function is None else called_alone(put_together(model, weights), function)
+    differentiated = _opened(undifferentiated, weights if function is None else {}, shape)
+    inputs = _check(differentiated.graph, ofs, wrts)
+    differentiated = _prepared(differentiated, ofs, wrts)
+    by_name = query.values(differentiated.graph)
+    results = PRODUCTS[kind](differentiated, [by_name[name] for name in ofs], [by_name[name] for name in wrts], ones)
+    outputs = {**({name: by_name[name] for name in ofs} if value else {}), **results}
+    differentiated.graph.outputs[:] = named(differentiated.graph, outputs).values()
+    opened = [*(name for name in wrts if by_name[name].is_initializer()), *open_statistics(differentiated.graph)]
+    _set_inputs(differentiated.graph, list(dict.fromkeys([*inputs, *opened])))
+    RemoveUnusedOpsetsPass()(differentiated)
+    differentiated.producer_name = "ortpipe"
+    return finish_apart(differentiated, deep=True)
 
 
 def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Sequence[int | None]]) -> ir.Model:

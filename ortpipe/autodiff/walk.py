@@ -116,8 +116,9 @@ def _no_rule(op: Backward, node: Node) -> DeriveError:
     behind = query.ancestors(x for x in operands(node) if x is not None)
     cut = sorted(str(x.name) for x in behind & op.active if x.producer() is None)
     return DeriveError(
-        "Every operator between the trained parameters and the loss needs a gradient.",
+        "Every operator that gradients pass through needs a gradient.",
         got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off "
         + ", ".join(map(repr, cut)),
-        fix=f"Freeze them (derive.frozen=[{','.join(cut)}]), or add a rule to its family in ortpipe/autodiff/rules/.",
+        fix=f"Take no gradients with respect to them{{@freeze:[{','.join(cut)}]}}, or add "
+        "a rule to its family in ortpipe/autodiff/rules/.",
     )

@@ -10,8 +10,7 @@ from ortpipe.errors import DeriveError
 
 FAR = 2**31 - 1  # an end of a Slice that lies behind every axis
 FIX = (
-    "Give the graph static sizes there (convert.source.shape; the batch axis may stay free), or freeze the parameters "
-    "in front of it."
+    "Give the graph static sizes there{@sizes}: the batch axis may stay free; or take no gradient through it{@freeze}."
 )
 Ints = npt.NDArray[np.int64]
 

@@ -17,7 +17,7 @@ from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import saved, short
 from ortpipe.compat.parameters import Parameters
 from ortpipe.data.rows import Data, Rows, RowSet
-from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, in_words, nearest
+from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest, words
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
 from ortpipe.stages.train.stage import train
@@ -26,10 +26,11 @@ Tensors = Mapping[str, np.ndarray]
 Report = Callable[[Any], None]
 
 
-WORDS = {  # words in the stages' errors → words with the arguments' names
-    "with derive.frozen": "of weights_to_train",
-    "derive.parameters": "weights_to_train",
-    "the same train/optimizer": "a learning_rate of the same kind",
+WORDS = {  # settings of the stages → arguments
+    "frozen": "weights_to_train",
+    "parameters": "weights_to_train",
+    "freeze": "weights_to_train",
+    "train/optimizer": "learning_rate",
 }
 
 
@@ -60,7 +61,7 @@ class Estimator(Parameters, ABC):
             raise OptimizerNameError(
                 "training_optimizer_name must be 'SGDOptimizer'.",
                 got=repr(self.training_optimizer_name),
-                fix="Choose momentum by learning_rate=LearningRateSGDNesterov(…), other optimizers in train/optimizer.",
+                fix="Choose momentum by learning_rate=LearningRateSGDNesterov(…), or use OrtRegressor, OrtClassifier.",
             )
         self.max_iter = checked(self.max_iter, Count, "max_iter", 100)
         self.batch_size = checked(self.batch_size, Count, "batch_size", 10)
@@ -89,7 +90,7 @@ class Estimator(Parameters, ABC):
         state: dict[str, Any] = super().__getstate__()
         return {k: v for k, v in state.items() if k not in ("train_session_", "train_function_")}
 
-    @in_words(WORDS)
+    @words(WORDS)
     def fit(
         self, X: Any, y: Any, sample_weight: Any = None, X_val: Any = None, y_val: Any = None, use_numpy: bool = False
     ) -> Self:

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Artifact
 from ortpipe.compat.loss_nodes import strengths
 from ortpipe.compat.models import artifact_of, as_one_element, as_table, shape_inputs
-from ortpipe.errors import LossError, in_words, nearest
+from ortpipe.errors import LossError, nearest, words
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
@@ -40,7 +40,7 @@ SCORES = {  # score_name → the loss of the catalogue, and how it joins rows
 Penalty = Mapping[str, "float | Mapping[str, float | None]"]
 
 
-@in_words({"terms": "penalty"})
+@words({"terms": "penalty"})
 def add_loss_output(
     onx: onnx.ModelProto,
     score_name: str = "squared_error",

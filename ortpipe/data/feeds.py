@@ -27,7 +27,7 @@ def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndar
             "Rows must have weights if and only if the loss takes them.",
             got=f"rows {'without' if rows.sample_weight is None else 'with'} weights and a loss "
             f"{'without' if facts.sample_weight is None else 'with'} a weight input",
-            fix="Set both add_loss.sample_weight=true and data.source.sample_weight, or neither.",
+            fix="Set both {@add_loss.sample_weight}=true and {@data.source.sample_weight}, or neither.",
         )
     if facts.sample_weight is not None and rows.sample_weight is not None:
         dtype, shape = _input(model, facts.sample_weight)
@@ -47,7 +47,7 @@ def feed_inputs(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, n
         rule = "Data must hold exactly the model's inputs, by name."
         fix = f"The model reads {', '.join(names)}: remove other arrays, or name them as labels or weights."
         if rows.kept and not inputs:
-            fix = f"The model reads {', '.join(names)}: data.source.encode=one_hot makes one input of all columns."
+            fix = f"The model reads {', '.join(names)}: {{@data.source.encode}}=one_hot makes one input of all columns."
         raise DataError(rule, got=f"arrays {', '.join(sorted(rows.inputs))}", fix=fix)
     arrays, graph_inputs = {}, {i.name for i in model.graph.input}
     for name in (name for name in names if name in graph_inputs):  # the graph may not use one, such as a length
@@ -93,7 +93,7 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
             "Labels must have the width of the model's prediction.",
             got=f"{_format_shape(rows.label.shape[1:])} per row",
             fix=f"The model predicts {width} values: choose other labels or another model; if the values are class "
-            f"scores, set {facts.settings}.task=multiclass.",
+            f"scores, set {{@{facts.settings}.task}}=multiclass.",
         )
     return _cast(label, dtype, "label")
 
@@ -133,7 +133,7 @@ def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> n
             "Labels must have the shape of the model's prediction.",
             got=f"{_format_shape(label.shape[1:])} per row",
             fix=f"Give {_format_shape(tuple(expected))} {'values' if values else 'classes'} per row, or set "
-            f"{facts.settings}.class_axis to the prediction's axis of classes.",
+            f"{{@{facts.settings}.class_axis}} to the prediction's axis of classes.",
         )
     remaining_sizes = iter(sizes)
     fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(remaining_sizes) for d in expected))
@@ -154,7 +154,7 @@ def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
         raise DataError(
             rule,
             got=actual,
-            fix=f"Give one column of classes, or set {facts.settings}.task=multilabel, with a label in each column.",
+            fix=f"Give one column of classes, or set {{@{facts.settings}.task}}=multilabel: a label per column.",
         )
     index: dict[Any, int] = {c: i for i, c in enumerate(classes)}
     values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
@@ -164,7 +164,7 @@ def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
     if unknown:
         rule, actual = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
         fix = f"Its classes are {', '.join(repr(c) for c in classes[:10])}; if the outputs of an .onnx model stand "
-        raise DataError(rule, got=actual, fix=f"{fix}for other labels, list those in {facts.settings}.classes.")
+        raise DataError(rule, got=actual, fix=f"{fix}for other labels, list those in {{@{facts.settings}.classes}}.")
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 
@@ -177,7 +177,7 @@ def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | Non
 def _cast(array: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray:
     if dtype.kind == "O" and array.dtype.kind not in "OSU":
         rule, actual = "A text input takes text.", f"{name}: {array.dtype}, such as {array.ravel()[:1].tolist()}"
-        fix = f"If the column's numbers are categories, list it: {listing('data.source.categorical', name)}."
+        fix = f"If the column's numbers are categories, list it: {listing('{@data.source.categorical}', name)}."
         raise DataError(rule, got=actual, fix=fix)
     try:
         with np.errstate(over="raise", invalid="ignore"):

@@ -172,7 +172,7 @@ class Rows(RowSet):
             raise DataError(
                 "Rows must have labels for every output with a loss of its own.",
                 got=f"none for {head!r}, labels for {', '.join(self.heads) or 'the prediction only'}",
-                fix=f"Name the columns or the array of its labels: data.source.heads={{{head}: …}}.",
+                fix=f"Name the columns or the array of its labels: {{@data.source.heads}}={{{head}: …}}.",
             )
         return self.replace(label=self.heads[head]) if head else self
 
@@ -383,5 +383,7 @@ def check_finite(
         column = f", column {columns[place[1]]!r}" if has_names else f", column {place[1]}"
     rule, fix = "Data must be finite.", "Drop or impute such rows before training."
     if name.startswith("label"):
-        fix = f"{fix} Mark a step or pixel without a label by a number such as -100, and set add_loss.padding=-100."
+        fix = (
+            f"{fix} Mark a step or pixel without a label by a number such as -100, and set {{@add_loss.padding}}=-100."
+        )
     raise DataError(rule, got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}", fix=fix)

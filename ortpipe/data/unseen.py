@@ -147,7 +147,7 @@ class UnseenTable:
             raise DataError(
                 f"Column {name!r} may hold only values from training: {shown}.",
                 got=f"{repr(word) if (word := words[row].as_py()) else 'nothing'} in {position(row)}",
-                fix="Correct the rows, or train with data.source.encode=keep, which allows unknown words.",
+                fix="Correct the rows, or train with {@data.source.encode}=keep, which allows unknown words.",
             )
         return codes
 
@@ -173,8 +173,8 @@ def _numbers(
             got=f"{column[row].as_py()!r} in {position(row)}",
             fix="Correct it, or leave it empty if the value is missing."
             if gaps
-            else "Correct it or drop the row; if it marks a missing value, train with data.source.encode=keep and name "
-            "it in data.source.missing.",
+            else "Correct it or drop the row; if it marks a missing value, train with {@data.source.encode}=keep and "
+            "name it in {@data.source.missing}.",
         ) from error
     wrong = np.isinf(values) if gaps else ~np.isfinite(values)
     if wrong.any():
@@ -182,7 +182,7 @@ def _numbers(
         raise DataError(
             f"Column {name!r} must have a finite number in every row, as in training.",
             got=f"{'nothing' if np.isnan(values[row]) else values[row]} in {position(row)}",
-            fix="Correct or drop the row, or train with data.source.encode=keep, which allows missing values.",
+            fix="Correct or drop the row, or train with {@data.source.encode}=keep, which allows missing values.",
         )
     return values
 

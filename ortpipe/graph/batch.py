@@ -65,7 +65,7 @@ def name_batch(model: ir.Model) -> ir.Model:
                 raise ModelError(
                     "The type of every value must be known.",
                     got=f"{operator} gives {output.name!r}, whose type is unknown",
-                    fix="End the graph before it with convert.source.prediction, or declare its type in the file.",
+                    fix="End the graph before it{@cut}, or declare its type in the file.",
                 )
     return model
 

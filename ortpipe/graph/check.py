@@ -12,7 +12,7 @@ from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.query import graphs, subgraphs
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
-FIX = "Fix the model where the message points, or end the graph before that node with convert.source.prediction."
+FIX = "Fix the model where the message points, or end the graph before that node{@cut}."
 LONGEST = 2**16  # entries of a vector whose values shape inference may propagate
 # Operators whose outputs have no longer axis than their inputs have (Scan: if that holds in its body, too).
 NO_LONGER_AXES = operators.UNARY.union(
@@ -205,6 +205,6 @@ def _unknown_rank(model: onnx.ModelProto) -> ModelError:
     return ModelError(
         "The number of dimensions of every output must be known.",
         got=f"{operator} at node {node.name or value!r} gives {value!r}, whose shape is unknown",
-        fix=f"Set the sizes of the inputs with convert.source.shape, end the graph before {operator} with "
-        f"convert.source.prediction, or declare the shape of {value!r} in the file (value_info).",
+        fix=f"Set the sizes of the inputs{{@sizes}}, end the graph before {operator}{{@cut}}, or declare "
+        f"the shape of {value!r} in the file (value_info).",
     )

@@ -184,7 +184,7 @@ def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
             raise ModelError(
                 "auto_pad of a window that is dilated, or shorter than its stride, is supported for static sizes only.",
                 got=f"{called(node)}: axis {i + 2} of {node.inputs[0].name!r}",  # type: ignore[union-attr]
-                fix="Set the sizes of the inputs with convert.source.shape.",
+                fix="Set the sizes of the inputs{@sizes}.",
             )
         totals.append(max(0, (-1 if size is None else (-(-size // stride) - 1) * stride - size) + extent))
     upper = node.attributes.get_string("auto_pad") == "SAME_UPPER"
@@ -200,8 +200,7 @@ def _reject_empty_windows(node: ir.Node, axes: Sequence[Axis], pads: Sequence[in
             raise ModelError(
                 "Every window of a pool with ceil_mode must cover an entry of its input.",
                 got=f"{called(node)}: the last window along axis {i + 2} has only pads",
-                fix="Set other sizes of the inputs with convert.source.shape, or end the graph before it with "
-                "convert.source.prediction.",
+                fix="Set other sizes of the inputs{@sizes}, or end the graph before it{@cut}.",
             )
 
 

@@ -33,7 +33,7 @@ def statistics(graph: ir.Graph, output: ir.Value) -> dict[str, ir.Value]:
                 raise ModelError(
                     "A running statistic of a training BatchNormalization must have no other use.",
                     got=f"{old.name!r}, which other nodes read too",
-                    fix="Set convert.untie=true: each place gets its own copy.",
+                    fix="Give each place its own copy{@untie}.",
                 )
             y.name = y.name or names.fresh(f"{old.name}/next")
             y.type, y.shape = old.type, old.shape

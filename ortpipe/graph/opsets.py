@@ -24,7 +24,7 @@ from ortpipe.graph.serial import OPSET
 from ortpipe.graph.sizes import fold_sizes
 
 LIFTED = 18  # the first opset in which most reductions take axes as an input
-SET_SHAPE = "Set the sizes of the inputs with convert.source.shape."
+SET_SHAPE = "Set the sizes of the inputs{@sizes}."
 FAILURES = (RuntimeError, onnx.shape_inference.InferenceError)
 
 

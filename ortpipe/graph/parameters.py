@@ -84,7 +84,7 @@ def _why_not(value: ir.Value, uses: Sequence[Use]) -> str | None:
         return "one number"
     if reasons := [use.reason for use in uses if use.reason]:
         weight = any(use.trained for use in uses)
-        return reasons[0] + (", and a weight elsewhere: convert.untie=true gives each its own copy" if weight else "")
+        return reasons[0] + (", and a weight elsewhere: untying it gives each its own copy" if weight else "")
     if any(use.trained for use in uses):
         return None
     if size_of(value) == 1:

@@ -168,7 +168,7 @@ def _new_arrays(
         raise ModelError(
             "Weights that share a place in the file must have equal values.",
             got=f"{label}: {some(clashing)} differ after training",
-            fix="Train without convert.untie, or use the run's own model.onnx.",
+            fix="Train with one copy of them{@tie}, or use the run's own model.onnx.",
         )
     cast = {name: _cast(arrays[name], slot.array) for name, slot in by_name.items()}
     rounding = {}

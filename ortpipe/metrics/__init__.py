@@ -231,7 +231,9 @@ def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
     head, plain = part_of(name)
     if head not in facts.predictions:
         rule, fix = "A metric with a head in front must name one of the model's heads.", nearest(head, facts.heads)
-        raise EvaluateError(rule, key=key, got=f"{head!r} in {name!r}", fix=f"{fix} They are convert.source.heads.")
+        raise EvaluateError(
+            rule, key=key, got=f"{head!r} in {name!r}", fix=f"{fix} They are {{@convert.source.heads}}."
+        )
     if (task := facts.predictions[head].measured_as) not in METRICS[plain].tasks:
         fitting = [name for name, metric in METRICS.items() if task in metric.tasks]
         rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting)}."

@@ -8,7 +8,7 @@ import numpy as np
 from ortpipe.artifact import Facts
 from ortpipe.data.feeds import class_index, fit_label
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.errors import DataError, EvaluateError
+from ortpipe.errors import EvaluateError
 from ortpipe.metrics.sequences import decoded, ended
 
 Seen = Literal["sum", "unit", "outside"]
@@ -56,7 +56,7 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
     if facts.blank is not None:
         return Compared(ended(truth, facts.blank), decoded(label, facts.blank), None, weight)
     if facts.class_axis is not None:
-        truth = _fitted(facts, truth, label.shape)
+        truth = fit_label(facts, truth, label.shape)
     if label.shape[1:] != truth.shape[1:]:
         raise EvaluateError(
             "Labels must have the width of the model's prediction.",
@@ -77,13 +77,6 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
     return result._replace(truth=result.truth.astype(np.int64)) if facts.task == "multilabel" else result
 
 
-def _fitted(facts: Facts, truth: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    try:
-        return fit_label(facts, truth, shape)
-    except DataError as error:
-        raise EvaluateError(error.rule, got=error.got, fix=error.fix) from error
-
-
 def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """Return values [N, E…, K], or class indices [N, E…] and probabilities [N, E…, classes].
 
@@ -93,7 +86,7 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
         raise EvaluateError(
             "A metric reads finite predictions.",
             got=f"nan or inf in {(~finite).sum()} of {len(finite)} rows of {facts.prediction!r}",
-            fix="Scale the inputs, or train with a lower rate (train.optimizer.lr).",
+            fix="Scale the inputs, or train with a lower rate ({@train.optimizer.lr}).",
         )
     prediction = classes_last(prediction, facts.class_axis)
     values = prediction.astype(np.float64)
@@ -108,8 +101,8 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
             "A metric of probabilities reads values in [0, 1]; those of exclusive classes sum to 1 in each row.",
             got=f"{facts.prediction!r}: values from {values.min():.6g} to {values.max():.6g}, sums of rows from "
             f"{values.sum(axis=-1).min():.6g} to {values.sum(axis=-1).max():.6g}",
-            fix=f"Set {facts.settings}.scores=logits if they are raw scores, or name probabilities inside the graph "
-            "with convert.source.prediction.",
+            fix=f"Set {{@{facts.settings}.scores}}=logits if they are raw scores, or name probabilities inside the "
+            "graph with {@convert.source.prediction}.",
         )
     if exclusive:
         probability = _softmax(values) if raw else np.clip(values, 0, 1)

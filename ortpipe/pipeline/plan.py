@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 from typing import Any, Protocol, runtime_checkable
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.errors import DataError, OrtpipeError, StageError
+from ortpipe.errors import OrtpipeError, StageError
 
 
 @runtime_checkable
@@ -69,7 +69,7 @@ class Stage:
             named = {name: context[name] for name in (*self.reads, *self.takes)}
             return resolve_name(function)(subject, config, **named)
         except OrtpipeError as error:
-            error.under("data" if isinstance(error, DataError) else self.name)
+            error.under(error.group or self.name)
             raise
 
     def _check(self, artifact: Artifact | None, facts: tuple[str, ...], promise: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.errors import ModelError
+from ortpipe.errors import EngineError, ModelError
 from ortpipe.graph.apart import Weights, pieces
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import moves_statistics
@@ -169,11 +169,12 @@ def terminate() -> None:
         options.terminate = True
 
 
-def _not_here(provider: str, what: str) -> ModelError:
-    return ModelError(
-        "runtime.provider is one that this machine has.",
+def _not_here(provider: str, what: str) -> EngineError:
+    return EngineError(
+        "{key} is one that this machine has.",
         got=f"{provider}: onnxruntime {ort.__version__} {what}",
-        fix="Install the GPU's driver, CUDA and an onnxruntime made for it, or set runtime.provider=cpu.",
+        fix="Install the GPU's driver, CUDA and an onnxruntime made for it, or set {key}=cpu.",
+        key="provider",
     )
 
 

@@ -21,7 +21,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.frames import plain
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
-from ortpipe.errors import ConfigError, ConvertError, DataError
+from ortpipe.errors import ConfigError, ConvertError, DataError, words
 from ortpipe.facts import Facts, Task, read_metadata
 from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
@@ -47,6 +47,20 @@ from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.schedules import Schedule
 from ortpipe.stages.train.stage import train
 
+WORDS = {  # settings of the stages → arguments
+    "add_loss.": "",
+    "convert.": "",
+    "convert.source.": "model.",
+    "data.split.validation": "validation_fraction",
+    "early_stop.patience": "patience",
+    "lr": "learning_rate",
+    "optimizer.lr": "learning_rate",
+    "source.": "model.",
+    "terms": "penalty",
+    "train.": "",
+    "train.optimizer.lr": "learning_rate",
+    "train/": "",
+}
 FLOATS = (np.float64, np.float32)
 _PREDICTORS: weakref.WeakKeyDictionary[Any, Predictor] = weakref.WeakKeyDictionary()  # sessions are not pickled
 
@@ -216,6 +230,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         random = np.random.default_rng() if self.random_state is None else check_random_state(self.random_state)
         return int(random.integers(2**31) if isinstance(random, np.random.Generator) else random.randint(2**31))
 
+    @words(WORDS)
     def _train(self, data: Data, epochs: int, *, goes_on: bool, schedule: str) -> Self:
         seed = self._seed
         forward = self._forward(data, seed) if not goes_on else _artifact(self._trainable)

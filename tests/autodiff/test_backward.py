@@ -89,7 +89,7 @@ def test_a_missing_rule_names_operator_node_value_and_folder():
        z = Mul(d, c) loss = ReduceSum<keepdims=0>(z) }"""
     with pytest.raises(DeriveError) as error:
         derived(text, ["w", "b", "c"])
-    parts = ("MaxRoiPool", "'strange'", "cuts off 'b', 'w'", "derive.frozen=[b,w]", "ortpipe/autodiff/rules/")
+    parts = ("MaxRoiPool", "'strange'", "cuts off 'b', 'w'", "with respect to them", "ortpipe/autodiff/rules/")
     for part in parts:
         assert part in str(error.value)
 

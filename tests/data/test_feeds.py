@@ -202,7 +202,7 @@ def test_weights_stay_a_vector_where_the_model_takes_one():
 @pytest.mark.parametrize(("name", "weight"), [("w", None), (None, np.ones(5))])
 def test_weights_and_a_weighted_loss_come_together(name, weight):
     with pytest.raises(
-        DataError, match=r"weights if and only if the loss takes them(.|\n)*add_loss\.sample_weight=true"
+        DataError, match=r"weights if and only if the loss takes them(.|\n)*add_loss's sample_weight=true"
     ):
         feeds(model(WEIGHED), facts(sample_weight=name), Rows({"X": X}, Y, weight))
 

@@ -189,5 +189,5 @@ def test_rows_whose_elements_have_classes_are_of_none_to_stratify_by():
 
 
 def test_a_label_of_nan_names_the_way_to_mark_what_has_none():
-    with pytest.raises(DataError, match=r"nan in label, row 1(.|\n)*add_loss\.padding=-100"):
+    with pytest.raises(DataError, match=r"nan in label, row 1(.|\n)*add_loss's padding=-100"):
         Rows({"X": np.zeros((2, 1))}, np.array([[1.0, 2.0], [np.nan, 1.0]]))

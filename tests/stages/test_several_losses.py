@@ -239,13 +239,13 @@ def test_convert_refuses_what_is_no_head(path, heads, error, message):
             AddLossConfig(LOSSES["cross_entropy"](), heads={"sise": HeadLoss(LOSSES["l2"]())}),
             {},
             LossError,
-            "^add_loss.heads must name",
+            "^add_loss's heads must name",
         ),
         (
             losses(head="cross_entropy"),
             {},
             LossError,
-            r"regression head 'size'(.|\n)*add_loss\.heads\.size\.loss\.name",
+            r"regression head 'size'(.|\n)*add_loss's heads\.size\.loss\.name",
         ),
         (AddLossConfig(LOSSES["cross_entropy"]()), {}, LossError, "CrossEntropy for a regression head 'size'"),
         (losses(head="gamma"), {}, LossError, r"The loss gamma is defined for labels that are positive"),
@@ -276,7 +276,7 @@ def test_labels_of_heads_must_be_there_and_be_classes(path, tmp_path):
 
 
 def test_labels_of_an_output_that_convert_does_not_name_say_how_to_name_it(path):
-    with pytest.raises(LossError, match=r"Name the output there: \+convert\.source\.heads\.size=\{\}"):
+    with pytest.raises(LossError, match=r"Name the output there: \+convert's source\.heads\.size=\{\}"):
         loss_model(path, AddLossConfig(LOSSES["cross_entropy"]()), Data(rows()), heads={})
 
 

@@ -22,7 +22,7 @@ from packaging.requirements import Requirement
 from ortpipe.app.compose import Parser
 from ortpipe.app.tracking.client import client_at, reached
 from ortpipe.app.tracking.sqlite import database_of
-from ortpipe.errors import OrtpipeError
+from ortpipe.errors import OrtpipeError, under
 from ortpipe.pipeline.digest import versions
 
 if TYPE_CHECKING:
@@ -78,7 +78,8 @@ def _runtime(config: RunConfig) -> Iterator[Finding]:
     yield Finding("runtime", f"{name} {runtime.version}; {engines}; {', '.join(runtime.providers)}")
     from ortpipe.runtime.session import check_provider
 
-    check_provider(config.runtime)
+    with under("runtime"):
+        check_provider(config.runtime)
     yield Finding("provider", f"{config.runtime.provider}, threads: {config.runtime.threads} of {os.cpu_count()} cores")
 
 

@@ -10,7 +10,7 @@ import onnx
 from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
 from ortpipe.autodiff.gradient import gradient_apart
-from ortpipe.errors import ConfigError
+from ortpipe.errors import ConfigError, words
 from ortpipe.graph.serial import read_apart, write_atomically
 from ortpipe.graph.show import type_of
 from ortpipe.settings import local
@@ -20,8 +20,15 @@ output or inner value, with respect to any input, initializer or inner value. No
 
 By default a vector-Jacobian product: the gradient of y in x is <x>_grad = Σ <y>_grad · ∂y/∂x, where the cotangent
 <y>_grad is an input, by default 1 for a y of one element. It costs about two runs of the model."""
+WORDS = {  # arguments of `gradient` → options
+    **{name: f"--{name}" for name in ("of", "ones", "shape", "wrt")},
+    "cut": "name a value in front of it in --of",
+    "freeze": "name a value behind it in --wrt",
+    "sizes": "--shape",
+}
 
 
+@words(WORDS)
 def run(arguments: Sequence[str]) -> None:
     """Write one gradient model."""
     parser = Parser("gradient", ABOUT, overrides=False)

@@ -168,7 +168,7 @@ def _hidden_size(node: Node, r: Value) -> int:
         raise DeriveError(
             "A recurrent operator's hidden size must be known.",
             got=f"{node.op_type} at node {node.name or node.outputs[-1].name!r}, without hidden_size",
-            fix="Write hidden_size into the node, or end the graph in front of it with convert.source.prediction.",
+            fix="Write hidden_size into the node, or end the graph in front of it{@cut}.",
         )
     return r.shape[2]
 

@@ -115,6 +115,5 @@ def _unknown(node: Node, why: str) -> DeriveError:
     return DeriveError(
         "Sequences have a gradient where their length, and the places that are read, are known before the model runs.",
         got=f"{query.called(node)}: {why}",
-        fix="Freeze the parameters in front of it (derive.frozen), or end the graph in front of it "
-        "(convert.source.prediction).",
+        fix="Take no gradient through it{@freeze}, or end the graph in front of it{@cut}.",
     )

@@ -169,12 +169,12 @@ def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradient
     """Refuse a Loop that could not be written as a Scan."""
     read = query.ancestors([v for v in (*node.inputs, *query.captured(node)) if v is not None])
     trained = sorted(str(v.name) for v in read if v in op.active and v.is_initializer())
-    shown = trained if len(trained) <= SHOWN else [*trained[:SHOWN], f"and {len(trained) - SHOWN} more"]
+    named = f":[{','.join(trained[:SHOWN])}{',…' if len(trained) > SHOWN else ''}]" if trained else ""
     raise DeriveError(
         "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",
         got=f"{node.name or node.outputs[0].name!r}: {why_not_a_scan(node)}",
-        fix=f"Freeze what it reads: derive.frozen={shown} (globs do, too); end the graph in front of it "
-        "(convert.source.prediction), or write it with a trip count and a condition that is constantly true.",
+        fix=f"Take no gradient through it{{@freeze{named}}}; end the graph in front of it{{@cut}}, or write it "
+        "with a trip count and a condition that is constantly true.",
     )
 
 

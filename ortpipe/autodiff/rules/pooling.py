@@ -209,7 +209,7 @@ def max_unpool(op: Backward, node: Node, dy: Value, x: Value, places: Value, sha
         raise DeriveError(
             "MaxUnpool has a gradient only if its windows decide the size of its output.",
             got=f"{called(node)}, with the input output_shape",
-            fix="Remove output_shape, or freeze the parameters before the node (derive.frozen).",
+            fix="Remove output_shape, or take no gradient through the node{@freeze}.",
         )
     return [op.Gather(op.reshape(dy, [-1], [None]), places)]
 

@@ -26,7 +26,7 @@ def dft(
         raise DeriveError(
             "An inverse DFT has a gradient where it reads all frequencies.",
             got=f"{query.called(node)}, with onesided",
-            fix="Give it both halves, or freeze the parameters in front of it (derive.frozen).",
+            fix="Give it both halves, or take no gradient through it{@freeze}.",
         )
     place = node.attributes.get_int("axis", 1) if op.opset < 20 else -2
     if axis is not None:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ortpipe.errors import ModelError
+from ortpipe.errors import EngineError
 from ortpipe.runtime.config import RuntimeConfig
 
 THREADS = "NPROC"  # the variable that XLA's CPU client sizes its pool by, when it begins
@@ -20,10 +20,11 @@ _begun: list[int] = []  # with how many threads this process's client began, whe
 def check_client(runtime: RuntimeConfig) -> None:
     """Refuse an engine that is not installed, or a device that it does not have; JAX is not imported for the CPU."""
     if importlib.util.find_spec("jax") is None:
-        raise ModelError(
-            "runtime.engine=xla needs JAX.",
+        raise EngineError(
+            "{key}=xla needs JAX.",
+            key="engine",
             got="jax is not installed",
-            fix="pip install 'ortpipe[xla]', or set runtime.engine=onnxruntime.",
+            fix="pip install 'ortpipe[xla]', or set {key}=onnxruntime.",
         )
     if runtime.provider != "cpu":
         device(runtime)
@@ -35,7 +36,7 @@ def device(runtime: RuntimeConfig) -> Any:
     The pool of the CPU's client has the size that it began with, and with other threads sums have other bytes.
 
     Raises:
-        ModelError: the client began with other threads, or there is no such device.
+        EngineError: the client began with other threads, or there is no such device.
     """
     with _lock:
         fresh = "jax" not in sys.modules
@@ -50,22 +51,24 @@ def device(runtime: RuntimeConfig) -> Any:
             _begun[:] = [runtime.threads]
         there = _begun[0] if _begun else _by_default()
         if runtime.provider == "cpu" and there != runtime.threads:
-            raise ModelError(
+            raise EngineError(
                 "XLA's threads are those that JAX began with in this process.",
-                got=f"runtime.threads={runtime.threads}, and JAX that began with {there}",
+                key="threads",
+                got=f"{runtime.threads} threads, and JAX that began with {there}",
                 fix=f"Run in a process of its own, set {THREADS}={runtime.threads} before JAX computes anything, "
-                "or set runtime.engine=onnxruntime.",
+                "or set {at}engine=onnxruntime.",
             )
         try:
             return jax.devices(PLATFORMS[runtime.provider])[0]
         except RuntimeError as error:
             chosen = jax.config.jax_platforms
             alone = f" and began with {chosen!r} alone" if chosen else ""
-            raise ModelError(
-                "runtime.provider is one that this machine has.",
+            raise EngineError(
+                "{key} is one that this machine has.",
                 got=f"{runtime.provider}: jax {jax.__version__} finds no such device{alone}",
                 fix="pip install 'jax[cuda12]' where a GPU is, run in a process of its own where JAX began for the "
-                "CPU, or set runtime.provider=cpu.",
+                "CPU, or set {key}=cpu.",
+                key="provider",
             ) from error
 
 

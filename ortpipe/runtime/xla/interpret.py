@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import onnx
 
-from ortpipe.errors import ModelError
+from ortpipe.errors import EngineError
 from ortpipe.runtime.xla.node import Array, Node, Unsupported, check_numbers
 from ortpipe.runtime.xla.operators import OPERATORS
 from ortpipe.runtime.xla.operators.random import OPERATORS as RANDOM
@@ -17,12 +17,13 @@ FOLDED = 2**16  # entries of a constant result, up to which it is computed while
 Values = dict[str, Array]
 
 
-def refused(what: str) -> ModelError:
+def refused(what: str) -> EngineError:
     """Return the error of what cannot be compiled."""
-    return ModelError(
-        "runtime.engine=xla compiles standard operators whose sizes are known before it runs.",
+    return EngineError(
+        "{key}=xla compiles standard operators whose sizes are known before it runs.",
         got=what,
-        fix="Set runtime.engine=onnxruntime, which runs all of them.",
+        fix="Set {key}=onnxruntime, which runs all of them.",
+        key="engine",
     )
 
 

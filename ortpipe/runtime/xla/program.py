@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from jax import lax
 
-from ortpipe.errors import ModelError
+from ortpipe.errors import EngineError
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.xla.client import device
 from ortpipe.runtime.xla.interpret import Interpreter, check_operators
@@ -82,10 +82,11 @@ class Program:
         try:
             return [np.asarray(array) for array in compiled(*arguments)]
         except (RuntimeError, TypeError, ValueError) as error:
-            raise ModelError(
+            raise EngineError(
                 "XLA must run the model on these inputs.",
                 got=str(error).strip().splitlines()[0],
-                fix="Set runtime.engine=onnxruntime.",
+                fix="Set {key}=onnxruntime.",
+                key="engine",
             ) from error
 
     def _compile(self, arguments: Sequence[np.ndarray], numbers: Sequence[Any]) -> Any:

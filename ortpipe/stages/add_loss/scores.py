@@ -31,7 +31,7 @@ def required(scores: Scores, loss: str) -> ir.Value:
             f"{loss} needs raw scores.",
             got=f"{scores.prediction.name!r}, probabilities for which the graph computes no raw scores",
             fix="Choose add_loss=log, cross_entropy or focal, which read probabilities, too. If the output holds raw "
-            "scores, set convert.source.scores=logits.",
+            "scores, set {@convert.source.scores}=logits.",
         )
     return scores.logits
 

@@ -229,12 +229,12 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
     config = resolved(facts, config)
     check_class_weight(facts, config.loss, data)
     first = None if data is None else data.train.head(1)
-    names_by_key = {"add_loss.heads": config.heads, "data.source.heads": {} if first is None else first.heads}
+    names_by_key = {"{@add_loss.heads}": config.heads, "{@data.source.heads}": {} if first is None else first.heads}
     for key, names in names_by_key.items():
         if unknown := [name for name in names if name not in facts.heads]:
             near = f"{nearest(unknown[0], facts.heads)} Or name" if facts.heads else "Name"
-            rule = f"{key} must name further outputs of the model, which convert.source.heads names, too."
-            fix = f"{near} the output there: +convert.source.heads.{unknown[0]}={{}}."
+            rule = f"{key} must name further outputs of the model, which {{@convert.source.heads}} names, too."
+            fix = f"{near} the output there: +{{@convert.source.heads.{unknown[0]}}}={{}}."
             raise LossError(rule, key="heads" if names is config.heads else None, got=repr(unknown[0]), fix=fix)
     if first is not None:
         for name in facts.heads:
@@ -259,7 +259,7 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
             key="padding",
             got=f"{config.padding!r}, one of {len(class_labels)} classes",
             fix="Mark elements to ignore with another label, such as -100, or set the labels of the classes with "
-            f"{facts.settings}.classes.",
+            f"{{@{facts.settings}.classes}}.",
         )
     tasks = getattr(config.loss, "tasks", (facts.task,))  # a user's own loss need not declare them
     if facts.task in tasks:
@@ -267,21 +267,22 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
             raise LossError(
                 "With link=log the prediction must be the logarithm of the mean.",
                 got=f"{_name(config)} for a prediction that is scaled to the labels' mean and deviation",
-                fix="Set convert.source.scale_target=false.",
+                fix="Set {@convert.source.scale_target}=false.",
             )
         bound = getattr(config.loss, "labels", None)
         if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
             check_labels(bound, _name(config), data, config.padding)
         return {"padding": config.padding, "blank": blank}
     suitable = [name for name, loss in LOSSES.items() if facts.task in loss.tasks]
-    key = f"add_loss.heads.{head}.loss.name" if head else "add_loss"
-    keys, many = " or ".join(f"{facts.settings}.task={task}" for task in tasks), len(facts.outputs) > 1 and not head
+    key = f"{{@add_loss.heads.{head}.loss.name}}" if head else "add_loss"
+    meanings, several = " or ".join(f"{{@{facts.settings}.task}}={task}" for task in tasks), len(facts.outputs) > 1
+    another = f", or another of its outputs {', '.join(facts.outputs)} as {{@convert.source.prediction}}"
     raise LossError(
         "The loss must fit the model's task.",
         got=f"{type(config.loss).__name__} for a {facts.task} {f'head {head!r}' if head else 'model'}",
         fix=f"Choose {key}={' or '.join(suitable)}; or, if an .onnx model's prediction"
-        f"{f' {facts.prediction!r}' if many else ''} has another meaning, set {keys}"
-        + (f", or another of its outputs {', '.join(facts.outputs)} as convert.source.prediction." if many else "."),
+        f"{f' {facts.prediction!r}' if several else ''} has another meaning, set {meanings}"
+        + (f"{another}." if several and not head else "."),
     )
 
 
@@ -320,7 +321,7 @@ def _layout(facts: Facts, prediction: ir.Value) -> tuple[int, int | None]:
         raise LossError(
             "A loss needs a prediction of known rank, one entry per row.",
             got=f"{prediction.name!r} of shape {prediction.shape}",
-            fix="Choose another output with convert.source.prediction.",
+            fix="Choose another output with {@convert.source.prediction}.",
         )
     return rank, max(1, rank - 1) if facts.class_axis is None and rank != 2 else facts.class_axis
 
@@ -350,8 +351,8 @@ def _label_sizes(elements: list[Any], facts: Facts) -> list[Any]:
         raise LossError(
             "CTC needs the steps of a sequence, a prediction [N, T, K].",
             got=f"{facts.prediction!r}, whose rows have {len(elements)} axes besides that of the classes",
-            fix="Choose add_loss=cross_entropy, another output with convert.source.prediction, or set the axis of "
-            f"the classes with {facts.settings}.class_axis.",
+            fix="Choose add_loss=cross_entropy, another output with {@convert.source.prediction}, or set the axis of "
+            f"the classes with {{@{facts.settings}.class_axis}}.",
         )
     return [None]
 

@@ -86,7 +86,7 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
     data_text = "" if data_names is None else f"; the data hold {', '.join(sorted(data_names))}"
     example = ", ".join(f"{v.name}: {'false' if v.dtype == ir.DataType.BOOL else 0}" for v in missing)
     lacks_token_types = "input_ids" in (data_names or ()) and any(v.name == "token_type_ids" for v in missing)
-    fix = "Add token_type_ids to data.tokens.inputs, or set " if lacks_token_types else "Set "
+    fix = "Add token_type_ids to {@data.tokens.inputs}, or set " if lacks_token_types else "Set "
     raise ConvertError(
         "Every input of a model must be in the data, or have a constant value in {key}.",
         key="fixed",
@@ -94,8 +94,8 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
         fix=f"{fix}{{key}}={{{example}}} (a number for all places, or a list of all entries) for inputs that are no "
         "data, such as states, flags and sampling rates; for data, give arrays under the inputs' names."
         if missing
-        else f"Give the data's array the name {inputs[0].name}; arrays beside it are labels (data.source.label, "
-        "data.source.heads), or are left out of the data.",
+        else f"Give the data's array the name {inputs[0].name}; arrays beside it are labels ({{@data.source.label}}, "
+        "{@data.source.heads}), or are left out of the data.",
     )
 
 

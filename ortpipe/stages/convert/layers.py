@@ -133,7 +133,9 @@ class Layers:
                 "onnxruntime does not compute this {key} in float64.",
                 key=key,
                 got=value,
-                fix=f"Set {{key}}={choices}, or leave out convert.dtype." if choices else "Leave out convert.dtype.",
+                fix=f"Set {{key}}={choices}, or leave out {{@convert.dtype}}."
+                if choices
+                else "Leave out {@convert.dtype}.",
             )
 
     def dropout(self, x: ir.Value, share: float) -> ir.Value:

@@ -244,11 +244,11 @@ def _meaning(last: str, width: int, name: str, scores: str, task: Task | None, c
             "of one column or a softmax of two; or without these layers in as many raw scores.",
             key="layers",
             got=f"{width} columns behind {last} of a {kind} model",
-            fix="Correct {key}, or convert.source.task.",
+            fix="Correct {key}, or {@convert.source.task}.",
         )
     count = {"binary": 2, "multiclass": width}.get(kind)
     labels = None if count is None else tuple(classes or range(count))
     if labels is not None and len(labels) != count:
-        actual, fix = f"{len(labels)} labels, {count} classes", "Correct convert.source.classes, or the last width."
+        actual, fix = f"{len(labels)} labels, {count} classes", "Correct {@convert.source.classes}, or the last width."
         raise ConvertError("A classifier must have one label per class.", key="layers", got=actual, fix=fix)
     return Meaning(kind, None if kind == "regression" else scores if tasks else name, labels)  # type: ignore[arg-type]

@@ -317,7 +317,7 @@ def _check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: 
             raise ConvertError(
                 "A model of columns with missing values must have a way to deal with them.",
                 got=f"{table_column.missing:,} rows without a value in column {name!r}, for which it predicts nan",
-                fix="Put an imputer in front of it, drop such rows, or leave the column out of data.source.inputs.",
+                fix="Put an imputer in front of it, drop such rows, or leave the column out of {@data.source.inputs}.",
             )
 
 

@@ -33,9 +33,9 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
     opened = loss.ir_model()
     if data is None or is_random(opened):
         raise DeriveError(
-            "derive.check compares gradients on rows, for a graph that gives the same loss twice.",
+            "{at}check compares gradients on rows, for a graph that gives the same loss twice.",
             got="no rows" if data is None else "a graph that draws at random (Dropout in training mode)",
-            fix="Give data, or set derive.check=false.",
+            fix="Give data, or set {at}check=false.",
         )
     model = loss.model
     rows = feeds(model, loss.facts, data.train.head(ROWS))
@@ -74,7 +74,7 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
                     break
             else:
                 raise DeriveError(
-                    "A derived gradient is the slope of the loss (derive.check).",
+                    "A derived gradient is the slope of the loss ({at}check).",
                     got=f"{name}{list(place)}: derived {gradient[place]:.6g}, central difference {slopes[0]:.6g}",
                     fix=_way_out(opened),
                 )
@@ -86,5 +86,5 @@ def _way_out(model: ir.Model) -> str:
         return "Choose the other engine (derive=native or derive=ort), or freeze what is in front of it."
     return (
         f"{rounds!r} rounds: a step has no slope, and gradients pass as if it were none. To check those of a quantized "
-        "file set convert.source.quantized=float, or leave out convert.quantize; derive.check=false trains it as it is."
+        "file set {@convert.source.quantized}=float, or leave out {@convert.quantize}; {at}check=false trains it so."
     )

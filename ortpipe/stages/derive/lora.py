@@ -58,7 +58,7 @@ class Lora(Config):
                 "An adapter stands beside a weight of MatMul, Gemm or Conv that is larger than itself.",
                 key="adapters",
                 got="; ".join(f"{name}: {without[name]}" for name in refused[:3]),
-                fix="Leave out convert.quantize or {key}: what is rounded to integers takes no adapter."
+                fix="Leave out {@convert.quantize} or {key}: what is rounded to integers takes no adapter."
                 if rounded
                 else "Name others in {key}.targets, or lower {key}.rank.",
             )

@@ -200,7 +200,7 @@ def _differentiable(graph: Graph, output: str | None) -> Value:
     values = query.values(graph)
     if output is None or output not in values:
         raise DeriveError(
-            "derive differentiates the loss, or the output that derive.output names.",
+            "derive differentiates the loss, or the output that {at}output names.",
             got=repr(output),
             fix="Run add_loss first, or " + nearest(output or "", [str(o.name) for o in graph.outputs]),
         )
@@ -230,7 +230,7 @@ def _chosen(
         raise DeriveError(
             "At least one parameter must be trained.",
             got=f"none of {', '.join(candidates) or 'no float initializers'}",
-            fix=f"Name some in derive.parameters{', or shorten derive.frozen' if config.frozen else ''}.",
+            fix=f"Name some in {{at}}parameters{', or shorten {at}frozen' if config.frozen else ''}.",
         )
     if config.output is None:
         _check_finite(graph, chosen)
@@ -244,7 +244,7 @@ def _check_frozen(config: DeriveConfig, names: Sequence[str], statistics: Collec
     for pattern in config.frozen:
         if statistics and {*query.matches(pattern, names)} <= {*statistics}:
             raise DeriveError(
-                "derive.frozen leaves parameters as they are; running statistics follow the batches all the same.",
+                "{at}frozen leaves parameters as they are; running statistics follow the batches all the same.",
                 got=f"{pattern!r}, which matches running statistics alone",
                 fix="Leave it out, or set training_mode=0 in the model's layer (eval() of a PyTorch layer).",
             )
@@ -267,7 +267,7 @@ def _check_finite(graph: Graph, parameters: Sequence[str]) -> None:
         raise DeriveError(
             "What is trained starts from finite numbers.",
             got=f"nan or infinite values in {some(wrong)}",
-            fix="Leave them out with derive.frozen.",
+            fix="Leave them out with {at}frozen.",
         )
 
 
@@ -284,9 +284,9 @@ def _reached(
         raise DeriveError(
             "The loss must depend on everything that is trained.",
             got=f"no gradient for {', '.join(map(repr, named or cut))}: a node without a derivative cuts it off",
-            fix=f"Leave it out of derive.{'inputs' if set(named) <= {*inputs} else 'parameters'}."
+            fix=f"Leave it out of {{at}}{'inputs' if set(named) <= {*inputs} else 'parameters'}."
             if named
-            else "Name another output in derive.output.",
+            else "Name another output in {at}output.",
         )
     return [name for name in parameters if name not in cut], cut
 

@@ -19,7 +19,7 @@ def check_one_per_row(entries: Compared, rows: int) -> None:
         raise EvaluateError(
             "Intervals, and metrics by a column, need a model with one prediction per row.",
             got=f"{len(entries.truth)} predictions of {rows} rows",
-            fix="Set evaluate.bootstrap=0 and evaluate.by=[].",
+            fix="Set {at}bootstrap=0 and {at}by=[].",
         )
 
 

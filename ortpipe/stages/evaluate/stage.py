@@ -124,7 +124,7 @@ def evaluate(
         raise EvaluateError(
             "A metric that is set must have a value on the test rows.",
             got=f"{undefined[0]} = {table[undefined[0]]}",
-            fix="Give more test rows, of every class (data.split.stratify=true), or leave it out of evaluate.metrics.",
+            fix="Give more test rows, of every class ({@data.split.stratify}=true), or leave it out of {at}metrics.",
         )
     importance_by_metric: dict[str, dict[str, list[float]]] = {}
     sensitivity_by_column: dict[str, float] = {}
@@ -170,7 +170,7 @@ def evaluate(
 def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeConfig | None = None) -> None:
     """Raise EvaluateError for a metric that does not fit the task, and for data without test rows."""
     if data.test is None:
-        raise EvaluateError("evaluate needs test rows.", got="data.split.test=0", fix="Set data.split.test=0.25.")
+        raise EvaluateError("evaluate needs test rows.", got="none", fix="Set {@data.split.test}=0.25.")
     for name in config.metrics or ():
         check_fits(name, facts, "metrics")
     check_columns(data.test.head(1), config.by, "by")

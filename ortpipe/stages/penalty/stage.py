@@ -66,8 +66,8 @@ def _objective_terms(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool
         if rows is None and not summed:
             raise PenaltyError(
                 "penalty=auto needs the number of rows that the estimator was fitted on.",
-                got="strengths for add_loss.reduction=sum, and a loss whose reduction is mean",
-                fix="Set add_loss.reduction=sum, or convert with data.",
+                got="strengths for the reduction sum, and a loss whose reduction is mean",
+                fix="Set {@add_loss.reduction}=sum, or convert with data.",
             )
         if rows is None:
             return _scaled(factor, terms), False  # right for one batch of all rows

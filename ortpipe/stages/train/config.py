@@ -11,7 +11,7 @@ from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
 LOSS = "loss"  # what is watched unless a metric is
-Decay = Annotated[NotNegative, Fix("To keep a parameter as it is, name it in derive.frozen.")]
+Decay = Annotated[NotNegative, Fix("To keep a parameter as it is, name it in {@derive.frozen}.")]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class TrainConfig(Config):
                 f"{self.optimizer.solver} finds its steps itself, on all rows.",
                 key="optimizer",
                 got=", ".join(changed),
-                fix=f"Leave {keys} at the default, or choose another train/optimizer.",
+                fix=f"Leave {keys} at the default, or choose another {{@train/optimizer}}.",
             )
 
 

@@ -160,5 +160,5 @@ def _refuse_text(graph: ir.Graph, inputs: tuple[str, ...]) -> None:
             raise TrainError(
                 "Text becomes numbers row by row, and in front of every trained parameter.",
                 got=f"{value.name!r}, which {query.called(node)} reads behind a trained parameter, or across rows",
-                fix="Leave the column out (data.source.inputs), or look its words up in front of the network.",
+                fix="Leave the column out ({@data.source.inputs}), or look its words up in front of the network.",
             )

@@ -45,7 +45,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             raise ConvergenceError(
                 "Training must keep losses finite; nothing was published.",
                 got=f"loss {loss} after {len(losses.train)} iterations of lbfgs; last finite losses {shown}",
-                fix="Scale the inputs, add a penalty, or choose another train/optimizer.",
+                fix="Scale the inputs, add a penalty, or choose another {@train/optimizer}.",
             )
         number = len(losses.train) + 1
         metrics = None if validate is None else validate(values) if number % config.validate_every == 0 else {}
@@ -96,7 +96,7 @@ def in_memory(data: Data) -> Rows:
         raise TrainError(
             "lbfgs trains on all rows at once, in memory.",
             got=f"a stream of {len(data.train)} rows",
-            fix="Choose another train/optimizer, or set data.source.stream=false where they fit.",
+            fix="Choose another {@train/optimizer}, or set {@data.source.stream}=false where they fit.",
         )
     return data.train
 
@@ -113,7 +113,7 @@ class _Objective:
             raise TrainError(
                 "lbfgs minimizes a loss that depends on the parameters alone.",
                 got="a model with running statistics or random draws",
-                fix="Choose another train/optimizer, or a model that was exported for inference.",
+                fix="Choose another {@train/optimizer}, or a model that was exported for inference.",
             )
         self._types = input_types(model)
         self._layout = Layout.of({name: initial[name] for name in facts.gradients}, ir.DataType.DOUBLE)

@@ -206,12 +206,12 @@ class _EpochLoop:
         norms = largest_gradients(self._training, self._step, load, run, at)
         rate = float(self.losses.rate[-1][-1]) if rate is None else rate
         finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"
-        ways = [f"Lower the rate (train.optimizer.lr={config.optimizer.lr / 10:g})", "scale the inputs"]
-        ways += ["clip gradients (train.clip.norm=1)"] if config.clip == ClipConfig() else []
-        ways += ["use add_loss.reduction=mean"] if not self._per_row else []
+        ways = [f"Lower the rate ({{at}}optimizer.lr={config.optimizer.lr / 10:g})", "scale the inputs"]
+        ways += ["clip gradients ({at}clip.norm=1)"] if config.clip == ClipConfig() else []
+        ways += ["use {@add_loss.reduction}=mean"] if not self._per_row else []
         if self._training.artifact.facts.blank is not None:
             ways += [
-                "leave labels without a loss that the steps are too few to read (add_loss.loss.zero_infinity=true)"
+                "leave labels without a loss that the steps are too few to read ({@add_loss.loss.zero_infinity}=true)"
             ]
         return ConvergenceError(
             "Training must keep losses and parameters finite; nothing was published.",

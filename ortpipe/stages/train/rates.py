@@ -17,9 +17,9 @@ def rows_per_epoch(config: TrainConfig, rows: int) -> int:
     read = rows - rows % config.batch_size if config.drop_last else rows
     if not read:
         raise TrainError(
-            "train.drop_last must leave at least one batch.",
-            got=f"{rows} rows, train.batch_size={config.batch_size}",
-            fix=f"Set train.batch_size={rows} or less, or train.drop_last=false.",
+            "{at}drop_last must leave at least one batch.",
+            got=f"{rows} rows, batches of {config.batch_size}",
+            fix=f"Set {{at}}batch_size={rows} or less, or {{at}}drop_last=false.",
         )
     return read
 
@@ -59,7 +59,7 @@ def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndar
         raise ConfigError(
             "A schedule needs an optimizer with learning rates.",
             got=f"{config.optimizer.solver}, which has none",
-            fix="Choose another train/optimizer.",
+            fix="Choose another {@train/optimizer}.",
         )
     per_epoch = steps_per_epoch(config, rows)
     total = config.epochs * per_epoch

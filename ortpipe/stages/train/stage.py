@@ -73,7 +73,7 @@ def train(
         raise TrainError(
             "train needs a gradient model with its forward outputs.",
             got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
-            fix="Run derive first, with derive.forward_outputs=true.",
+            fix="Run derive first, with {@derive.forward_outputs}=true.",
         )
     _check_patterns(config, facts, artifact.initializers)
     check_monitor(config.early_stop.monitor, facts, data)
@@ -157,7 +157,7 @@ def _check_elements(artifact: Artifact, data: Data) -> None:
                 got=f"{head_facts.label!r}: {list(label)} in the first row, for {list(elements)} that "
                 f"{head_facts.prediction!r} has",
                 fix="Cut or fill the labels to the elements that the model gives for its rows; what fills them counts "
-                "nothing with add_loss.padding.",
+                "nothing with {@add_loss.padding}.",
             )
 
 
@@ -165,7 +165,7 @@ def _check_patterns(config: TrainConfig, facts: Facts, fixed_names: Collection[s
     """Refuse a pattern that matches no parameter, or is the name of an initializer that is not trained."""
     if facts.adapters and config.init == "random":
         rule = "Adapters begin as nothing beside the weights that the model has."
-        raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out derive.adapters.")
+        raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out {@derive.adapters}.")
     for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(values, Mapping):
             query.select(list(values), facts.parameters, TrainError, key, fixed_names)

@@ -70,7 +70,7 @@ class TrainStep:
                 raise TrainError(
                     "Training continues with the optimizer that it began with.",
                     got=f"a start without {folder}/{missing[0]}",
-                    fix="Choose the same train/optimizer, or start anew.",
+                    fix="Choose the same {@train/optimizer}, or start anew.",
                 )
         packed = {folder: self.layout.pack(under(folder, tensors)) for folder in self._folders}
         values = {name: packed[folder][variable] for (folder, variable), name in self.variables.items()}

@@ -79,7 +79,7 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     if name == LOSS:
         return
     if data.validation is None:
-        fix = f"Set data.split.validation=0.1, or train.early_stop.monitor={LOSS}."
+        fix = f"Set {{@data.split.validation}}=0.1, or {{at}}early_stop.monitor={LOSS}."
         raise TrainError("A metric is watched on validation rows.", got=f"{name} without validation rows", fix=fix)
     check_fits(name, facts, "early_stop.monitor")
     head, _ = part_of(name)
@@ -96,5 +96,5 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
         raise EvaluateError(
             "A metric that is watched must have a value on the validation rows.",
             got=f"{name} = {value}",
-            fix="Give more validation rows, of every class (data.split.stratify=true), or watch another one.",
+            fix="Give more validation rows, of every class ({@data.split.stratify}=true), or watch another one.",
         )

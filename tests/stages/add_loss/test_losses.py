@@ -365,7 +365,7 @@ def test_its_derivative_where_its_pieces_meet(forward, run, loss, model, x, y, s
 
 @pytest.mark.parametrize("loss", RAW)
 def test_a_loss_of_raw_scores_refuses_probabilities_without_them(forward, loss):
-    with pytest.raises(LossError, match=r"raw scores(.|\n)*convert.source.scores=logits"):
+    with pytest.raises(LossError, match=r"raw scores(.|\n)*convert's source.scores=logits"):
         add_loss(forward("softmax" if loss == "one_vs_rest" else "one probability"), AddLossConfig(MEMBERS[loss]))
 
 

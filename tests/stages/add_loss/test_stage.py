@@ -109,7 +109,7 @@ def test_a_loss_that_does_not_fit_the_task_is_refused_with_those_that_do(from_te
         add_loss(from_text(LINEAR, task=task, classes=(0, 1)), AddLossConfig(LOSSES[loss]()))
     assert f"a {task} model" in str(error.value)
     assert f"add_loss={fitting};" in str(error.value)
-    assert f"convert.source.task={LOSSES[loss].tasks[0]}" in str(error.value)
+    assert f"convert's source.task={LOSSES[loss].tasks[0]}" in str(error.value)
 
 
 def test_a_prediction_without_rows_is_refused(from_text):

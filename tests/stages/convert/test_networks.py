@@ -380,7 +380,7 @@ def test_settings_that_contradict_each_other_are_refused(name, settings, said):
 @pytest.mark.parametrize(
     ("name", "inputs", "settings", "said"),
     [
-        ("cnn", IMAGES, {"dtype": "float64"}, "Leave out convert.dtype"),
+        ("cnn", IMAGES, {"dtype": "float64"}, "Leave out convert's dtype"),
         ("cnn", X, {}, "channels, rows and columns"),
         ("cnn", IMAGES, {"image": [1, 5, 4]}, "channels, rows and columns"),
         ("transformer", TOKENS, {"tokens": 4}, "up to 4"),

@@ -317,7 +317,7 @@ def test_sizes_that_are_said_reach_the_operators_that_are_written_anew_by_them(t
     strided = """<ir_version: 9, opset_import: ["" : 17]> net (float[N, 1, L] X) => (float[N, 1, M] Y)
     <float[1, 1, 2] w = {2, 2}> { Y = Conv <auto_pad = "SAME_UPPER", strides = [3], kernel_shape = [2]> (X, w) }"""
     onnx.save(parse(strided), tmp_path / "a.onnx")
-    with pytest.raises(ModelError, match=r"convert\.source\.shape"):
+    with pytest.raises(ModelError, match=r"Set the sizes"):
         convert(None, source(tmp_path / "a.onnx"))
     artifact = convert(None, source(tmp_path / "a.onnx", shape={"X": (None, 1, 8)}))
     np.testing.assert_array_equal(run(artifact.model, np.ones((1, 1, 8), np.float32))[0], [[[4, 4, 4]]])

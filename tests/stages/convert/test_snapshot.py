@@ -64,7 +64,7 @@ def test_an_input_of_tokens_that_the_data_lack_is_asked_for_in_the_words_of_data
     onnx.save(onnx.parser.parse_model(text), folder / "model.onnx")
     with pytest.raises(ConvertError) as refusal:
         facts(folder)
-    assert refusal.value.fix.startswith("Add token_type_ids to data.tokens.inputs, or set source.fixed=")
+    assert refusal.value.fix.startswith("Add token_type_ids to data's tokens.inputs, or set source.fixed=")
 
 
 def test_a_folder_of_several_models_asks_for_the_file(folder):

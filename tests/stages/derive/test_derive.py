@@ -435,7 +435,7 @@ def test_an_operator_without_gradient_is_named_with_its_node(derive, engine, fro
     with pytest.raises(DeriveError) as error:
         derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"]())))
     assert f"{op} at node 'the_node'" in str(error.value)
-    assert "derive.frozen" in str(error.value)
+    assert "frozen" in str(error.value)
 
 
 CHOSEN = """g (float[N,3] X) => (float[N,1] y) <float[3,2] u = {1, 2, -1, 3, 0.5, 1}, float[3,2] v = {1, 2, 3, 4, 5, 6},

@@ -27,6 +27,7 @@ from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
+pytestmark = pytest.mark.filterwarnings("ignore:Stochastic Optimizer")  # of the fixture, whichever test is first
 ADAM = OPTIMIZERS["adam"](lr=0.01)
 
 
@@ -41,7 +42,6 @@ def loss(regressor, diabetes):
     return add_loss(convert(regressor, data=diabetes), AddLossConfig(LOSSES["l2"]()))
 
 
-@pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_only_adapters_train_and_the_result_is_the_source_with_other_weights(
     engine, loss, regressor, diabetes, request

@@ -95,7 +95,7 @@ def test_the_partial_batch_may_be_left_out(accumulate):
 
 
 def test_leaving_out_the_only_batch_is_refused():
-    with pytest.raises(TrainError, match=r"22 rows, train.batch_size=23(.|\n)*train.batch_size=22"):
+    with pytest.raises(TrainError, match=r"22 rows, batches of 23(.|\n)*batch_size=22"):
         train(gradients(), config(drop_last=True, batch_size=23), data=data())
 
 

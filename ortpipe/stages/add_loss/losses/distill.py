@@ -99,7 +99,7 @@ class Distill(Config):
             raise LossError(
                 "Teacher and model must have the same classes, in the last dimension of their outputs.",
                 got=f"{output.name!r} of shape {output.shape}, a model of {scores.classes} classes",
-                fix="Choose another output with add_loss.loss.output, or another teacher.",
+                fix="Choose another output with {@add_loss.loss.output}, or another teacher.",
             )
 
     def _feeds(self, op: Builder, graph: ir.Graph, scores: Scores) -> dict[str, ir.Value]:

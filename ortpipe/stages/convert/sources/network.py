@@ -268,7 +268,7 @@ def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) ->
         raise ConvertError(
             "The inputs of this network must be numbers.",
             got=f"input {name!r} of {array.dtype}",
-            fix="Encode text: data.source.encode=one_hot.",
+            fix="Encode text: {@data.source.encode}=one_hot.",
         )
     x = layers.op.input(name, ir.DataType.from_numpy(layers.dtype), ["N", *array.shape[1:]])
     if not standardize:

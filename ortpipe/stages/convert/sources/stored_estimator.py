@@ -123,7 +123,7 @@ def _reject(content: str) -> None:
     raise ModelError(
         "An untrusted estimator must do nothing but predict.",
         got=content,
-        fix="Add --trust, or set convert.source.trust=true, if you know who wrote it: it may run code.",
+        fix="Add --trust, or set {@convert.source.trust}=true, if you know who wrote it: it may run code.",
     )
 
 

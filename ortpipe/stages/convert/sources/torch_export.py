@@ -97,8 +97,8 @@ def load_weights(holder: Any, path: Path) -> None:
             "{key} must hold the module's state_dict.",
             key="weights",
             got=f"{path}, {' and '.join(problems)}",
-            fix="Save it with torch.save(module.state_dict(), …) or safetensors; convert.init takes weights by other "
-            "names.",
+            fix="Save it with torch.save(module.state_dict(), …) or safetensors; {@convert.init} takes weights by "
+            "other names.",
         )
     with torch().no_grad():
         for key, array in loaded_tensors.items():
@@ -243,7 +243,7 @@ def _examples(module: Any, types: Mapping[str, str], data: Data, floats: str) ->
         raise ConvertError(
             "Inputs of a PyTorch module must be numbers.",
             got=f"text in {some(text_inputs)}",
-            fix="Give codes: data.source.encode=codes, or a column of text as token ids.",
+            fix="Give codes: {@data.source.encode}=codes, or a column of text as token ids.",
         )
     unknown_names = [name for name in types if name not in given_rows]
     if unknown_names:

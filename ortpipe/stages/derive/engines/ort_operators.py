@@ -86,7 +86,7 @@ def check_differentiable(graph: Graph, outputs: Sequence[str], sources: Sequence
         raise DeriveError(
             "The ort engine differentiates only what the training build does right.",
             got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}: {reason}",
-            fix="Choose derive=native, or freeze the parameters in front of it (derive.frozen).",
+            fix="Choose derive=native, or freeze the parameters in front of it ({@derive.frozen}).",
         )
 
 
