@@ -62,6 +62,7 @@ class Fix:
     text: str
 
 
+Text = Annotated[str, Must("text that is not empty", bool)]
 ARTIFACT = Fix("Give the artifact that the stage before it or load_artifact returns.")
 
 
@@ -192,10 +193,12 @@ def checked(value: Any, hint: Any, key: str, default: Any = dataclasses.MISSING)
     except _MisfitError as misfit:
         wrong, expected = misfit.value, in_words(misfit.hint)
         plain = wrong is None or isinstance(wrong, str | int | float | list | dict | tuple)
+        if type(wrong) is int and wrong.bit_length() > 63:
+            expected += " of at most 64 bits"
         raise ConfigError(
             f"{{key}} must be {expected}.",
             key=".".join([key, *map(str, misfit.path)]),
-            got=f"{wrong!r:.200}" if plain else f"{wrong!r:.200}, of type {type(wrong).__name__}",
+            got=f"{wrong!r:.200}" + ("" if plain else f", of type {type(wrong).__name__}"),
             fix=_fix_for(misfit, default),
         ) from None
 
@@ -283,11 +286,11 @@ def _converted(value: Any, hint: Any, *path: object) -> Any:
         named = {str(k) if parts[0] is str and type(k) is int else k: item for k, item in value.items()}
         return {_converted(k, parts[0], *path, k): _converted(item, parts[1], *path, k) for k, item in named.items()}
     elif hint in (int, float):
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        is_integer = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 64
         fits = is_integer or (isinstance(value, float) and (hint is float or value.is_integer()))
         value = hint(value) if fits else value
     elif hint is str:
-        fits = isinstance(value, str | os.PathLike)
+        fits = isinstance(value, str | os.PathLike) and "\0" not in os.fspath(value)  # which no path may hold
         value = os.fspath(value) if fits else value
     else:
         by_shape = getattr(hint, "_is_protocol", False)  # a user's own loss or source need not be a subclass

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 
 from ortpipe.app.claim import releasing
 from ortpipe.app.command_list import COMMANDS, answer, command, is_query, is_word
-from ortpipe.app.compose import check_working_folder, packaged_conf
+from ortpipe.app.compose import check_working_folder, composing, packaged_conf, resolved, with_options_first
 from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ortpipe.app.sweep.job import Job
 
 
-_refused: list[OrtpipeError | OSError] = []  # what ended the run; raised, Hydra would print a line of its own above it
+_refused: list[Exception] = []  # what ended the run; raised, Hydra would print a line of its own above it
 
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
@@ -58,13 +58,14 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
     if not is_sweep:  # what a sweep's jobs leave behind is to be collected
         gc.freeze()  # what imports made is no garbage: the next collection need not look at it
     forgive()
-    know_command(hydra_config.overrides.task)  # those of a sweep's worker are its own
+    words: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)  # a sweep's worker has its own
+    know_command(words)
     know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
     guard()  # the logging that Hydra has set up
     refuse_secret_name(Path(hydra_config.runtime.output_dir))
 
     def run(job: Job | None = None) -> None:
-        container: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        container = resolved(config)
         record = recordable(config, container)
         execute(build(container, KeyOrigins.now()), record, hydra_config, job, drawing=drawing)
 
@@ -74,9 +75,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
         return run_job(hydra_config, run)
     try:
         run()
-    except (OrtpipeError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
+    except Exception as error:  # noqa: BLE001 - main raises it
         _refused.append(error)
     return None
 
@@ -106,7 +105,8 @@ def main() -> None:
             print_help(sys.argv[1:])
         elif not is_query(sys.argv[1:]) or answer():
             check_working_folder()
-            with releasing(), sweeping():
+            sys.argv[1:] = with_options_first(sys.argv[1:])
+            with releasing(), sweeping(), composing():
                 _application()
         if _refused:
             raise _refused[0]
@@ -114,12 +114,12 @@ def main() -> None:
     except BrokenPipeError:  # who read our output, such as `head`, has enough of it
         sys.exit(128 + getattr(signal, "SIGPIPE", 13))  # which Windows has not
     except (OrtpipeError, ValueError, OSError, *REFUSALS) as error:
-        readable = _in_our_words(error)
+        ours = readable(error)
         notes = _notes(error)
         if wants_trace:
-            readable.__notes__ = notes
-            raise readable  # noqa: B904 - which may be that error itself
-        print(f"error: {readable}", *notes, sep="\n", file=sys.stderr)
+            ours.__notes__ = notes
+            raise ours  # noqa: B904 - which may be that error itself
+        print(f"error: {ours}", *notes, sep="\n", file=sys.stderr)
         sys.exit(1)
     except (KeyboardInterrupt, Stopped) as stop:
         print("\nstopped; nothing half-written was left.", *_notes(stop), sep="\n", file=sys.stderr)
@@ -131,7 +131,7 @@ def _notes(error: BaseException) -> list[str]:
     return getattr(error, "__notes__", [])
 
 
-def _in_our_words(error: Exception) -> OrtpipeError:
+def readable(error: Exception) -> OrtpipeError:
     """Return an error of Hydra's or of the system's as one of ours; raise what is none of them."""
     if isinstance(error, OrtpipeError):
         return error.said_in(SETTINGS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
-from ortpipe.app.key_origin import KeyOrigins
+from ortpipe.app.key_origin import REFERENCE, KeyOrigins
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking.sqlite import uri_of
 from ortpipe.errors import ConfigError, quoted
@@ -22,6 +25,9 @@ from ortpipe.settings import local
 
 if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
+
+
+FOLLOWED = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p")  # by a value
 
 
 def packaged_conf() -> Path:
@@ -65,6 +71,67 @@ def check_working_folder() -> None:
         raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
 
 
+@contextlib.contextmanager
+def composing() -> Iterator[None]:
+    """Raise a ConfigError for what Hydra raises only with a traceback when it cannot read a file or an override."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n")
+        text = error.object.splitlines()[line].decode(errors="backslashreplace")
+        rule, fix = "A config file must be UTF-8.", "Save that file as UTF-8."
+        raise ConfigError(rule, got=f"line {line + 1}: {text}", fix=fix) from error
+    except RecursionError as error:
+        rule = "A config file must not contain itself through its defaults, nor groups nested hundreds deep."
+        fix = "Take the file's own name, or that of a file that names it, out of its defaults list."
+        raise ConfigError(rule, got="the chosen files, which lead back to one of them", fix=fix) from error
+    except ValueError as error:
+        if "Exceeds the limit" not in str(error):
+            raise
+        raise ConfigError(
+            "A number must have fewer than 4,300 digits.", got=error, fix="Write a smaller one."
+        ) from error
+    except TypeError as error:
+        fix = "Write group=NAME, and key=value for values."
+        raise ConfigError("An override must name a file of its group.", got=error, fix=fix) from error
+
+
+def resolved(config: DictConfig) -> dict[str, Any]:
+    """Return a config as plain values; raise a ConfigError that names the key whose ${…} cannot be resolved."""
+    try:
+        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise _unresolvable(error, config) from error
+    return values
+
+
+def _unresolvable(error: OmegaConfBaseException, config: DictConfig) -> ConfigError:
+    nodes: list[tuple[str, Any]] = [("", OmegaConf.to_container(config, resolve=False))]
+    texts = dict[str, str]()  # by the keys whose values do not resolve
+    while nodes:
+        path, node = nodes.pop()
+        if isinstance(node, dict | list):
+            inner = node.items() if isinstance(node, dict) else enumerate(node)
+            nodes += [(f"{path}.{name}".lstrip("."), value) for name, value in inner]
+        elif isinstance(node, str) and "${" in node and not _resolves(config, path):
+            texts[path] = node
+    origins = [key for key, text in texts.items() if {*REFERENCE.findall(text)}.isdisjoint(texts)]
+    key, reason = next(iter([*origins, *texts]), "a value"), str(error).splitlines()[0]
+    fix = "Write the full dotted name of another key."
+    if match := re.search(r"Environment variable '(.*)' not found", reason):
+        fix = f"Set the variable {match[1]}, or give a default: {key}=${{oc.env:{match[1]},DEFAULT}}."
+    rule = f"What {key} refers to with ${{…}} must exist."
+    return ConfigError(rule, got=f"{texts.get(key, '')}: {reason}", fix=fix)
+
+
+def _resolves(config: DictConfig, key: str) -> bool:
+    try:
+        OmegaConf.select(config, key)
+    except OmegaConfBaseException:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class Composition:
     """The config that a run with these arguments has; composed when something of it is asked for."""
@@ -75,7 +142,7 @@ class Composition:
     @cached_property
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], KeyOrigins | None]:
         config, where = unresolved(self.overrides, self.config_dir)
-        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+        values = resolved(config)
         return values, recordable(config, values), where
 
     @property
@@ -116,13 +183,35 @@ class Composition:
         return str(recorder["tracking_uri"])
 
 
-class Parser(argparse.ArgumentParser):
-    """A command's arguments: its own options and, but for those without `overrides`, a run's pairs and --config-dir."""
+def is_pair(word: str) -> bool:
+    """Return whether a word of the command line changes the config.
 
-    def __init__(self, name: str, about: str, *, overrides: bool = True) -> None:
+    >>> [is_pair(word) for word in ("train.epochs=5", "~experiment", "--shape=X=1", "rows.csv")]
+    [True, True, False, False]
+    """
+    return not word.startswith("-") and ("=" in word or word.startswith("~"))
+
+
+def with_options_first(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of a run in the one order that Hydra reads.
+
+    >>> with_options_first(["a=b", "--config-dir", "my", "c=d", "-m"])
+    ['--config-dir', 'my', '-m', 'a=b', 'c=d']
+    """
+    pairs = [place for place, word in enumerate(arguments) if is_pair(word) and arguments[place - 1] not in FOLLOWED]
+    return [word for i, word in enumerate(arguments) if i not in pairs] + [arguments[i] for i in pairs]
+
+
+class Parser(argparse.ArgumentParser):
+    """A command's arguments: its own options and, but for those without `overrides`, a run's pairs and --config-dir.
+
+    Other words are an error, but for a command that takes `names`, which are then among the options.
+    """
+
+    def __init__(self, name: str, about: str, *, overrides: bool = True, names: bool = False) -> None:
         form = argparse.RawDescriptionHelpFormatter
         super().__init__(f"ortpipe {name}", description=about, allow_abbrev=False, formatter_class=form)
-        self.overrides = overrides
+        self.overrides, self.names = overrides, names
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Return what was given, in any order, and as `composed` the config that the overrides give."""
@@ -138,7 +227,10 @@ class Parser(argparse.ArgumentParser):
                 f"{self.prog} has no such argument.", got=" ".join(unknown), fix=f"See {self.prog} --help."
             )
         if self.overrides:
-            options.composed = Composition(options.overrides, options.config_dir)
+            options.names = [word for word in options.overrides if not is_pair(word)]
+            options.composed = Composition([*filter(is_pair, options.overrides)], options.config_dir)
+            if options.names and not self.names:
+                self.error(f"unrecognized arguments: {' '.join(options.names)}")
         return options
 
     def error(self, message: str) -> NoReturn:
@@ -155,7 +247,7 @@ def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple
         if not folder.is_dir():
             raise ConfigError("--config-dir is a folder.", got=config_dir, fix="Check its path.")
         overrides.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
-    with initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
+    with composing(), initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
         config = compose("config", overrides, return_hydra_config=True)
         HydraConfig.instance().set_config(config)
         where = KeyOrigins.now()

@@ -1,10 +1,10 @@
 """Turn Hydra's errors into ours: the rule, and the nearest valid choice for a misspelt name."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
-from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException
 from yaml import MarkedYAMLError, YAMLError
 
 from ortpipe.app.command_list import COMMANDS, is_word
@@ -43,17 +43,15 @@ def explained(error: Exception) -> ConfigError:
         fix = f"pip install 'ortpipe[{EXTRAS[missing]}]'"
         return ConfigError(f"{missing} comes with an extra package that is not installed.", fix=fix)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file and error.options:
-        return _unknown_choice(error.missing_cfg_file, error.options)
+        return _unknown_choice(error.missing_cfg_file, error.options, set(keys()))
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         rule, place = "A config file must be valid YAML.", f"{mark.name}, line {mark.line + 1}: {error.problem}"
         return ConfigError(rule, got=place, fix="Correct that line: mind indentation, colons, brackets and quotes.")
-    if isinstance(error, InterpolationKeyError):
-        rule = f"The key that {error.full_key} refers to with ${{…}} must exist."
-        return ConfigError(rule, got=str(error).splitlines()[0], fix="Write the full dotted name of the key.")
     if match := UNKNOWN_GROUP.search(str(error)):
         file, group = match.groups()
-        fix = nearest(group, group_choices([packaged_conf()]))
+        groups = group_choices([packaged_conf()])
+        fix = f"Leave out both (~{file.partition('/')[0]}), or none." if group in groups else nearest(group, groups)
         if "@" in group:  # Hydra appends the file's own package unless the file sets another
             fix = "Begin the file with # @package _global_: after another comment Hydra does not read it."
         return ConfigError(f"{file}.yaml must override groups of the config.", got=group, fix=fix)
@@ -65,15 +63,19 @@ def explained(error: Exception) -> ConfigError:
             member = group.get("name") if group is not None and parent else None
             return _unknown_key(str(key), sorted(set(keys())), list(keys_of(parent, member)))
         cause = cause.__cause__
-    return ConfigError(str(error).strip())
+    key, reason = getattr(error, "full_key", None), str(error).strip() or str(error.__cause__ or type(error).__name__)
+    rule = f"{key or 'Each override'} must be as Hydra's grammar has it."
+    return ConfigError(rule, got=reason, fix="Write key=value, and quote special characters: see docs/running.md.")
 
 
-def _unknown_choice(file: str, options: Sequence[str]) -> ConfigError:
+def _unknown_choice(file: str, options: Sequence[str], valid: Set[str]) -> ConfigError:
     """Return an error with the valid choices; for experiment=networks/mpl the experiments in that folder."""
     folders = group_choices([packaged_conf()])
     group, _, choice = file.rpartition("/")
     if group in folders and folders[group] <= set(options):
-        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, options))
+        folded = {name.removeprefix(f"{group}/") for name in folders if name.replace("/", ".") not in valid}
+        nested = {f"{name}/{c}" for name in folded for c in folders.get(f"{group}/{name}", ())}
+        return ConfigError(f"{group}={choice} is not a choice.", fix=nearest(choice, nested | set(options)))
     inner = group in folders
     while "/" in group and (inner or group not in folders):
         group, _, folder = group.rpartition("/")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra.core.config_loader import ConfigLoader
@@ -15,6 +17,7 @@ from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
+from omegaconf import OmegaConf
 
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # of one key to another
 
@@ -34,8 +37,9 @@ class KeyOrigins:
             return None
         config = HydraConfig.get()
         folders = [Path(source.path) for source in config.runtime.config_sources if source.schema == "file"]
-        overrides = (*config.overrides.hydra, *config.overrides.task)
-        return cls(GlobalHydra.instance().config_loader(), tuple(overrides), tuple(folders))
+        overrides: Any = OmegaConf.to_container(config.overrides, resolve=False)  # ${…} in them may not resolve
+        words = (*overrides["hydra"], *overrides["task"])
+        return cls(GlobalHydra.instance().config_loader(), words, tuple(folders))
 
     def __call__(self, key: str) -> str | None:
         """Describe the place where a key, or the nearest group around it, was set.
@@ -43,19 +47,23 @@ class KeyOrigins:
         If the value refers to another key, that key's place follows.
         """
         parts = key.split(".")
-        places = (place for length in range(len(parts), 0, -1) for place in self._places(parts[:length]))
-        return next(places, None)
+        around = [parts[:length] for length in range(len(parts), 0, -1)]
+        overridden = (place for group in around for place in self._overrides(group, group != parts))
+        places = (place for group in around for place in self._places(group))
+        return next(itertools.chain(overridden, places), None)
 
     def _places(self, parts: Sequence[str]) -> Iterator[str]:
         """Yield the places where a key is set, the one that takes effect first."""
-        key = ".".join(parts)
-        for override in reversed(self.overrides):
-            name, is_set, _ = override.lstrip("+").partition("=")
-            if is_set and name.replace("/", ".") == key:
-                yield f"{override} on the command line"
+        yield from self._overrides(parts)
         for default in reversed(self._defaults):  # the last one takes effect
             if (place := self._in_file(default, parts)) is not None:
                 yield place
+
+    def _overrides(self, parts: Sequence[str], values_only: bool = False) -> Iterator[str]:
+        for override in reversed(self.overrides):
+            name, is_set, value = override.lstrip("+").partition("=")
+            if is_set and name.replace("/", ".") == ".".join(parts) and (value[:1] == "{" or not values_only):
+                yield f"{override} on the command line"
 
     def _in_file(self, default: ResultDefault, parts: Sequence[str]) -> str | None:
         package = default.package.split(".") if default.package else []
@@ -72,6 +80,8 @@ class KeyOrigins:
         if location is None:
             return None
         line, value = location
+        if value == "???":  # what must be set is not set there
+            return None
         reference = REFERENCE.fullmatch(value)
         further = self(reference[1]) if reference is not None and reference[1] != key else None
         place = f"{key} in {_near(file)}, line {line}"

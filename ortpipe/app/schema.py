@@ -17,7 +17,7 @@ from ortpipe.data.split import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
 from ortpipe.metrics import OBJECTIVE, UNWEIGHTED, check_rows
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.settings import Catalogue, Config, LocalPath, article, catalogue_of, checked, fields_of
+from ortpipe.settings import Catalogue, Config, LocalPath, Text, article, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.derive.config import DeriveConfig
@@ -74,8 +74,8 @@ class RunConfig(Config):
     runtime: RuntimeConfig = RuntimeConfig()
     recorder: Annotated[Recorder, RECORDERS] = RECORDERS.default("none")
     seed: int = 0
-    name: str = "run"
-    resume: str | None = None
+    name: Text = "run"
+    resume: Text | None = None
     objective: Annotated[str, OBJECTIVE] = "loss"
     figures: bool = True
 

@@ -252,7 +252,7 @@ def check_rows(name: str, *, validated: bool) -> None:
         raise ConfigError(
             "A metric as the objective is computed on validation rows: test rows choose nothing.",
             got=f"{name}, and no validation rows",
-            fix="Set data.split.validation=0.15, or objective=loss.",
+            fix="Set {@data.split.validation}=0.15, or objective=loss.",
         )
 
 
@@ -262,7 +262,7 @@ def check_value(name: str, values: Mapping[str, float]) -> None:
         raise EvaluateError(
             "The objective must have a value on the validation rows.",
             got=f"none for {name}",
-            fix="Give more validation rows, of every class (data.split.stratify=true), or choose another objective.",
+            fix="Give more validation rows, of every class ({@data.split.stratify}=true), or choose another objective.",
         )
 
 

@@ -77,7 +77,7 @@ class Session:
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must load the model.",
-                got=str(error).strip().splitlines()[0],
+                got=(str(error).strip() or type(error).__name__).splitlines()[0],
                 fix=f"Use operators and types that onnxruntime has kernels for on the {provider.upper()}.",
             ) from error
 
@@ -129,7 +129,7 @@ class Session:
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must run the model on these inputs.",
-                got=str(error).strip().splitlines()[0],
+                got=(str(error).strip() or type(error).__name__).splitlines()[0],
                 fix="Check the inputs' names, shapes and types against the model's.",
             ) from error
         finally:

@@ -33,10 +33,10 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     options = parser.read(arguments)
     output = local(options.output, "--output")
-    model_file = output.with_suffix(".onnx")
     if output.suffix != ".onnx_adapter":
         rule = "The name of an adapter file must end in .onnx_adapter."
         raise ConfigError(rule, got=output, fix="Change its ending.")
+    model_file = output.with_suffix(".onnx")
     if existing_files := [file for file in (output, model_file) if file.exists() and not options.force]:
         raise ConfigError(
             "The output must not exist yet.", got=some(list(map(str, existing_files))), fix="Add --force."

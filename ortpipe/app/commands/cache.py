@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ortpipe.app.compose import Composition, Parser
+from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
 from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
@@ -25,7 +25,7 @@ Files that a run folder links to stay in that folder."""
 
 def run(arguments: Sequence[str]) -> None:
     """Run the action on the store that the arguments configure."""
-    parser = Parser("cache", ABOUT)
+    parser = Parser("cache", ABOUT, names=True)
     parser.add_argument("action", choices=["ls", "verify", "gc", "rm"])
     parser.add_argument(
         "--keep",
@@ -36,12 +36,12 @@ def run(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--dry-run", action="store_true", help="of gc and rm: only print what would be removed")
     options = parser.read(arguments)
-    names = [word for word in options.overrides if "=" not in word]
-    folder = Composition([word for word in options.overrides if "=" in word], options.config_dir).cache
+    folder = options.composed.cache
     if folder is None:
         raise ConfigError("ortpipe cache needs a store.", got="paths.cache=null", fix="Set paths.cache=FOLDER.")
-    if names and options.action != "rm":
-        raise ConfigError(f"ortpipe cache {options.action} takes no names.", got=" ".join(names), fix="Leave them out.")
+    if options.names and options.action != "rm":
+        rule = f"ortpipe cache {options.action} takes no names."
+        raise ConfigError(rule, got=" ".join(options.names), fix="Leave them out.")
 
     store = Store(folder, key=key_of_environment(os.environ))
     if options.action == "ls":
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> None:
     elif options.action == "verify":
         _verify(store)
     else:
-        usages = _evictable(store, options.keep) if options.action == "gc" else _matches(store, names)
+        usages = _evictable(store, options.keep) if options.action == "gc" else _matches(store, options.names)
         _remove(store, usages, dry=options.dry_run)
 
 
@@ -119,6 +119,12 @@ def _matches(store: Store, names: Sequence[str]) -> list[Usage]:
 
 
 def _remove(store: Store, usages: list[Usage], *, dry: bool) -> None:
-    freed = "would be removed" if dry else f"removed, {size(gc.remove(store, [usage.entry for usage in usages]))} freed"
+    try:
+        removed = 0 if dry else gc.remove(store, [usage.entry for usage in usages])
+    except PermissionError as error:
+        rule = "Entries of a store are removed by those who may write to its folders."
+        fix = "Ask the owner to remove them, or for the right to write (chmod g+ws FOLDER): see docs/store.md."
+        raise ConfigError(rule, got=error, fix=fix) from error
+    freed = "would be removed" if dry else f"removed, {size(removed)} freed"
     rows = aligned([usage.entry.stage, usage.entry.key[:12], size(usage.bytes)] for usage in usages)
     print(*rows, f"{len(usages)} entries {freed}", sep="\n")

@@ -22,7 +22,7 @@ from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.sources.csv import Delimiter, Encoding, separator
 from ortpipe.data.sources.parquet import parquet_batches, parquet_schema
 from ortpipe.data.unseen import UnseenTable
-from ortpipe.errors import ConfigError, DataError, in_words, under
+from ortpipe.errors import ConfigError, DataError, under, words
 from ortpipe.files import sync, temporary
 from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime.session import Session
@@ -119,7 +119,7 @@ def _pieces(
     """Yield the file's rows in pieces that fit in memory, with the needed columns, and each piece's position."""
     columns = tuple(dict.fromkeys([*unseen.columns, *keep]))
     read: Callable[[tuple[str, ...], int], Iterator[pa.RecordBatch]]
-    with in_words({f"data.source.{name}": f"--{name}" for name in TEXT}), under("data", "source"):
+    with words({f"data.source.{name}": f"--{name}" for name in TEXT}), under("data", "source"):
         if rows.suffix == ".parquet":
             schema, read, position = parquet_schema(rows), functools.partial(parquet_batches, rows), by_row(str(rows))
         else:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from ortpipe.app.tracking.sqlite import PLAIN, database_of, uri_of
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Config, Fix, Must
+from ortpipe.settings import Config, Fix, Must, Text
 
 Registered = Annotated[
     str, Must("a name without /, : and quotes", re.compile(r"[^/:'\"]+").fullmatch), Fix("Choose another.")
@@ -37,8 +37,8 @@ class Target(Config):
         alias: the alias of that version, until a later version gets it.
     """
 
-    tracking_uri: str
-    experiment: str = "ortpipe"
+    tracking_uri: Text
+    experiment: Text = "ortpipe"
     artifacts: str | None = None
     register: Registered | None = None
     alias: Alias = "champion"

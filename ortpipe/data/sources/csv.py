@@ -33,7 +33,7 @@ def is_encoding(name: str) -> bool:
     """Return whether Python knows an encoding of this name."""
     try:
         return bool(codecs.lookup(name))
-    except LookupError:
+    except (LookupError, ValueError):
         return False
 
 

@@ -84,7 +84,7 @@ class Program:
         except (RuntimeError, TypeError, ValueError) as error:
             raise EngineError(
                 "XLA must run the model on these inputs.",
-                got=str(error).strip().splitlines()[0],
+                got=(str(error).strip() or type(error).__name__).splitlines()[0],
                 fix="Set {key}=onnxruntime.",
                 key="engine",
             ) from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Config, NotNegative
+from ortpipe.settings import Config, NotNegative, Text
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 
 
@@ -54,9 +54,9 @@ class AddLossConfig(HeadLoss):
 
     reduction: Literal["sum", "mean"] = "mean"
     sample_weight: bool = False
-    loss_name: str = "loss"
-    label_name: str = "label"
-    weight_name: str = "sample_weight"
+    loss_name: Text = "loss"
+    label_name: Text = "label"
+    weight_name: Text = "sample_weight"
     heads: Mapping[str, HeadLoss] = field(default_factory=dict)
 
     def of(self, head: str) -> HeadLoss:

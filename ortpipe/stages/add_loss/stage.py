@@ -253,11 +253,11 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
     if isinstance(config.loss, CTC) and class_labels:  # the blank may be the padding, too: it ends a label
         blank = config.loss.index(len(class_labels))
         class_labels = tuple(name for name in class_labels if name != class_labels[blank])
-    if config.padding is not None and config.padding in class_labels:
+    if config.padding in class_labels or (isinstance(config.padding, str) and facts.task == "regression"):
         raise LossError(
-            "{key} must not be a class of the model.",
+            "{key} must not be a class of the model, and a number for a regression.",
             key="padding",
-            got=f"{config.padding!r}, one of {len(class_labels)} classes",
+            got=f"{config.padding!r}" + (f", one of {len(class_labels)} classes" if class_labels else ""),
             fix="Mark elements to ignore with another label, such as -100, or set the labels of the classes with "
             f"{{@{facts.settings}.classes}}.",
         )

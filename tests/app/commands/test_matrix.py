@@ -1,0 +1,225 @@
+"""Every key, argument and file, wrong in every way: accepted, or one clear error, and never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from ortpipe.app.cli import readable
+from ortpipe.app.command_list import COMMANDS, command
+from ortpipe.app.compose import Composition
+from ortpipe.app.schema import RunConfig, build_key, group_of
+from ortpipe.errors import OrtpipeError
+from ortpipe.settings import catalogue_of, fields_of
+
+VALUES: dict[str, Any] = {
+    "null": None,
+    "a list": ["a", 1],
+    "an empty list": [],
+    "a mapping": {"a": {1: None}},
+    "a huge number": 10**30,
+    "a negative number": -1,
+    "zero": 0,
+    "infinity": float("inf"),
+    "no number": float("nan"),
+    "nothing": "",
+    "quotes": "a'b\"c\\",
+    "a line break": "a\nb",
+    "a NUL": "\0",
+    "a long word": "é" * 3000,
+    "true": True,
+}
+REQUIRED = {
+    "path": "rows.csv",
+    "label": "y",
+    "function": "builtins:list",
+    "dataset": "iris",
+    "layers": ["relu"],
+    "tracking_uri": "x:y",
+}
+ALONE = {"sklearn": {"estimator": "sklearn.linear_model.Ridge"}, "torch": {"module": "torch.nn:Linear"}}
+
+
+def needs(entry: dataclasses.Field[Any]) -> bool:
+    return entry.default is entry.default_factory  # both missing
+
+
+def places(cls: Any = RunConfig, path: tuple[str, ...] = (), chosen: dict[str, Any] | None = None) -> Iterator[Any]:
+    """Yield every key of the schema as a path, with the groups around it: each member of each catalogue."""
+    for name, (_, hint) in fields_of(cls).items():
+        here = (*path, name)
+        yield here, chosen or {}
+        members = catalogue_of(hint)
+        groups = {"": group_of(hint)} if members is None else dict(members)
+        for member, group in groups.items():
+            if dataclasses.is_dataclass(group):
+                named = {
+                    key: REQUIRED[key] for key, (part, _) in fields_of(group).items() if needs(part) and key in REQUIRED
+                } | ALONE.get(member, {})
+                node = named | ({"name": member} if member else {})
+                yield from places(group, here, {**(chosen or {}), ".".join(here): node})
+
+
+def broken(base: dict[str, Any], path: tuple[str, ...], chosen: dict[str, Any], value: Any) -> dict[str, Any]:
+    config = copy.deepcopy(base)
+    for place, members in {**chosen, ".".join(path): value}.items():
+        *parents, last = place.split(".")
+        node = config
+        for parent in parents:
+            node = node[parent]
+        is_group = place in chosen and "name" not in members
+        node[last] = {**(node.get(last) or {}), **members} if is_group else copy.deepcopy(members)
+    return config
+
+
+@pytest.fixture(scope="module")
+def base() -> dict[str, Any]:
+    return Composition(["experiment=linear_regression", "recorder=none"]).values
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_key_with_a_wrong_value_is_accepted_or_names_key_and_fix(kind: str, base: dict[str, Any]) -> None:
+    for path, chosen in places():
+        try:
+            build_key(path[0], broken(base, path, chosen, VALUES[kind])[path[0]])
+        except OrtpipeError as error:
+            text = str(error)
+            assert path[-1] in text or "PyTorch" in text, (path, text)
+            assert "\n  fix: " in text
+
+
+def attempt(call: Callable[[], object]) -> str:
+    """Return the error of a call as the command line prints it, or nothing; what has a traceback there is raised."""
+    try:
+        call()
+    except SystemExit as end:
+        return "" if not end.code else f"exit {end.code}"
+    except Exception as error:  # noqa: BLE001 - as the command line does
+        return str(readable(error))
+    return ""
+
+
+OVERRIDES = [
+    *("name=${oc.env:NOPE}", "seed=${oc.env:NOPE}", "train.epochs=${nope}", "name=${name}", "name=${oc.nope:1}"),
+    *("train.epochs='${'", "=", "~", "train=[1]", "data=null", "train.epochs=[1", f"train.epochs={'9' * 5000}"),
+    *("experiment=[a,b]", "experiment=", "data=typo", "train.optimizer=${train}", "train.epochs=1,2", ".train=1"),
+    *("add_loss.label_name=", "recorder.tracking_uri=", "hydra.foo=1", "train@_global_=x", "stray", "+", "a b"),
+]
+
+
+@pytest.mark.parametrize("override", OVERRIDES, ids=lambda override: override[:30])
+def test_every_override_that_cannot_be_read_is_one_error_with_its_fix(override: str) -> None:
+    text = attempt(lambda: Composition([override]).config)
+    assert "\n  fix: " in text
+    if "NOPE" in override:
+        assert override.partition("=")[0] in text
+        assert "${oc.env:NOPE,DEFAULT}" in text
+
+
+FILES = {  # a file of configs → words of the error
+    "latin": ("name: föhn\n".encode("latin-1"), "must be UTF-8"),
+    "bytes": (b"\x00\xff\xfe", "must be UTF-8"),
+    "itself": (b"# @package _global_\ndefaults:\n  - itself\n", "must not contain itself"),
+    "nested": (b"# @package _global_\nname: " + b"[" * 3000 + b"]" * 3000, "nested hundreds deep"),
+    "keyless": (b"# @package _global_\n? null\n: 2\n", "fix: "),
+    "truncated": (b"# @package _global_\nname: [a", "must be valid YAML"),
+    "text": (b"hello", "is not a key"),
+    "folder": (None, "is not a choice"),
+}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_every_damaged_config_file_is_one_error_with_its_fix(kind: str, tmp_path: Path) -> None:
+    content, words = FILES[kind]
+    file = tmp_path / "experiment" / f"{kind}.yaml"
+    file.parent.mkdir()
+    file.mkdir() if content is None else file.write_bytes(content)
+    text = attempt(lambda: Composition([f"experiment={kind}"], str(tmp_path)).config)
+    assert words in text
+    assert "\n  fix: " in text
+
+
+WRONG = {
+    "nothing": "",
+    "no file": "away/no.onnx",
+    "a folder": "folder",
+    "a run without a record": "outputs",
+    "quotes": "a'b\"c\\",
+    "a line break": "a\nb",
+    "a long word": "é" * 3000,
+    "a huge number": "9" * 400,
+    "a digest": "0123abcd",
+    "an id": "0" * 32,
+    "an option": "--nope",
+}
+# arguments of each command that are right, by name; "-" ends an option's name
+RIGHT = {
+    "adapter": ["{run}", "--output", "new.onnx_adapter"],
+    "cache": ["gc", "--keep", "1d"],
+    "diff": ["{run}", "{run}"],
+    "gradient": [
+        "model.onnx",
+        "--of",
+        "y",
+        "--wrt",
+        "w",
+        "--output",
+        "new.onnx",
+        "--shape",
+        "X=1,3",
+        "--function",
+        "f",
+    ],
+    "init": ["new"],
+    "predict": ["{run}", "rows.csv", "--output", "new.csv", "--keep", "a", "--stage", "train", "--delimiter", ","],
+    "report": ["{run}"],
+    "repro": ["{run}"],
+    "restore": ["{run}", "--into", "new.skops", "--stage", "train", "--output", "again.skops"],
+    "run-stage": ["derive", "--input", "{run}", "--output", "new.onnx"],
+    "show": ["{run}", "--stage", "train", "--svg", "new.svg"],
+    "sync": ["{run}", "recorder.tracking_uri=sqlite:///new.db"],
+}
+ONLY_PAIRS = ("doctor", "plan", "schedule", "validate")
+PLACES = [(name, place) for name, words in RIGHT.items() for place, word in enumerate(words) if word[:1] != "-"]
+
+
+def test_the_matrix_has_every_command() -> None:
+    assert {*RIGHT, *ONLY_PAIRS} == {*COMMANDS}
+
+
+@pytest.fixture
+def folder(linear: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Go to a folder with a run, a model and rows."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(linear, tmp_path / "run")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "outputs").mkdir()
+    onnx.save(onnx.parser.parse_model(MODEL), tmp_path / "model.onnx")
+    (tmp_path / "rows.csv").write_text("age,a\n1,2\n")
+    return tmp_path
+
+
+MODEL = """<ir_version: 8, opset_import: ["": 18]> g (float[N,3] X) => (float[N,1] y)
+ <float[3,1] w = {1, 2, -1}> { y = MatMul(X, w) }"""
+
+
+@pytest.mark.usefixtures("folder", "capsys")
+@pytest.mark.parametrize("name", RIGHT)
+def test_every_argument_of_a_command_may_be_wrong(name: str) -> None:
+    words = [word.format(run="run") for word in RIGHT[name]]
+    texts = dict[tuple[int, str], str]()
+    for place in (place for command_name, place in PLACES if command_name == name):
+        for kind, value in WRONG.items():
+            arguments = [*words[:place], value, *words[place + 1 :]]
+            texts[place, kind] = attempt(lambda arguments=arguments: command(name)(arguments))
+        texts[place, "missing"] = attempt(lambda place=place: command(name)(words[:place]))
+    assert all("\n  fix: " in text or "\n" not in text for text in texts.values()), texts
+    for place in (place for command_name, place in PLACES if command_name == name):
+        assert texts[place, "missing"] or words[place - 1].startswith("-") or place
