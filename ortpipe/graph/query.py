@@ -30,6 +30,11 @@ def sizes(value: ir.Value | None) -> list[int | None] | None:
     return [d if isinstance(d, int) else None for d in value.shape]
 
 
+def width(value: ir.Value | None) -> int | None:
+    """Return a value's last dimension, if known."""
+    return (sizes(value) or [None])[-1]
+
+
 def called(node: ir.Node) -> str:
     """Return a node's description for messages."""
     return f"{f'{node.domain}.' if node.domain else ''}{node.op_type} at node {node.name or node.outputs[0].name!r}"

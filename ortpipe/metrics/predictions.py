@@ -105,10 +105,10 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
             "graph with {@convert.source.prediction}.",
         )
     if exclusive:
-        probability = _softmax(values) if raw else np.clip(values, 0, 1)
+        probability = softmax(values) if raw else np.clip(values, 0, 1)
         probability = probability / probability.sum(axis=-1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
         return probability.argmax(axis=-1), probability
-    p = 1 / (1 + np.exp(-np.clip(values, -700, 700))) if raw else np.clip(values, 0, 1)
+    p = sigmoid(values) if raw else np.clip(values, 0, 1)
     if facts.task == "multilabel":
         return (p > 0.5).astype(np.int64), p
     probability = np.concatenate([1 - p, p], axis=-1)
@@ -159,6 +159,13 @@ def look(prediction: np.ndarray) -> Seen:
     return "sum" if values.ndim > 1 and values.shape[-1] > 1 and (abs(sums - 1) <= allowed).all() else "unit"
 
 
-def _softmax(z: np.ndarray) -> np.ndarray:
+def sigmoid(z: np.ndarray) -> np.ndarray:
+    """Return 1 / (1 + exp(−z))."""
+    p: np.ndarray = 1 / (1 + np.exp(-np.clip(z, -700, 700)))
+    return p
+
+
+def softmax(z: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis."""
     e: np.ndarray = np.exp(z - z.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Facts
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, ModelError, OrtpipeError
 from ortpipe.graph import query
 from ortpipe.graph.apart import Weights
@@ -36,6 +36,9 @@ INCONCLUSIVE = "is the same for all rows that were tried, which proves nothing"
 SAME = (None, INCONCLUSIVE)
 UNKNOWN_SIZE = 16  # size of a free dimension in random rows
 FEW = 3  # rows for a look at a model that takes any number
+ROWS = 256  # real rows that predictions are compared on; fewer if rows are large,
+FEWEST = 32  # but at least these
+NUMBERS = 1 << 17  # in all compared rows: a network's activations may take a thousand times a row's memory
 
 
 class BatchResults(NamedTuple):
@@ -48,6 +51,8 @@ class BatchResults(NamedTuple):
 
     def joined(self, axis: int) -> np.ndarray:
         """Return the rows, which have this axis, first; results of one row that lack the axis get one."""
+        if self.size is None and self.results[0].ndim == 0:  # one number for all rows, such as a loss
+            return self.results[0]
         if self.size == 1 and self.results[0].shape[axis : axis + 1] != (1,):
             return np.stack(self.results)
         return np.concatenate([np.moveaxis(r, axis, 0) for r in self.results])[: self.total : self.copies]
@@ -125,6 +130,12 @@ class Original:
         except OrtpipeError:
             return False
         return all(b._replace(copies=copies).axis(y, 0)[1] in SAME for y, b in zip(together, alone, strict=True))
+
+
+def compared_rows(data: Data) -> Rows:
+    """Return the real rows that predictions are compared on."""
+    width = sum(array.size for array in data.train.head(1).inputs.values())
+    return data.train.head(min(ROWS, max(FEWEST, NUMBERS // max(1, width))))
 
 
 def batch_size(graph: ir.Graph, original: Original, batch: Literal["auto", "free", "rows"]) -> int | None:

@@ -1,34 +1,34 @@
-"""The head of a graph: whether its prediction holds probabilities or raw scores, and the logits behind them."""
+"""The head of a graph: what its prediction holds, and the logits behind it, found by running candidates.
+
+The end of the graph, behind its last weights, runs on random numbers. A candidate is the logits if its softmax or
+sigmoid equals the results; no pattern of operators is searched.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, ModelError
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.stages.convert import patterns
-from ortpipe.stages.convert.patterns import (
-    DEPTH,
-    SAME_VALUES,
-    Peeled,
-    operator_of,
-    pair_probability,
-    peel,
-    rank_of,
-    width_of,
-)
-from ortpipe.stages.convert.shape_changes import SILENT, axis_after, nodes_between, reapply
+from ortpipe.graph.operators import RANDOM
+from ortpipe.graph.parameters import choose
+from ortpipe.metrics.predictions import Seen, look, sigmoid, softmax
+from ortpipe.runtime.session import Session
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]
-Bound = Literal["sum", "unit"]  # of values in [0, 1]: "sum" if each row is known to sum to 1
-SELECTIONS = ("Slice", "Gather", "Split", "Expand", "ReduceMean", "ReduceMax", "ReduceMin")
-JOINTS = ("Concat", "Max", "Min", "Mul")  # which map values in [0, 1] to values in [0, 1]
-PRODUCTS = ("Gemm", "MatMul", "Conv", "ConvTranspose", "FusedGemm", "FusedMatMul")
-UNBOUNDED = ("Neg", "Add", "Sub", "Mul", "Div", "Concat", "BatchNormalization")  # if their inputs are
+LAYOUT = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # operators that only move values
+RECURRENT = ("GRU", "LSTM", "RNN")  # they read weights, and their values lie in [−1, 1]
+NODES = 200  # largest end of a graph that runs
+ROWS, NUMBERS = 64, 1 << 18  # random rows, and the most numbers that they hold
+SIZES = (5, 7, 3, 11)  # of dimensions of unknown size
+LARGEST, LARGEST_HALF = 6.0, 2.5  # deviation of random numbers: their exponentials are finite
+CLOSE, CLOSE_HALF = 2e-5, 5e-3  # a Clip to [1e-5, 1 − 1e-5] only guards a logarithm
 
 
 @dataclass(frozen=True)
@@ -41,199 +41,241 @@ class Head:
 
     kind: Kind | None = None
     logits: ir.Value | None = None  # of the prediction's type and shape ([N, 1] for a pair)
-    bound: Bound | None = None  # the prediction lies in [0, 1], because it comes from a softmax or sigmoid
-    linear: bool = False  # it comes straight from a product with weights, so that it can have any value
-    axis: int | None = None  # of the prediction's softmax
+    bound: Seen | None = None  # values of the prediction, whatever the weights are; None: unknown
+    axis: int | None = None  # of classes, where the prediction is not [N, K]
+
+
+_NO_MOVES = list[ir.Node]()
+
+
+class _Candidate(NamedTuple):
+    """A value that may be the logits."""
+
+    value: ir.Value
+    moves: Sequence[ir.Node]  # that give it the prediction's shape
+    array: np.ndarray
 
 
 def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
     """Return the head of an output, and the output.
 
-    Changes of shape or float type between the activation and the output are moved in front of the activation, in
-    place, so that the logits have the prediction's shape; the output is then a new value of the same name.
+    Logits of another shape or type get the prediction's, in place: the activation is written anew behind the changes,
+    and the output is then a new value of the same name.
     """
-    if rank_of(output) not in (None, 2):
-        return _read_elements(graph, output)
-    peeled = peel(output)
-    while (scaled := patterns.scaled_to_sum_1(peeled.value)) is not None and _bound(scaled) == "sum":  # scaled already
-        inner = peel(scaled)
-        peeled = Peeled(inner.value, max(inner.low, peeled.low), min(inner.high, peeled.high))
-    kind, logits = _activation(peeled.value)
-    bound = _bound(output)
-    if pair_probability(peeled.value, second=1) is not None and (width_of(output) or 2) > 2:
-        raise ConvertError(
-            "Two columns [1 − p, p] are the probabilities of one label.",
-            got=f"{(width_of(output) or 0) // 2} labels side by side in output {output.name!r}",
-            fix="Name p, the value in front of the pairs, with {at}prediction, or convert the estimator itself.",
+    nodes, edges = _end(graph, output)
+    if edges is None or output.shape is None:
+        return Head(), output
+    if not nodes:
+        return Head(bound=None if edges & {*RECURRENT} else "outside"), output
+    path = _path(nodes, output)
+    try:
+        prediction, candidates = _run(graph, nodes, path)
+    except (ModelError, ValueError):  # of sizes that the file does not declare
+        return Head(), output
+    if prediction.ndim == 0 or np.isnan(prediction).any():
+        return Head(), output
+    bound, axis = _bound(prediction)
+    _check_gradient(output, prediction, bound, path)
+    if prediction.shape[1:] == (2,) and (prediction[:, 0] == -prediction[:, 1]).all() and prediction.any():
+        return Head("opposite", bound=bound), output
+    if bound == "outside" and (prediction <= 0).all():  # logarithms
+        (shape_of_shares, axis), (log_kind, _, inner) = (
+            _bound(np.exp(prediction)),
+            _activation(np.exp(prediction), candidates),
         )
-    if operator_of(peeled.value)[0] == "Hardmax":
+        if shape_of_shares == "sum":
+            return Head("log_softmax", output, bound, axis if prediction.ndim != 2 else None), output
+        if log_kind == "sigmoid" and inner is not None:
+            return Head("log_sigmoid", inner.value, bound), output
+    kind, axis_found, chosen = _activation(prediction, candidates)
+    axis = axis_found or axis if prediction.ndim != 2 else None
+    if chosen is None or kind is None:
+        return Head(bound=None if bound == "outside" and edges & {*RECURRENT} else bound, axis=axis), output
+    logits = chosen.value
+    if chosen.moves or logits.dtype != output.dtype:
+        logits, output = _move_activation(graph, kind, chosen, output, -1 if axis is None else axis)
+    return Head(kind, logits, bound, axis), output
+
+
+def _end(graph: ir.Graph, output: ir.Value) -> tuple[list[ir.Node], set[str] | None]:
+    """Return the nodes behind the last weights, and the operators in front of them; None: the end is large."""
+    weights = {graph.initializers[name] for name in choose(graph, output).trained}
+    end, edges, stack = set[ir.Node](), set[str](), [output]
+    while stack:
+        node = stack.pop().producer()
+        if node is None or node in end:
+            continue
+        if not weights.isdisjoint(node.inputs) or node.op_type in RANDOM or query.subgraphs(node):
+            edges.add(node.op_type)
+            continue
+        end.add(node)
+        stack += [value for value in node.inputs if value is not None]
+        if len(end) > NODES:
+            return [], None
+    return [node for node in graph if node in end], edges
+
+
+def _path(nodes: Sequence[ir.Node], output: ir.Value) -> list[ir.Value]:
+    """Return the values from an output back to the last weights, by the inputs that are like their results."""
+    path, inside = [output], {*nodes}
+    while (node := path[-1].producer()) is not None and node in inside:
+        floats = [v for v in node.inputs if v is not None and v.dtype in query.FLOATS and query.constant(v) is None]
+        if not floats:
+            break
+        path.append(next((v for v in floats if v.shape == node.outputs[0].shape), floats[0]))
+    return path
+
+
+def _run(graph: ir.Graph, nodes: Sequence[ir.Node], path: Sequence[ir.Value]) -> tuple[np.ndarray, list[_Candidate]]:
+    """Return the prediction of random numbers behind the last weights, and the candidates, the nearest first."""
+    protos, variants = [ir.to_proto(node) for node in nodes], [(value, str(value.name), _NO_MOVES) for value in path]
+    for place, value in enumerate(path):
+        if moves := _moves(path[:place]):
+            variants.append((value, _append(protos, moves, str(value.name)), moves))
+    inner = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in inner)
+    tensors = {v: tensor for v in read if (tensor := query.tensor(v)) is not None}
+    inputs = [v for v in read if v not in tensors]
+    outputs = [name for value, name, _ in variants if value not in inputs or name != value.name]
+    body = onnx.GraphProto(name="end", node=protos, input=map(ir.to_proto, inputs))
+    body.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    body.initializer.extend(ir.to_proto(ir.tensor(array.numpy(), name=v.name)) for v, array in tensors.items())
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
+    session = Session(onnx.ModelProto(ir_version=10, graph=body, opset_import=opsets))
+    runs = [
+        {**feeds, **dict(zip(outputs, session.run(feeds, outputs), strict=True))} for feeds in _feeds(inputs, path[0])
+    ]
+    arrays = {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for _, name, _ in variants}
+    return arrays[str(path[0].name)], [_Candidate(value, moves, arrays[name]) for value, name, moves in variants[1:]]
+
+
+def _moves(values: Sequence[ir.Value]) -> list[ir.Node]:
+    """Return the nodes that move values between the last of these values' makers and the first value."""
+    makers = (value.producer() for value in reversed(values))
+    return [node for node in makers if node is not None and node.op_type in LAYOUT]
+
+
+def _append(protos: list[onnx.NodeProto], moves: Sequence[ir.Node], value: str) -> str:
+    """Append nodes that move a value; return the name of the result."""
+    for node in moves:
+        proto = onnx.NodeProto()
+        proto.CopyFrom(ir.to_proto(node))
+        proto.input[0], value = value, f"{proto.output[0]}/moved/{len(protos)}"
+        proto.output[0] = proto.name = value
+        protos.append(proto)
+    return value
+
+
+def _feeds(inputs: Sequence[ir.Value], output: ir.Value) -> Iterator[dict[str, np.ndarray]]:
+    """Yield random numbers for inputs, which have the rows of an output; if their number is fixed, several times."""
+    sizes, rng = dict[str, int](), np.random.default_rng(0)
+    rows = output.shape[0] if output.shape else 1
+    shapes = {
+        v: [
+            d if isinstance(d, int) else sizes.setdefault(str(d), SIZES[len(sizes) % len(SIZES)]) for d in v.shape or ()
+        ]
+        for v in inputs
+    }
+    per_row = max((math.prod(shape[1:]) for shape in shapes.values()), default=1)
+    count = min(ROWS, max(1, NUMBERS // max(1, per_row)))
+    if not isinstance(rows, int):
+        shapes = {v: [count, *s[1:]] if v.shape and v.shape[0] == rows else s for v, s in shapes.items()}
+    for _ in range(count if rows == 1 else 4 if isinstance(rows, int) else 1):
+        yield {str(v.name): _random(rng, v.dtype, shape) for v, shape in shapes.items()}
+
+
+def _random(rng: np.random.Generator, kind: ir.DataType | None, shape: Sequence[int]) -> np.ndarray:
+    """Return numbers of any size, of another size in each row; 0 or 1 for integers."""
+    assert kind is not None
+    if kind not in query.FLOATS:
+        return rng.integers(0, 2, shape).astype(kind.numpy())
+    scale = rng.uniform(0.3, LARGEST if kind.itemsize > 2 else LARGEST_HALF, (*shape[:1], *(1 for _ in shape[1:])))
+    return (scale * rng.normal(size=shape)).astype(kind.numpy())
+
+
+def _bound(prediction: np.ndarray) -> tuple[Seen, int | None]:
+    """Return what values look like, and the axis along which they sum to 1."""
+    for axis in range(1, prediction.ndim):
+        if (seen := look(np.moveaxis(prediction, axis, -1))) == "sum":
+            return seen, axis
+    return look(prediction), None
+
+
+def _check_gradient(output: ir.Value, prediction: np.ndarray, bound: Seen, path: Sequence[ir.Value]) -> None:
+    """Reject values that are only 0 or 1, and several labels as pairs of columns."""
+    values = np.unique(prediction)
+    if values.tolist() == [0, 1]:
         raise ConvertError(
             "A prediction must have a gradient.",
-            got=f"output {output.name!r} ends in Hardmax, which has no gradient",
-            fix=f"End the graph in front of it: {{at}}prediction={_in_front(peeled.value)} with {{at}}scores=logits.",
+            got=f"output {output.name!r} is 0 or 1 whatever the weights are, so that it has no gradient",
+            fix=f"End the graph in front of it: {{at}}prediction={path[1].name if len(path) > 1 else '…'} with "
+            "{at}scores=logits.",
         )
-    if kind is None and bound is None:
-        return Head("opposite" if patterns.is_opposite(output) else None, linear=_is_linear(output)), output
-    if kind in ("log_softmax", "log_sigmoid"):
-        return Head(kind, output), output
-    if kind is None or logits is None or _same_form(kind, logits, output):
-        return Head(kind, logits, bound), output
-    if not _are_rows(peeled.value, kind, output):
-        return Head(bound=bound), output
-    logits, output = _move_activation(graph, kind, logits, peeled, output)
-    return Head(kind, logits, bound), output
+    count = prediction.shape[1] // 2 if prediction.ndim == 2 and prediction.shape[1] % 2 == 0 else 0
+    if bound == "unit" and count > 1 and np.allclose(prediction[:, :count] + prediction[:, count:], 1, atol=CLOSE):
+        raise ConvertError(
+            "Two columns [1 − p, p] are the probabilities of one label.",
+            got=f"{count} labels side by side in output {output.name!r}",
+            fix="Name p, the value in front of the pairs, with {at}prediction, or convert the estimator itself.",
+        )
 
 
-def _in_front(value: ir.Value) -> str:
-    node = value.producer()
-    return str(node.inputs[0].name) if node is not None and node.inputs and node.inputs[0] is not None else "…"
+def _activation(
+    prediction: np.ndarray, candidates: Sequence[_Candidate]
+) -> tuple[Kind | None, int | None, _Candidate | None]:
+    """Return which activation of which candidate is the prediction, and the axis of a softmax.
+
+    Of several, the nearest one that needs no change; a farther one only if it is other numbers, such as z of z − max z.
+    """
+    best: tuple[Kind | None, int | None, _Candidate | None] = (None, None, None)
+    for candidate in candidates:
+        close = CLOSE_HALF if min(candidate.array.dtype.itemsize, prediction.dtype.itemsize) <= 2 else CLOSE
+        for kind, axis, values in _activated(candidate.array, prediction.shape):
+            is_equal = np.abs(values - prediction.astype(np.float64)).max(initial=0) <= close
+            if is_equal and _is_better(candidate, best[2], prediction.dtype):
+                best = kind, axis, candidate
+    return best
 
 
-def _read_elements(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
-    """Return the head and the output where that is not [N, K], but steps [N, T, K] or images [N, K, H, W]."""
-    peeled = peel(output, ordered=False)
-    kind, logits = _activation(peeled.value)
-    node, rank = peeled.value.producer(), rank_of(peeled.value)
-    nodes, axis = nodes_between(peeled.value, output), None
-    if kind in ("softmax", "log_softmax") and rank is not None and node is not None:
-        axis = axis_after(node.attributes.get_int("axis", -1) % rank, nodes)
-    if kind == "log_softmax" and axis is not None:
-        return Head(kind, output, axis=axis), output
-    if logits is None or kind not in ("softmax", "sigmoid") or (kind == "softmax" and axis is None):
-        bound = _bound(output)
-        return Head(bound=bound, linear=bound is None and _is_linear(output)), output
-    if logits.dtype != output.dtype or any(node.op_type not in SILENT for node in nodes):
-        logits, output = _move_activation(graph, kind, logits, peeled, output, nodes, axis)
-    return Head(kind, logits, "sum" if kind == "softmax" else "unit", axis=axis), output
+def _activated(array: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Kind, int | None, np.ndarray]]:
+    """Yield each activation of an array that has this shape, with its name and axis."""
+    z = array.astype(np.float64)
+    if array.shape == shape:
+        yield "sigmoid", None, sigmoid(z)
+        for axis in range(1, array.ndim):
+            if shape[axis] > 1:
+                yield "softmax", axis, np.moveaxis(softmax(np.moveaxis(z, axis, -1)), -1, axis)
+    if (array.shape, shape[1:]) == ((shape[0], 1), (2,)):
+        yield "pair", None, np.hstack([sigmoid(-z), sigmoid(z)])
 
 
-def _activation(value: ir.Value) -> tuple[Kind | None, ir.Value | None]:
-    """Return the activation that a value comes from, and the activation's input."""
-    node = value.producer()
-    match operator_of(value):
-        case "Softmax", [z] if node is not None and patterns.is_class_axis(node, value):
-            return "softmax", z
-        case "LogSoftmax", [z] if node is not None and patterns.is_class_axis(node, value):
-            return "log_softmax", z
-        case "Sigmoid", [z]:
-            return "sigmoid", z
-        case (("Div" | "Mul" | "Reciprocal"), _):
-            if (z := patterns.written_softmax(value)) is not None:
-                return "softmax", z
-            return ("sigmoid", z) if (z := patterns.written_sigmoid(value)) is not None else (None, None)
-        case "Exp", [log]:
-            kind, z = _activation(log) if operator_of(log)[0] == "LogSoftmax" else (None, None)
-            return ("softmax", z) if kind is not None else (None, None)
-        case "Log", [p]:
-            bound = _bound(p)
-            return (None if bound is None else "log_softmax" if bound == "sum" else "log_sigmoid"), value
-        case "Concat", _ if (p := pair_probability(value, second=1)) is not None and width_of(value) == 2:
-            kind, z = _activation(p)
-            return ("pair", z) if kind == "sigmoid" else (None, None)
-    return None, None
-
-
-def _bound(value: ir.Value, depth: int = DEPTH, memo: dict[ir.Value, Bound | None] | None = None) -> Bound | None:
-    """Return the bound that a softmax or sigmoid behind a value guarantees."""
-    memo = {} if memo is None else memo
-    if value not in memo:
-        memo[value] = _bound_of(value, lambda inner: _bound(inner, depth - 1, memo)) if depth else None
-    return memo[value]
-
-
-def _bound_of(value: ir.Value, bound: Callable[[ir.Value], Bound | None]) -> Bound | None:
-    behind = peel(value, clipped=1.0).value
-    op_type, inputs = operator_of(behind)
-    kind, _ = _activation(behind) if op_type != "Log" else (None, None)
-    if kind in ("softmax", "pair"):
-        same_shape = (rank_of(behind), width_of(behind)) == (rank_of(value), width_of(value))
-        rows = (same_shape and (kind == "pair" or _is_last_axis(behind))) or _are_rows(behind, kind, value)
-        return "sum" if rows and peel(value).value is behind else "unit"
-    if kind == "sigmoid" or op_type == "Softmax":
-        return "unit"
-    if op_type in SELECTIONS:
-        return "unit" if bound(inputs[0]) else None
-    if op_type in JOINTS and all(bound(v) for v in inputs):
-        is_pair = width_of(value) == 2 and any(pair_probability(behind, place) is not None for place in (0, 1))
-        return "sum" if is_pair else "unit"
-    if op_type == "Mean":
-        parts = {bound(v) for v in inputs}
-        return None if None in parts else "unit" if "unit" in parts else "sum"
-    if op_type == "Sub" and patterns.is_number(inputs[0], 1):
-        return "unit" if bound(inputs[1]) else None
-    scaled = patterns.scaled_to_sum_1(behind)
-    return "sum" if scaled is not None and bound(scaled) else None
-
-
-def _is_last_axis(value: ir.Value) -> bool:
-    node = value.producer()
-    axis = -1 if node is None else node.attributes.get_int("axis", -1)
-    return axis == -1 or axis + 1 == rank_of(value)
-
-
-def _is_linear(output: ir.Value) -> bool:
-    """Return whether a value is a product with weights, possibly shifted, scaled or reshaped."""
-    seen, stack = set[ir.Value](), [output]
-    while stack:
-        value = stack.pop()
-        node = value.producer()
-        if value in seen or node is None:
-            continue
-        seen.add(value)
-        if node.op_type in PRODUCTS:
-            return True
-        if node.op_type in UNBOUNDED:
-            stack += [v for v in node.inputs if v is not None]
-        elif node.op_type in SAME_VALUES and node.op_type != "Clip":
-            stack += [v for v in node.inputs[:1] if v is not None]
-    return False
-
-
-def _same_form(kind: Kind, logits: ir.Value, output: ir.Value) -> bool:
-    """Return whether the logits have the prediction's type and shape; those of a pair have one column."""
-    if logits.dtype != output.dtype or logits.shape is None or output.shape is None:
-        return logits.dtype == output.dtype and logits.shape is output.shape is None
-    last = 1 if kind == "pair" else output.shape[-1] if output.shape.rank() else None
-    return logits.shape.rank() == output.shape.rank() and (not output.shape.rank() or logits.shape[-1] == last)
-
-
-def _are_rows(activated: ir.Value, kind: Kind, output: ir.Value) -> bool:
-    """Return whether a value [N, 1, …, K, …, 1] holds the rows of the output [N, K] in another shape."""
-    if activated.shape is None or rank_of(output) != 2 or width_of(output) is None:
-        return False
-    columns = [d for d in list(activated.shape)[1:] if d != 1]
-    if kind == "sigmoid":  # elementwise: only the number of entries matters
-        return all(isinstance(d, int) for d in columns) and math.prod(columns) == width_of(output)
-    return columns == [width_of(output)]
+def _is_better(candidate: _Candidate, than: _Candidate | None, dtype: np.dtype) -> bool:
+    if than is None:
+        return True
+    changes = [bool(c.moves) or c.array.dtype != dtype for c in (candidate, than)]
+    if changes[0] is not changes[1]:
+        return changes[1]
+    return candidate.array.shape == than.array.shape and not np.allclose(candidate.array, than.array, rtol=1e-2)
 
 
 def _move_activation(
-    graph: ir.Graph,
-    kind: Kind,
-    logits: ir.Value,
-    peeled: Peeled,
-    output: ir.Value,
-    nodes: Sequence[ir.Node] = (),
-    axis: int | None = None,
+    graph: ir.Graph, kind: Kind, chosen: _Candidate, output: ir.Value, axis: int
 ) -> tuple[ir.Value, ir.Value]:
-    """Move the activation behind the changes of shape and type; return the new logits and output.
-
-    For an output that is not [N, K], `nodes` are those changes, and `axis` is the softmax's.
-    """
-    producer, name = output.producer(), output.name
+    """Write the activation behind the changes of shape and type; return the new logits and output."""
+    producer, name, logits = output.producer(), output.name, chosen.value
     assert producer is not None and output.dtype is not None and logits.dtype is not None
     op = Builder(graph, "head", before=producer)
-    width = 1 if kind == "pair" else width_of(output)
-    reshaped = reapply(op, nodes, logits) if nodes else op.Reshape(logits, op.const(np.array([-1, width])))
-    z = op.cast(reshaped, output) if logits.dtype != output.dtype else reshaped
-    z.type, z.shape = ir.TensorType(output.dtype), output.shape if nodes else ir.Shape(["N", width])
+    z: ir.Value = logits
+    for node in chosen.moves:
+        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+        z = getattr(op, node.op_type)(z, *node.inputs[1:], **attributes)
+    z = op.cast(z, output) if logits.dtype != output.dtype else z
+    z.type, z.shape = output.type, ir.Shape([*list(output.shape or ())[:-1], 1]) if kind == "pair" else output.shape
     is_wider = output.dtype.itemsize > logits.dtype.itemsize  # keep the activation in its own, narrower type
     inner = op.cast(z, logits) if is_wider else z
-    p = op.Softmax(inner, axis=-1 if axis is None else axis) if kind == "softmax" else op.Sigmoid(inner)
+    p = op.Softmax(inner, axis=axis) if kind == "softmax" else op.Sigmoid(inner)
     p = op.cast(p, output) if is_wider else p
     p = op.Concat(op.Sub(op.like(1, output), p), p, axis=-1) if kind == "pair" else p
-    if (peeled.low, peeled.high) != (0.0, 1.0):
-        p = op.Clip(p, op.like(peeled.low, output), op.like(peeled.high, output))
     p.type, p.shape = output.type, output.shape
     output.replace_all_uses_with(p, replace_graph_outputs=True)
     output.name, p.name = f"{name}/replaced", name

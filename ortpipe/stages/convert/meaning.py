@@ -1,6 +1,5 @@
-"""The meaning of a prediction (values, probabilities or raw scores), inferred from the graph and from real rows."""
+"""The meaning of a prediction: the only one of all that the graph, real rows and the labels allow."""
 
-import dataclasses
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +14,26 @@ from ortpipe.settings import Config
 from ortpipe.stages.convert.heads import Head
 
 Form = Literal["logits", "probabilities"]
-FEW = 5  # labels that a message shows
+Reading = tuple[Task, Form | None]
+READINGS: dict[Reading, str] = {
+    ("binary", "probabilities"): "probabilities of two classes",
+    ("binary", "logits"): "raw scores of two classes",
+    ("multiclass", "probabilities"): "probabilities, one class per label",
+    ("multiclass", "logits"): "raw scores, one class per label",
+    ("multilabel", "probabilities"): "probabilities, each column a label of its own",
+    ("multilabel", "logits"): "raw scores, each column a label of its own",
+    ("regression", None): "plain values",
+}
+SOFTMAXES = ("softmax", "log_softmax")
 FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binary"), "pair": ("binary",)}
+BOUNDS = {"sum": "sum to 1 in each row", "unit": "lie in [0, 1]", "outside": "have any size"}
+SEEN = {
+    None: "there are no rows to look at",
+    "sum": "values in [0, 1], and each row sums to 1",
+    "unit": "values in [0, 1], but not every row sums to 1",
+    "outside": "values outside [0, 1]",
+}
+FEW = 5  # labels that a message shows
 
 
 @dataclass(frozen=True)
@@ -54,46 +71,132 @@ class Prediction:
     """A float output, and the evidence of its meaning."""
 
     name: str
-    shape: Sequence[int | None] | None  # as far as the graph tells it
+    declared: Sequence[int | None] | None  # its shape as far as the graph tells it
     labelled: bool  # the model also has an output of labels
-    head: Head  # the activation at its end, read off the graph
+    head: Head  # the activation at its end
     settings: OutputSettings  # explicit settings; they win unless the evidence contradicts them
     rows: np.ndarray | None  # the prediction of real rows, if there are any
     is_head: bool = False  # a further output of the model
     labels: np.ndarray | None = None  # labels of the training rows, all or distinct, if known
+    label_shape: tuple[int, ...] = ()  # of one row's label
 
     def meaning(self) -> Meaning:
-        """Return the prediction's meaning; reject evidence that is ambiguous or contradicts itself or the settings."""
-        meaning = self._meaning()
-        return dataclasses.replace(meaning, class_axis=self._axis, notes=(*meaning.notes, *self._axis_notes()))
+        """Return the only meaning that the evidence allows; raise an error that names every open setting."""
+        if self._shape == []:  # one number for all rows, such as a loss
+            return Meaning("regression", None)
+        allowed = [reading for task in self._tasks() for reading in self._readings(task)]
+        passed = [reading for reading in allowed if self._against(*reading) is None]
+        if len(passed) != 1:
+            raise self._open(passed) if passed else self._contradiction(allowed[0])
+        [(task, form)] = passed
+        if form is not None and self._is_text and self.settings.classes is None:
+            raise self._open(passed)
+        return self._described(task, form)
 
-    def _meaning(self) -> Meaning:
-        form = self.settings.scores or self._form()
-        task = self.settings.task or self._task(form)
+    def _described(self, task: Task, form: Form | None) -> Meaning:
+        """Return a reading as a meaning, with its logits, classes and notes."""
+        axis, kind, notes, width = self._axis, self.head.kind, self._axis_notes(), self.width
         if task == "regression":
-            return Meaning(task, None)
-        width = self.width if self.width is not None or self._columns is None else self._columns.shape[-1]
+            return Meaning(task, None, notes=notes, class_axis=axis)
         count = 2 if task == "binary" else width if task == "multiclass" else None
         classes = self.settings.classes or (None if count is None else tuple(range(count)))
-        self._check_width(task, classes)
-        if form is None:
-            raise self._doubt("and its last operators do not tell which")
+        self._check_classes(classes, count)
+        logits, opposite, certain = self.name, None, self.head.bound == "outside"
         if form == "probabilities":
-            self._check_probabilities(task)
-            logits = self.head.logits if self.head.kind and task in FITTING.get(self.head.kind, ()) else None
-            notes = () if logits is not None or self.settings.scores else (self._note(form, task),)
-            return Meaning(task, str(logits.name) if logits is not None else None, classes, notes=notes)
-        self._check_scores(task)
-        opposite = None
-        if task == "binary" and self.width == 2:
-            rows = self._columns  # zeros, as of a new layer, prove nothing
-            columns_are_opposite = rows is not None and rows.any() and (rows[..., 0] == -rows[..., 1]).all()
-            opposite = bool(columns_are_opposite) or self.head.kind == "opposite" or None
-        notes = () if self.settings.scores or self.head.linear else (self._note(form, task),)
-        return Meaning(task, self.name, classes, opposite, notes)
+            certain = kind is not None and task in FITTING.get(kind, ())
+            logits = self.head.logits.name if certain and self.head.logits is not None else None  # type: ignore[assignment]
+        elif task == "binary":
+            opposite = kind == "opposite" or None
+        if not certain and self.settings.scores is None:
+            notes = (self._note(str(form), task), *notes)
+        return Meaning(task, logits, classes, opposite, notes, axis)
+
+    def _tasks(self) -> Sequence[Task]:
+        """Return the tasks that the settings, the graph, the file's labels, the values or the rows' labels suggest."""
+        kind, width, bound, labels = self.head.kind, self.width, self.head.bound, self._labels_are
+        if self.settings.task is not None:
+            return [self.settings.task]
+        if kind == "sigmoid" and width != 1:
+            return ["multilabel"]
+        is_pair = kind in ("pair", "opposite") or (width == 2 and self.labelled and kind not in SOFTMAXES)
+        exclusive: Task = "binary" if is_pair or width == 1 else "multiclass"
+        if self.labelled or self.settings.scores or kind or labels == "classes" or "sum" in (bound, self._seen):
+            return [exclusive]
+        several: Task = exclusive if width == 1 else "multilabel"
+        if bound == "unit" and labels != "values":
+            return [several] if labels == "0 or 1" else [several, "regression"]
+        return [several, "regression"] if labels == "0 or 1" and self._distinct.dtype.kind != "f" else ["regression"]
+
+    def _readings(self, task: Task) -> Sequence[Reading]:
+        """Return what the prediction may hold, as far as the graph and the values of rows tell."""
+        bound, seen = self.head.bound, self._seen
+        if task == "regression":
+            return [(task, None)]
+        if self.settings.scores is not None:
+            return [(task, self.settings.scores)]
+        if bound in ("sum", "unit") or (bound is None and (seen == "sum" or (seen == "unit" and self._is_named_so))):
+            return [(task, "probabilities")]
+        if seen == "outside" or (bound == "outside" and seen != "sum"):
+            return [(task, "logits")]
+        return [(task, "probabilities"), (task, "logits")]
+
+    def _against(self, task: Task, form: Form | None, *, by_name: bool = True) -> str | None:
+        """Return the evidence against a reading; `by_name`: the output's name is evidence, too."""
+        head, width, seen, scores = self.head, self.width, self._seen, self.settings.scores
+        exclusive = task in ("binary", "multiclass")
+        logits, shares = form == "logits", form == "probabilities"
+        by_name = by_name and scores is None and self._is_named_so
+        reasons = {
+            f"{width} columns": task == "binary" and (width or 0) > 2,
+            "1 column": task == "multiclass" and width == 1,
+            f"labels such as {self._fraction}": exclusive and self._fraction is not None,
+            "one label per row": task == "multilabel" and self.settings.task is None and self._labels_are == "classes",
+            SEEN[seen]: shares
+            and (seen == "outside" or (exclusive and width != 1 and seen == "unit" and head.bound != "sum")),
+            "the end of the graph is a softmax or sigmoid": logits and scores is None and head.bound in ("sum", "unit"),
+            "the logarithm of a sigmoid": logits and head.kind == "log_sigmoid",
+            "two opposite scores [−s, s]": logits and head.kind == "opposite" and task != "binary",
+            f"{self._evidence}, in an output named like probabilities": logits and by_name,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
 
     @functools.cached_property
-    def _value_range(self) -> Seen | None:
+    def _distinct(self) -> np.ndarray:
+        """The distinct labels of the training rows; none if they are unknown."""
+        labels = np.zeros(0) if self.labels is None else self.labels
+        return np.unique(np.array(labels.ravel().tolist()) if labels.dtype == object else labels)
+
+    @property
+    def _is_text(self) -> bool:
+        return self._distinct.dtype.kind not in "iufb"
+
+    @property
+    def _fraction(self) -> float | None:
+        """A label that is no whole number, if there is one."""
+        labels = self._distinct if self._distinct.dtype.kind == "f" else np.zeros(0)
+        return next(iter(labels[labels != np.floor(labels)].tolist()), None)
+
+    @functools.cached_property
+    def _labels_are(self) -> Literal["classes", "0 or 1", "values"] | None:
+        """Return what the labels of the training rows are beside a prediction of this shape; None: unknown."""
+        labels, width = self._distinct, self.width or 1
+        if not len(labels):
+            return None
+        elements = [d for axis, d in enumerate(self._shape or ()) if axis not in (0, self._axis or 1)]
+        one_per_element = len(_without_ones(elements)) == len(_without_ones(self.label_shape))
+        if self._is_text or (one_per_element and width > 1 < len(labels) and np.isin(labels, np.arange(width)).all()):
+            return "classes"
+        return "0 or 1" if len(labels) == 2 and (labels == (0, 1)).all() else "values"
+
+    @functools.cached_property
+    def _shape(self) -> list[int | None] | None:
+        """The shape: that of a run, with the declared rows, else as declared."""
+        if self.rows is None:
+            return None if self.declared is None else [*self.declared]
+        return [*(self.declared or [None])[:1], *self.rows.shape[1:]] if self.rows.ndim else []
+
+    @functools.cached_property
+    def _seen(self) -> Seen | None:
         return None if self._columns is None else look(self._columns)
 
     @functools.cached_property
@@ -104,21 +207,18 @@ class Prediction:
     @functools.cached_property
     def _axis(self) -> int | None:
         """The axis of classes or columns; None: the last one of [N, K]."""
-        class_axis, shape = self.settings.class_axis, self.shape if self.rows is None else self.rows.shape
-        rank = 2 if shape is None else len(shape)
-        if class_axis is not None:
-            axis = rank if class_axis == "none" else class_axis % rank if -rank < class_axis < rank else 0
-            if axis < 1:
-                raise ConvertError(
-                    "{key} must be an axis of the prediction after that of the rows, or none.",
-                    key="class_axis",
-                    got=f"{class_axis} for output {self.name!r} of shape {self._sizes}",
-                    fix="Leave it out if the graph ends in a Softmax; set none if each number is its own prediction.",
-                )
-            return None if (axis, rank) == (1, 2) else axis
-        if rank == 2:
-            return None
-        return self._likely_axis(rank) if self.head.axis is None else self.head.axis
+        class_axis, rank = self.settings.class_axis, 2 if self._shape is None else len(self._shape)
+        if class_axis is None:
+            return None if rank == 2 else self._likely_axis(rank) if self.head.axis is None else self.head.axis
+        axis = rank if class_axis == "none" else class_axis % rank if -rank < class_axis < rank else 0
+        if axis < 1:
+            raise ConvertError(
+                "{key} must be an axis of the prediction after that of the rows, or none.",
+                key="class_axis",
+                got=f"{class_axis} for output {self.name!r} of shape {self._sizes}",
+                fix="Leave it out if the graph ends in a Softmax; set none if each number is its own prediction.",
+            )
+        return None if (axis, rank) == (1, 2) else axis
 
     def _likely_axis(self, rank: int) -> int:
         """Return the most likely axis of classes; the rank if each number is a prediction of its own.
@@ -128,7 +228,7 @@ class Prediction:
         """
         if rank == 1:
             return 1
-        sizes = [None] * rank if self.shape is None else self.shape
+        sizes = [None] * rank if self.declared is None or len(self.declared) != rank else self.declared
         class_count = 2 if self.settings.task == "binary" else len(self.settings.classes or ()) or None
         for matches in (lambda d: d == 1, lambda d: d == class_count is not None, lambda d: d is not None):
             match [axis for axis in (1, rank - 1) if matches(sizes[axis])]:
@@ -140,15 +240,10 @@ class Prediction:
 
     def _axis_notes(self) -> tuple[str, ...]:
         """Return a note if the axis of classes or columns is a guess."""
-        shape = self.shape if self.rows is None else self.rows.shape
-        if (
-            shape is None
-            or len(shape) < 3
-            or self._axis is None
-            or not self.settings.class_axis is self.head.axis is None
-        ):
+        rank = len(self._shape or ())
+        if rank < 3 or self.settings.class_axis is not None or self.head.axis is not None:
             return ()
-        where = "on no axis: each number stands alone" if self._axis == len(shape) else f"along axis {self._axis}"
+        where = "on no axis: each number stands alone" if self._axis == rank else f"along axis {self._axis}"
         return (
             f"the classes (or columns) of output {self.name!r} of shape {self._sizes} are taken to lie {where}; if "
             f"they do not, set {self._at}class_axis",
@@ -157,7 +252,7 @@ class Prediction:
     @property
     def width(self) -> int | None:
         """The number of classes or columns, if known."""
-        shape, axis = self.shape, -1 if self._axis is None else self._axis
+        shape, axis = self._shape, -1 if self._axis is None else self._axis
         return None if not shape else 1 if axis == len(shape) else shape[axis]
 
     @property
@@ -165,154 +260,81 @@ class Prediction:
         return f"convert.source.heads.{self.name}." if self.is_head else "convert.source."
 
     @property
-    def _another(self) -> str:
-        return "leave out the head" if self.is_head else "choose another output with {at}prediction"
+    def _sizes(self) -> str:
+        return f"[{', '.join('?' if d is None else str(d) for d in self._shape or ())}]"
 
     @property
-    def _sizes(self) -> str:
-        shape = self.shape if self.shape is not None else ["N", *self.rows.shape[1:]] if self.rows is not None else []
-        return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
+    def _is_named_so(self) -> bool:
+        return "prob" in self.name.lower()
 
-    def _form(self) -> Form | None:
-        """Return the form of the values, from the graph and the rows; None: unknown."""
-        head = self.head
-        if head.bound is not None:
-            return "probabilities"
-        if head.kind == "log_softmax" or self._value_range == "outside":
-            return "logits"
-        if self._value_range == "sum":
-            if head.linear and self.settings.task != "regression":
-                raise self._doubt("but it comes straight from a product with weights")
-            return "probabilities"
-        if head.linear:
-            return "logits"
-        return "probabilities" if self._is_called_probabilities and self._value_range is not None else None
-
-    def _task(self, form: Form | None) -> Task:
-        head = self.head
-        if head.kind in ("softmax", "log_softmax"):
-            return "multiclass"
-        if head.kind == "sigmoid":
-            return "binary" if self.width == 1 else "multilabel"
-        if head.kind == "pair":
-            return "binary"
-        if self.labelled:
-            return "binary" if self.width in (1, 2) else "multiclass"
-        if self.settings.scores is not None:
-            return "binary" if self.width == 1 else "multiclass"
-        if form != "probabilities" or (head.bound is None and self._value_range != "sum"):
-            self._check_labels()
-            return "regression"
-        if "sum" in (head.bound, self._value_range):
-            return "multiclass"
-        if self.width == 1:
-            return "binary"
-        raise ConvertError(
-            "It must be certain whether the columns of a prediction are classes, labels or values.",
-            got=f"output {self.name!r}: {self._values}, made by a softmax or sigmoid",
-            fix="Set {at}task=multilabel if each column is a label of its own, =multiclass if they exclude "
-            "each other, =regression if they are plain values.",
-        )
-
-    def _check_labels(self) -> None:
-        """Reject labels that are most likely classes if nothing in the graph tells that it predicts classes."""
-        labels = self.labels
-        if labels is None or labels.dtype.kind == "f" or (labels.ndim > 1 and labels.shape[1:] != (1,)):
-            return
-        distinct, count = np.unique(np.array(labels.ravel().tolist())), max(2, self.width or 1)
-        if distinct.dtype.kind in "iub" and (distinct[0] < 0 or distinct[-1] >= count or len(distinct) < 2):
-            return
-        first = ", ".join(map(repr, distinct[:FEW].tolist()))
-        task = "binary" if count == 2 else "multiclass"
-        raise ConvertError(
-            "It must be certain whether labels are classes or values.",
-            key="task",
-            got=f"labels {first}{' …' if len(distinct) > FEW else ''} for output {self.name!r} of shape {self._sizes}",
-            fix=f"Set {{key}}={task} if they are classes (a text is one: list them in {{at}}classes, as the columns "
-            "stand), =regression if they are values.",
-        )
-
-    def _check_width(self, task: Task, classes: tuple[int | str, ...] | None) -> None:
+    def _check_classes(self, classes: tuple[int | str, ...] | None, count: int | None) -> None:
         if len({*(classes or ())}) < len(classes or ()):
-            raise ConvertError(
+            rule, got = (
                 "Class labels must be distinct.",
-                got=f"{', '.join(str(name) for name in classes or ())} for output {self.name!r}",
-                fix="Correct {at}classes.",
+                f"{', '.join(map(str, classes or ()))} for output {self.name!r}",
             )
-        if self.width is None or task == "multilabel":
-            return
-        if (task == "binary" and self.width > 2) or (task == "multiclass" and self.width == 1):
-            raise ConvertError(
-                "A binary model must predict one or two columns, a multiclass model one for each class.",
-                got=f"{self.width} in output {self.name!r} of a {task} model",
-                fix=f"Correct {{at}}task, {self._another}, or set {{at}}class_axis=none where each "
-                "number is a label of its own, as of steps.",
-            )
-        columns = 2 if task == "binary" else self.width
-        if classes is not None and len(classes) != columns:
+            raise ConvertError(rule, got=got, fix="Correct {at}classes.")
+        if classes is not None and count is not None and len(classes) != count:
             raise ConvertError(
                 "A classifier must have one class for each column of its prediction (two for a single column).",
                 got=f"{len(classes)} classes, {self.width} columns in output {self.name!r}",
-                fix=f"List {columns} labels in {{at}}classes.",
+                fix=f"List {count} labels in {{at}}classes.",
             )
 
-    def _check_probabilities(self, task: Task) -> None:
-        """Reject values outside [0, 1], and mutually exclusive classes whose probabilities do not sum to 1."""
-        exclusive = self.head.bound != "sum" and (task == "multiclass" or (task == "binary" and self.width == 2))
-        if self._value_range == "outside" or (self._value_range == "unit" and exclusive):
-            hint = "{at}task=multilabel if each column is a label of its own, " if self._value_range == "unit" else ""
-            raise ConvertError(
-                "Probabilities lie in [0, 1], and those of classes that exclude each other sum to 1 in each row.",
-                got=f"output {self.name!r} of a {task} model: {self._values}",
-                fix=f"Set {hint}{{at}}scores=logits if it holds raw scores, or {self._another}.",
-            )
+    def _contradiction(self, reading: Reading) -> ConvertError:
+        """Return the error that says why none of the readings is possible, with those that are, whatever is set."""
+        possible = [other for other in READINGS if self._against(*other, by_name=False) is None]
+        possible = [other for other in possible if other[0] != "multilabel" or self.width != 1]
+        return self._open(possible, f"{self._against(*reading)}, which excludes {READINGS[reading]} ({reading[0]})")
 
-    def _check_scores(self, task: Task) -> None:
-        """Reject raw scores of an output named like probabilities, and those that are no logits of the task."""
-        if self.head.kind == "log_sigmoid":
-            raise ConvertError(
-                "Logarithms of probabilities are scores only where the probabilities of a row sum to 1.",
-                got=f"output {self.name!r}: the logarithm of a sigmoid",
-                fix="End the graph in front of the logarithm: name the value there with {at}prediction.",
-            )
-        if self.head.kind == "opposite" and task != "binary":
-            rule = "Two opposite scores [−s, s] belong to one binary label."
-            raise ConvertError(rule, got=f"output {self.name!r} of a {task} model", fix="Set {at}task=binary.")
-        if self.settings.scores is None and self._is_called_probabilities:
-            evidence = (
-                "come straight from a product with weights" if self._value_range is None else "lie outside [0, 1]"
-            )
-            raise ConvertError(
-                "An output named like probabilities must hold probabilities.",
-                got=f"output {self.name!r}: its values {evidence}, as those of hinge losses do",
-                fix="Set {at}scores=logits to train them as raw scores, or name probabilities with {at}prediction.",
-            )
+    def _open(self, readings: Sequence[Reading], why: str | None = None) -> ConvertError:
+        """Return the error that names every open setting, with the values to choose from."""
+        head, ways = self.head, [f"{self._as_settings(*reading)} ({READINGS[reading]})" for reading in readings]
+        if head.logits is not None and (head.kind == "log_sigmoid" or (head.kind == "sigmoid" and self.width != 1)):
+            task = "binary" if self.width == 1 else "multiclass"
+            scores = f"{{at}}prediction={head.logits.name} {{at}}task={task} {{at}}scores=logits"
+            ways.append(f"{scores} (raw scores in front of the sigmoid)")
+        ways += ["a float value inside of the graph, or another output, as {at}prediction"] * (not self.is_head)
+        ways += ["{at}class_axis=none if each number has a label of its own"] * (len(self._shape or ()) > 2)
+        no_rows = self.rows is None
+        return (NoRowsError if no_rows else ConvertError)(
+            "It must be certain whether a prediction holds values, probabilities or raw scores, and for which task.",
+            key="task" if self.settings.task is None else "scores",
+            got=f"output {self.name!r} of shape {self._sizes}: {why or self._evidence}",
+            fix=f"Set {'; or '.join(ways)}{'; or give rows, which tell' if no_rows else ''}.",
+        )
+
+    def _as_settings(self, task: Task, form: Form | None) -> str:
+        parts: dict[str, str | bool | None] = {
+            "task": task != self.settings.task and task,
+            "scores": form != self.settings.scores and form,
+        }
+        parts["classes"] = form is not None and self._is_text and not self.settings.classes and "[…]"
+        words = [f"{{at}}{name}={value}" for name, value in parts.items() if value] or [f"{{at}}task={task}"]
+        return " ".join(words) + (" in the order of the columns" if parts["classes"] else "")
 
     @property
-    def _is_called_probabilities(self) -> bool:
-        return "prob" in self.name.lower()
-
-    def _doubt(self, why: str) -> ConvertError:
-        return (NoRowsError if self._value_range is None else ConvertError)(
-            "It must be certain whether a prediction holds probabilities or raw scores.",
-            got=f"output {self.name!r}: {self._values}, {why}",
-            fix="Set {at}scores=probabilities or {at}scores=logits (raw scores); if it holds "
-            f"plain values, {{at}}task=regression{'; or give rows, which tell' if self._value_range is None else ''}.",
-        )
+    def _evidence(self) -> str:
+        parts = [self._values]
+        if self.head.bound is not None:
+            parts.append(f"whatever the weights, they {BOUNDS[self.head.bound]}")
+        if len(self._distinct):
+            first = ", ".join(map(repr, self._distinct[:FEW].tolist()))
+            parts.append(f"the labels are {first}{' …' if len(self._distinct) > FEW else ''}")
+        return "; ".join(parts)
 
     @property
     def _values(self) -> str:
-        if self._value_range is None:
-            return "there are no rows to look at"
-        if self._value_range == "outside":
-            return "values outside [0, 1]"
-        sums = {"sum": ", and each row sums to 1", "unit": ", but not every row sums to 1"}[self._value_range]
-        return f"values in [0, 1]{sums if self.width != 1 else ''}"
+        return SEEN[self._seen].partition(",")[0] if self.width == 1 else SEEN[self._seen]
 
-    def _note(self, form: Form, task: Task) -> str:
+    def _note(self, form: str, task: Task) -> str:
         losses = "the loss reads them, for no logits are behind them" if form == "probabilities" else "raw scores"
         alternative = "logits" if form == "probabilities" else "probabilities"
         return (
             f"output {self.name!r} ({self._values}) is taken as {form} of a {task} model ({losses}); if it is "
             f"not, set {self._at}scores={alternative} or {self._at}task"
         )
+
+
+def _without_ones(sizes: Sequence[int | None]) -> list[int | None]:
+    return [d for d in sizes if d != 1]

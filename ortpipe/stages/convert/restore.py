@@ -22,9 +22,10 @@ from ortpipe.graph.parameters import some
 from ortpipe.graph.restore import Arrays, Decision, decide
 from ortpipe.graph.state_dict import StateDict, StoredTensor
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.batch import ROWS
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.sources.stored_estimator import stored_estimator
-from ortpipe.stages.convert.stage import ROWS, TOLERANCE
+from ortpipe.stages.convert.stage import TOLERANCE
 
 NEEDS_ROWS = "Comparing an estimator with the model needs rows that the estimator accepts."
 

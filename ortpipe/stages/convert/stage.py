@@ -23,6 +23,7 @@ from ortpipe.graph.origins import marked
 from ortpipe.graph.parameters import Choice, choose, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.batch import compared_rows
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.init import initialize
 from ortpipe.stages.convert.meaning import Meaning
@@ -37,9 +38,6 @@ from ortpipe.stages.convert.sources.stored_estimator import record_of
 from ortpipe.stages.convert.sources.torch_export import IN_INFERENCE, from_module
 
 VERSION = 19
-ROWS = 256  # real rows that predictions are compared on; fewer if rows are large,
-FEWEST = 32  # but at least these
-NUMBERS = 1 << 17  # in all compared rows: a network's activations may take a thousand times a row's memory
 MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
@@ -97,8 +95,7 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         )
     predictions, mixing_notes = dict[str, np.ndarray](), tuple[str, ...]()
     if data is not None:
-        width = sum(array.size for array in data.train.head(1).inputs.values())
-        rows = data.train.head(min(ROWS, max(FEWEST, NUMBERS // max(1, width))))
+        rows = compared_rows(data)
         discrepancy, predictions, mixing_notes = _compare(model, weights, facts, forward, rows, config)
         record |= {"data": data.digest()}
         record |= {"discrepancy": discrepancy} if forward.expected is not None else {}
@@ -249,7 +246,7 @@ def _difference(
 ) -> float:
     """Return max|output − source| / max(1, max|source|) of an output."""
     count = len(next(iter(inputs.values())))
-    if predicted.ndim == 0 or len(predicted) != count:
+    if predicted.ndim and len(predicted) != count:
         raise ConvertError(
             "A prediction must have one entry per row.",
             got=f"{output!r} of shape {list(predicted.shape)} for {count} rows",

@@ -21,12 +21,23 @@ from ortpipe.stages.convert.ml_operators import (
     svm_classifier,
     svm_regressor,
 )
-from ortpipe.stages.convert.patterns import width_of
 
 ML = "ai.onnx.ml"
 Steps = list[list[Any]]  # transformations in a parameter's origin
 ITERATED = 5e-3  # tolerance of the libsvm iteration in onnxruntime; the rewrite computes its limit
 RIGID = ("SVM", "TreeEnsemble")  # prefixes of operators that keep all their numbers in attributes
+TREES = (
+    "A model must have weights that gradients can train; trees compare inputs with constants.",
+    "Convert a linear model or an MLP; the predictions of the trees can be its labels.",
+)
+SCORES = (
+    "Scores must agree with the labels: in onnxruntime those of an SVMClassifier of two classes do so only with "
+    "probabilities, or where raw_scores negates them.",
+    "Export an SVC with skl2onnx's option raw_scores=True, one with probability=True without, or give scikit-learn's "
+    "estimator itself (convert=sklearn).",
+)
+TREE_OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
+RIGID_RULES = {**dict.fromkeys(TREE_OPERATORS, TREES), "SVMClassifier": SCORES}
 
 
 def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
@@ -45,7 +56,7 @@ def linear_classifier(op: Builder, node: ir.Node) -> list[ir.Value]:
     bias = floats(node, "intercepts")
     transform = node.attributes.get_string("post_transform", "NONE")
     x = node.inputs[0]
-    rows = weight.reshape(-1, (None if x is None else width_of(x)) or weight.size // len(classes))
+    rows = weight.reshape(-1, query.width(x) or weight.size // len(classes))
     steps: Steps = [["reshape", *rows.shape]]
     bias = bias if bias.size else np.zeros(len(rows), np.float32)
     if len(rows) != len(classes):  # onnxruntime adds the second class by its own rule
@@ -153,13 +164,10 @@ def standardize(graph: ir.Graph) -> float:
         scores = fixed_node is not None and fixed_node.op_type == "SVMClassifier"  # shape inference does not support it
         must_rewrite = blocking is not None or not any(query.float_initializers(graph, o) for o in floats)
         if fixed_node is not None and (must_rewrite or scores):
-            raise ConvertError(
-                "Scores must agree with the labels: in onnxruntime those of an SVMClassifier of two classes do so only "
-                "with probabilities, or where raw_scores negates them; trees have no parameters for gradients.",
-                got=f"{ML}.{fixed_node.op_type} at node {fixed_node.name!r}",
-                fix="Export an SVC with skl2onnx's option raw_scores=True, one with probability=True without, or give "
-                "scikit-learn's estimator itself (convert=sklearn), or a linear model or an MLP.",
-            )
+            if fixed_node.op_type not in RIGID_RULES:
+                raise _unsupported(fixed_node, "one class, or a transformed result")
+            rule, fix = RIGID_RULES[fixed_node.op_type]
+            raise ConvertError(rule, got=f"{ML}.{fixed_node.op_type} at node {fixed_node.name!r}", fix=fix)
         if blocking is not None:
             raise ConvertError(
                 "Only standard operators may stand between weights and prediction.",

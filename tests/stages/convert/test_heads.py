@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss
 from ortpipe.artifact import save_artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, LossError
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -24,6 +24,8 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.graph_settings import Given
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.stage import derive
 
 X, Y = load_iris(return_X_y=True)
 X = X.astype(np.float32)
@@ -74,7 +76,7 @@ ENDS = {
         3,
         "",
         "multiclass",
-        False,
+        True,
     ),
     "log, exp": ("l = LogSoftmax(z) Y = Exp(l)", 3, "", "multiclass", True),
     "written": (EXP + "Y = Div(e, t)", 3, "", "multiclass", True),
@@ -212,9 +214,10 @@ def test_the_loss_of_any_head_is_the_log_loss_of_its_probabilities(tmp_path, end
     assert log_loss(label, probability) == pytest.approx(expected, rel=2e-6)
 
 
-def test_the_rows_decide_where_the_graph_is_silent(tmp_path):
-    ensemble = ENDS["half their sum"][0]
-    facts = converted(tmp_path, model(ensemble, 3), 3).facts
+def test_the_rows_decide_where_the_end_of_the_graph_is_too_long_to_run(tmp_path):
+    chain = " ".join(f"c{i + 1} = Identity(c{i})" for i in range(200))
+    found = model(f"c0 = Softmax(z) {chain} Y = Identity(c200)", 3)
+    facts = converted(tmp_path, found, 3).facts
     *_, note = facts.lineage[0]["notes"]
     assert "'Y' (values in [0, 1], and each row sums to 1) is taken as probabilities" in note
     with pytest.raises(ConvertError, match=r"probabilities or raw scores(.|\n)*no rows(.|\n)*source\.scores"):
@@ -233,17 +236,9 @@ DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the er
         "",
         "Y",
         {},
-        "product with weights(.|\n)*scores=probabilities",
+        "have any size(.|\n)*scores=probabilities",
     ),
-    "one column in [0, 1]": (
-        "t = Tanh(z) u = Abs(t) Y = Mul(u, u)",
-        1,
-        "",
-        "Y",
-        {"task": "binary"},
-        r"values in \[0, 1\](.|\n)*scores=probabilities",
-    ),
-    "sigmoids of exclusive classes": ("Y = Sigmoid(z)", 3, "", "Y", {"task": "multiclass"}, "task=multilabel"),
+    "sigmoids of exclusive classes": ("Y = Sigmoid(z)", 3, "", "Y", {"task": "multiclass"}, "prediction=z"),
     "sigmoids, clipped far": (
         "lo = Constant <value = float {0.01}> () hi = Constant <value = float {0.9}> () "
         "s = Sigmoid(z) Y = Clip(s, lo, hi)",
@@ -251,7 +246,7 @@ DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the er
         "",
         "Y",
         {},
-        "task=multilabel",
+        "task=regression",
     ),
     "three columns of a binary model": ("Y = Softmax(z)", 3, "", "Y", {"task": "binary"}, "source.task"),
     "two classes for three columns": ("Y = Softmax(z)", 3, "", "Y", {"classes": ("a", "b")}, "List 3"),
@@ -262,7 +257,7 @@ DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the er
         "",
         "Y",
         {"task": "binary"},
-        "in front of the logarithm",
+        "prediction=z source.task=binary",
     ),
     "a hard maximum": ("Y = Hardmax(z)", 3, "", "Y", {}, "no gradient"),
 }
@@ -344,26 +339,69 @@ LINEAR = """<ir_version: 10, opset_import: ["" : 21]> g (float[N,4] X) => (float
  { Y = MatMul(X, w) }"""
 
 
+def linear(width):
+    return onnx.parser.parse_model(LINEAR % (width, width, ", ".join(map(str, range(4 * width)))))
+
+
+IS_ONE = Y == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "width", "open_settings"),
+    [
+        (IS_ONE, 1, ["task=binary source.scores=logits", "task=regression"]),
+        (IS_ONE.astype(np.int64), 1, ["task=binary source.scores=logits", "task=regression"]),
+        (np.stack([IS_ONE, Y == 2], 1), 2, ["task=multilabel source.scores=logits", "task=regression"]),
+        (np.array(["no", "yes"])[IS_ONE * 1], 2, ["source.classes=[…] in the order of the columns"]),
+    ],
+)
+def test_one_message_names_every_setting_that_rows_and_labels_leave_open(labels, width, open_settings):
+    rows = Data(Rows({"X": X}, labels))
+    with pytest.raises(ConvertError, match="must be certain") as raised:
+        convert(linear(width), data=rows)
+    for settings in open_settings:
+        assert settings in str(raised.value)
+        told = {"classes": ("no", "yes"), "task": "binary"} if "classes" in settings else {}
+        told |= dict(
+            part.split("=") for part in settings.replace("source.", "").split() if part.count("=") == 1 and not told
+        )
+        assert convert(linear(width), ConvertConfig(Given(**told)), data=rows).facts.task == told["task"]
+
+
 @pytest.mark.parametrize(
     ("labels", "width", "task"),
     [
         (Y, 3, "multiclass"),
-        (Y == 1, 1, "binary"),
-        ((Y == 1).astype(np.int64), 1, "binary"),
-        (np.array(["no", "yes"])[(Y == 1) * 1], 2, "binary"),
-        (Y, 1, None),  # three classes have no place in one column
-        ((Y == 1).astype(np.float64), 1, None),  # floats are values
-        (np.full(150, 7), 3, None),
+        (Y.astype(float), 3, "multiclass"),
+        (Y, 1, "regression"),  # three classes have no place in one column
+        (IS_ONE.astype(np.float64), 1, "regression"),  # floats are values
+        (np.full(150, 7), 3, "regression"),
     ],
 )
-def test_labels_that_seem_to_be_classes_are_asked_about_where_a_graph_seems_to_predict_values(labels, width, task):
-    linear = onnx.parser.parse_model(LINEAR % (width, width, ", ".join(map(str, range(4 * width)))))
-    data = Data(Rows({"X": X}, labels))
-    for said in filter(None, ("regression", task)):
-        assert convert(linear, ConvertConfig(Given(task=said)), data=data).facts.task == said
-    if task is None:
-        assert convert(linear, data=data).facts.task == "regression"
-        return
-    with pytest.raises(ConvertError, match=rf"classes or values(.|\n)*output 'Y'(.|\n)*source\.task={task}") as refused:
-        convert(linear, data=data)
-    assert refused.value.key == "source.task"
+def test_labels_and_columns_together_tell_classes_from_values(labels, width, task):
+    assert convert(linear(width), data=Data(Rows({"X": X}, labels))).facts.task == task
+
+
+def test_a_graph_that_computes_its_own_loss_is_differentiated():
+    """The derivative of the mean of x·w is the mean of x over rows and columns, for each column."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[N,4] X) => (float y)
+    <float[4,2] w = {1, 2, 3, 4, 5, 6, 7, 8}>
+    { m = MatMul(X, w) y = ReduceMean<keepdims=0>(m) }"""
+    for rows in (None, Data(Rows({"X": X}, np.zeros(150)))):
+        artifact = convert(onnx.parser.parse_model(text), data=rows)
+        assert artifact.facts.task == "regression"
+        gradient = derive(artifact, DeriveConfig(output="y"))
+        feeds = {"X": X, "w": np.arange(1, 9, dtype=np.float32).reshape(4, 2)}
+        [found] = Session(gradient.model).run(feeds, [gradient.facts.gradients["w"]])
+        np.testing.assert_allclose(found, np.repeat(X.mean(axis=0)[:, None] / 2, 2, axis=1), rtol=1e-5)
+        with pytest.raises(LossError, match="one entry per row"):
+            add_loss(artifact, AddLossConfig(LOSSES["l2"]()))
+
+
+@pytest.mark.parametrize("told", [{}, {"task": "binary"}])
+def test_soft_labels_of_a_sigmoid_are_a_regression(told):
+    end, columns, output, *_ = ENDS["sigmoid"]
+    rows = Data(Rows({"X": X}, np.linspace(0.1, 0.9, 150)))
+    with pytest.raises(ConvertError, match=r"labels such as 0\.1(.|\n)*Set source\.task=regression"):
+        convert(model(end, columns, output), ConvertConfig(Given(**told)), data=rows)
+    assert convert(model(end, columns, output), ConvertConfig(Given(task="regression")), data=rows).facts.logits is None

@@ -53,7 +53,7 @@ def test_config_json_says_the_task(folder, said, task):
 
 @pytest.mark.parametrize("said", [{**LABELS, "architectures": ["TinyModel"]}, {"id2label": ["bad"]}])
 def test_labels_that_every_config_has_or_too_few_say_no_task(folder, said):
-    with pytest.raises(ConvertError, match=r"whether labels are classes or values(?s:.)*Set source\.task=binary"):
+    with pytest.raises(ConvertError, match=r"must be certain(?s:.)*Set source\.task=multiclass source\.scores=logits"):
         facts(folder, said)
 
 

@@ -27,9 +27,10 @@ from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
 from ortpipe.graph.show import type_of
 from ortpipe.graph.sound import check_sound
-from ortpipe.stages.convert.batch import Original, batch_size, take_rows
+from ortpipe.stages.convert.batch import Original, batch_size, compared_rows, take_rows
 from ortpipe.stages.convert.dialects import read_dialects
 from ortpipe.stages.convert.dialects.float16 import write_float32
+from ortpipe.stages.convert.heads import Head
 from ortpipe.stages.convert.inputs import (
     axes_of_rows,
     axis_of,
@@ -47,8 +48,7 @@ from ortpipe.stages.convert.meaning import Meaning, OutputSettings, Prediction
 from ortpipe.stages.convert.sources import Forward, snapshot
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.standardize import classes_in, standardize, without_zip_map
-
-LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes the model a classifier
+from ortpipe.stages.convert.which_output import choose_output, label_outputs
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,28 @@ def from_model(
     weight_names = _lift(graph, [v for v in float_constants(graph) if v in constants], config, written=bool(metadata))
     if weight_names:
         notes.append(f"lifts {len(weight_names)} weights from constants: {some(weight_names)}")
-    output = _prediction(graph, config.prediction if config.prediction is not None else metadata.get("prediction"))
+    chosen = config.prediction if config.prediction is not None else metadata.get("prediction")
+    output = _prediction(graph, chosen)
+    labelled = bool(label_outputs(graph))
+    written = {str(metadata.get("prediction")): metadata, **metadata.get("heads", {})}  # by ortpipe, into the file
+
+    def meaning(rows: np.ndarray | None, output: ir.Value, head: Head, *, is_head: bool = False) -> Meaning:
+        """Return what an output means."""
+        name, settings = str(output.name), OutputSettings(config.task, config.scores, classes, config.class_axis)
+        explicit = _output_settings(name, config.heads.get(name, settings), written.get(name, {}))
+        labels = data.train.labels if data is not None and not is_head else None
+        per_row = data.train.head(1).label.shape[1:] if data is not None and not is_head else ()
+        is_labelled, sizes = labelled and not is_head, query.sizes(output)
+        return Prediction(name, sizes, is_labelled, head, explicit, rows, is_head, labels, per_row).meaning()
+
+    floats = [o for o in graph.outputs if o.dtype in query.FLOATS and o.name not in config.heads]
+    candidates = [o for o in floats if query.float_initializers(graph, o)]
+    if chosen is None and data is not None and candidates:
+        output, own_classes = choose_output(forward, original, candidates, compared_rows(data), meaning)
+        if own_classes is not None and own_classes != classes and config.classes is None:
+            classes = own_classes
+            listed = some([str(label) for label in own_classes])
+            notes.append(f"the columns of {output.name!r} are {listed}, by the labels that the file computes")
     if not query.float_initializers(graph, output):
         raise ConvertError(
             "A prediction must depend on at least one float initializer, or on a constant that is a weight.",
@@ -166,25 +187,17 @@ def from_model(
             f"normalizes by the running statistics, which stay as they are, in {some(frozen)}: the file asks for "
             "those of each batch, but these layers run inside a loop or a branch"
         )
-    labelled = any(o.dtype is not None and o.dtype.name in LABELS for o in graph.outputs)
-    written = {str(metadata.get("prediction")): metadata, **metadata.get("heads", {})}  # by ortpipe, into the file
-    settings = OutputSettings(config.task, config.scores, classes, config.class_axis)
-
-    def meaning(output_name: str, rows: np.ndarray | None) -> Meaning:
-        head, output = heads[outputs.index(output_name)]
-        explicit = _output_settings(output_name, config.heads.get(output_name, settings), written.get(output_name, {}))
-        is_main = output_name == name
-        sizes = query.sizes(output)
-        labels = data.train.labels if data is not None and is_main else None
-        return Prediction(output_name, sizes, labelled and is_main, head, explicit, rows, not is_main, labels).meaning()
-
     vars(original).pop("session", None)  # frees its weights until predictions are compared
+    further = {
+        str(output.name): functools.partial(meaning, output=output, head=head, is_head=True)
+        for head, output in heads[1:]
+    }
     return Forward(
         forward,
         prediction=name,
-        meaning=functools.partial(meaning, name),
+        meaning=functools.partial(meaning, output=heads[0][1], head=heads[0][0]),
         expected=original.run,
-        heads={head: functools.partial(meaning, head) for head in outputs[1:]},
+        heads=further,
         origin=config.origin,
         notes=(*file_notes, *dialects.notes, *notes),
         rounding=max(dialects.rounding, iterated),

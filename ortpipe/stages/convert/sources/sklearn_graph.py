@@ -8,11 +8,11 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.origins import marked, within
 from ortpipe.graph.serial import IR_VERSION, OPSET
 from ortpipe.stages.convert.meaning import Meaning
-from ortpipe.stages.convert.patterns import width_of
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import (
     End,
@@ -58,7 +58,7 @@ def predictor(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     before, last, name = steps_of(estimator)
     if not name:
         return end_of(op, estimator, x, dtype)
-    columns = x if isinstance(x, Columns) else Columns.of(Flow(op, np.dtype(dtype)), x, width_of(x))
+    columns = x if isinstance(x, Columns) else Columns.of(Flow(op, np.dtype(dtype)), x, query.width(x))
     for step in before:
         columns = transform(columns.flow, step, columns)
     with within(op.graph, *name):
