@@ -4,11 +4,7 @@ import importlib
 import time
 from typing import Any
 
-from ortpipe.symbolic import defer_sympy
-
 BEGAN = time.perf_counter()  # roughly the start of the process
-
-defer_sympy()
 
 _HOMES = {
     "Artifact": "artifact",

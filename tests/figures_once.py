@@ -14,14 +14,14 @@ VARIABLE = "ORTPIPE_TESTS_FIGURES"  # the folder that the tests of one session s
 
 
 def patch() -> None:
-    """Make `ortpipe.app.run.drawing`, where it is imported, copy what was drawn of the same artifact before."""
-    drawing = sys.modules.get("ortpipe.app.run.drawing")
-    if drawing is None or VARIABLE not in os.environ:
+    """Make `ortpipe.app.run.folder`, where it is imported, copy what was drawn of the same artifact before."""
+    folder = sys.modules.get("ortpipe.app.run.folder")
+    if folder is None or VARIABLE not in os.environ:
         return
-    draw, shared = drawing.figures, Path(os.environ[VARIABLE])
+    draw, shared = folder.figures, Path(os.environ[VARIABLE])
 
-    def figures(artifact: Any, part: slice = slice(None)) -> dict[str, bytes]:
+    def figures(artifact: Any) -> dict[str, bytes]:
         facts = json.dumps(artifact.facts.as_json())  # with the lineage, which the digest leaves out
-        return once(shared, f"{artifact.digest()} {facts} {part}".encode(), lambda: draw(artifact, part))
+        return once(shared, f"{artifact.digest()} {facts}".encode(), lambda: draw(artifact))
 
-    drawing.figures = figures
+    folder.figures = figures

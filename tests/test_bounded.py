@@ -245,7 +245,6 @@ OWN_FILES = {  # what a file may still read: what this process or this installat
     "app/compose.py": "names of configs",
     "app/key_origin.py": "the user's own configs",
     "app/lookup.py": "names in the store",
-    "app/run/drawing.py": "what the parent process wrote",
     "app/run/process.py": "files of /proc",
     "app/run/stage_log.py": "writes a log",
     "app/schema.py": "a value of the command line",

@@ -15,7 +15,6 @@ from ortpipe.app.redact import redacted
 from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.data_facts import data_facts, in_words
-from ortpipe.app.run.drawing import Drawing, draw_here, draw_nothing
 from ortpipe.app.run.environment import command_of, environment
 from ortpipe.app.run.folder import RunFolder
 from ortpipe.app.run.record import RunRecord, config_text, origin_tags, replaced
@@ -98,7 +97,6 @@ def execute(
     hydra: HydraConf,
     job: Job | None = None,
     command: str | None = None,
-    drawing: Drawing = draw_here,
 ) -> None:
     """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets.
 
@@ -161,11 +159,11 @@ def execute(
 
     screen = Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
     text = config_text(resolved)
-    draw = drawing if config.figures and job is None else draw_nothing
+    draws = config.figures and job is None
     listeners: list[Listener] = [
         name_settings,
         breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", RunFolder(record, text, facts, values, example, draw)),
+        breakdown.timed("run folder", RunFolder(record, text, facts, values, example, draws)),
         guard,
         *([] if job is not None and job.manifest.live else [breakdown.timed("screen", screen)]),
         breakdown.timed("recorder", recording),

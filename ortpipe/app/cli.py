@@ -47,11 +47,7 @@ def _application(config: DictConfig) -> float | None:
 
 
 def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
-    from ortpipe.app.run.drawing import draw_beside, draw_here
-
     is_sweep = hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN"
-    drawing = draw_here if is_sweep or not config.get("figures") else draw_beside()  # before this process imports more
-
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
@@ -67,7 +63,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
     def run(job: Job | None = None) -> None:
         container = resolved(config)
         record = recordable(config, container)
-        execute(build(container, KeyOrigins.now()), record, hydra_config, job, drawing=drawing)
+        execute(build(container, KeyOrigins.now()), record, hydra_config, job)
 
     if is_sweep:
         from ortpipe.app.sweep.job import run_job

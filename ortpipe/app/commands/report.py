@@ -24,5 +24,5 @@ def run(arguments: Sequence[str]) -> None:
     records = [RunRecord.read_closed(folder) for folder in folders]
     for record in records:
         if record.sweep is None and record.status != RUNNING:
-            illustrate(record)()
+            illustrate(record)
             print(record.folder / "report.html", flush=True)

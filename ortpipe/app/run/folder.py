@@ -5,7 +5,7 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.clock import Clock
-from ortpipe.app.run.drawing import Drawing, Pictures, draw_here
 from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
-from ortpipe.app.run.report import log_of, templates, write_report
+from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
 from ortpipe.bounded import files_below, has_file
@@ -32,6 +31,7 @@ from ortpipe.graph.svg import to_svg
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.convert.sources.snapshot import DESCRIPTION
+from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.training import Checkpoint
 
@@ -67,9 +67,9 @@ class RunFolder:
         example: Callable[
             [Artifact], Mapping[str, np.ndarray]
         ] = lambda artifact: {},  # some rows, as the model's input
-        drawing: Drawing = draw_here,
+        draws: bool = True,  # its figures
     ) -> None:
-        self.record, self.folder, self._values, self._drawing = record, record.folder, values, drawing
+        self.record, self.folder, self._values, self._draws = record, record.folder, values, draws
         self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results the store holds
@@ -128,15 +128,14 @@ class RunFolder:
             self.record.write()
 
     def _finish(self, artifact: Artifact) -> None:
-        pictures = self._drawing(artifact)
         model, weights = artifact.apart()
         write_atomically(model, self.folder, weights=weights)
         if is_quantized(model):
             write_atomically(in_integers(artifact).model, self.folder, "model.int8.onnx")
         write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
-        templates()  # while they are drawn
-        save_figures(pictures(), self.folder)
+        if self._draws:
+            save_figures(figures(artifact), self.folder)
         self.record.metrics = artifact.facts.as_json(lineage=False).get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
         for fact in ("intervals", "slices", "importance", "sensitivity"):
@@ -190,20 +189,11 @@ def save_figures(pictures: Mapping[str, bytes], run: Path) -> None:
             (folder / f"{name}.png").write_bytes(png)
 
 
-def illustrate(run: RunRecord, drawing: Drawing = draw_here) -> Callable[[], None]:
-    """Begin to draw what a run that finished has to show; return what writes the figures, and its report anew.
-
-    Drawing takes half of a job whose stages are all stored, and few jobs of a sweep are looked at.
-    """
-    pictures: Pictures = dict
+def illustrate(run: RunRecord) -> None:
+    """Draw the figures of a finished run, and write its report again."""
     if run.status == FINISHED and run.stages:
-        pictures = drawing(stage_artifact(run.folder, run.stage_folders[-1]))
-
-    def write() -> None:
-        save_figures(pictures(), run.folder)
-        write_report(run.folder)
-
-    return write
+        save_figures(figures(stage_artifact(run.folder, run.stage_folders[-1])), run.folder)
+    write_report(run.folder)
 
 
 def stage_artifact(run: Path, name: str) -> Artifact:
@@ -271,22 +261,9 @@ def losses_parquet(artifact: Artifact) -> bytes:
 
     Columns: `kind` (string: step, train, validation, or the name of what is watched), `number` (int64, of the step or
     epoch, from 1), `value` (float64, null where not evaluated), `rate` (float64, of a step; null elsewhere).
-
-    The columns are made of buffers: `pa.array` would import pandas, only to look whether it was given a series.
     """
-    from pyarrow import Array, StringArray, Table, from_numpy_dtype, parquet, py_buffer
-
-    def column(values: np.ndarray) -> Array:  # nan becomes null
-        present = ~np.isnan(values)
-        bits = None if present.all() else py_buffer(np.packbits(present, bitorder="little"))
-        return Array.from_buffers(from_numpy_dtype(values.dtype), len(values), [bits, py_buffer(values)])
-
-    def words(each: Iterable[str], times: Sequence[int]) -> Array:
-        encoded = [word.encode() for word in each]
-        ends = np.cumsum(np.repeat([len(word) for word in encoded], times), dtype=np.int32)
-        text = b"".join(word * n for word, n in zip(encoded, times, strict=True))
-        starts = np.concatenate([np.zeros(1, np.int32), ends])
-        return StringArray.from_buffers(len(ends), py_buffer(starts), py_buffer(text))
+    import pyarrow as pa
+    from pyarrow import parquet
 
     tensors = artifact.tensors
     epochs = {kind: tensors[f"losses/{kind}"] for kind in ("train", "validation") if f"losses/{kind}" in tensors}
@@ -295,11 +272,11 @@ def losses_parquet(artifact: Artifact) -> bytes:
     rates = np.full(sum(lengths), np.nan)
     rates[: len(tensors.get("losses/rate", ()))] = tensors.get("losses/rate", ())
     columns = {
-        "kind": words(kinds, lengths),
-        "number": column(np.concatenate([np.arange(1, n + 1) for n in lengths])),
-        "value": column(np.concatenate([*kinds.values()]).astype(np.float64)),
-        "rate": column(rates),
+        "kind": pa.array(np.repeat(list(kinds), lengths)),
+        "number": pa.array(np.concatenate([np.arange(1, n + 1) for n in lengths])),
+        "value": pa.array(np.concatenate([*kinds.values()]).astype(np.float64), from_pandas=True),  # nan becomes null
+        "rate": pa.array(rates, from_pandas=True),
     }
     buffer = io.BytesIO()
-    parquet.write_table(Table.from_arrays(list(columns.values()), list(columns)), buffer)
+    parquet.write_table(pa.table(columns), buffer)
     return buffer.getvalue()

@@ -3,9 +3,6 @@
 import json
 import os
 import sys
-import threading
-from collections.abc import Callable
-from functools import partial
 from importlib import metadata
 
 from hydra.core.hydra_config import HydraConfig
@@ -13,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from ortpipe.app.claim import hold, output_folder
 from ortpipe.app.redact import guard, hidden, know_config, recordable, redacted
-from ortpipe.app.run.drawing import draw_beside, draw_here
 from ortpipe.app.run.environment import environment, typed_command
 from ortpipe.app.run.folder import illustrate
 from ortpipe.app.run.record import (
@@ -29,7 +25,7 @@ from ortpipe.app.run.record import (
     origin_tags,
 )
 from ortpipe.app.schema import build_key
-from ortpipe.app.stop import LISTENER, Stopped
+from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.live import LiveTable, can_draw
@@ -99,7 +95,6 @@ class OpenSweep:
             self._recording.withdraw()
             return
         best = summary.ranked[0].run if summary.ranked else None
-        write_figures = _illustrate(best) if best is not None and self._draws and not stopped else lambda: None
         atomic_write(folder / "summary.csv", summary.as_csv())
         atomic_write(folder / "summary.json", summary.as_table())
         atomic_write(folder / "summary.md", summary.as_markdown())
@@ -111,7 +106,8 @@ class OpenSweep:
         status: Status = KILLED if stopped else FINISHED if error is None and problem is None else FAILED
         record.metrics = summary.metrics()
         record.end(status, problem if error is None else str(error))
-        write_figures()
+        if best is not None and self._draws and not stopped:
+            _illustrate(best)
         self._recording.close(best)
         for name, value in self._recording.summary.items():
             print(f"{name:<14} {value}", flush=True)
@@ -134,22 +130,10 @@ def _check_storage(storage: object) -> None:
         )
 
 
-def _illustrate(best: RunRecord) -> Callable[[], None]:
-    """Begin to draw the best job's figures; return what writes them."""
-
-    def warn(error: Exception) -> None:  # the sweep's results are complete without them
+def _illustrate(best: RunRecord) -> None:
+    """Draw the best job's figures."""
+    try:
+        illustrate(best)
+    except (OSError, OrtpipeError) as error:  # the sweep's results are complete without them
         reason = str(error).splitlines()[0]
         print(f"warning: no figures of {best.folder}: {reason}; the sweep itself is complete.", file=sys.stderr)
-
-    def write() -> None:
-        try:
-            write_figures()
-        except (OSError, OrtpipeError) as error:
-            warn(error)
-
-    others = [thread.name for thread in threading.enumerate() if thread.name not in ("MainThread", LISTENER)]
-    try:  # of a launcher, say: what they lock just now, a fork never gets
-        write_figures = illustrate(best, draw_here if others else draw_beside())
-    except (OSError, OrtpipeError) as error:
-        return partial(warn, error)
-    return write

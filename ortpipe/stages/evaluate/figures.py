@@ -15,8 +15,6 @@ from ortpipe.picture import picture
 FEW = 20  # the largest number of classes or columns with labels
 LONG = 24  # the largest number of letters of a column's name
 SHOWN = 200_000  # the largest number of entries that are drawn
-ALL = slice(None)
-DRAWN = ("losses/", "monitor/", "evaluation/")  # how the names of all tensors begin that a figure reads
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,11 +25,9 @@ if TYPE_CHECKING:
 Panel: TypeAlias = "Callable[[Axes], None]"
 
 
-def figures(artifact: Artifact, part: slice = ALL) -> dict[str, bytes]:
-    """Return the figures by name, as PNG, or a part of them, counted from the one of the most panels."""
-    by_name = panels(artifact)
-    names = sorted(by_name, key=lambda name: -len(by_name[name]))[part]
-    return {name: picture(*drawn) for name, drawn in by_name.items() if name in names}
+def figures(artifact: Artifact) -> dict[str, bytes]:
+    """Return the figures by name, as PNG."""
+    return {name: picture(*drawn) for name, drawn in panels(artifact).items()}
 
 
 def panels(artifact: Artifact) -> dict[str, list[Panel]]:
