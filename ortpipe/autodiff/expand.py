@@ -16,7 +16,7 @@ from ortpipe.graph.edit import initializers_to_constants
 from ortpipe.graph.rewrite import replace
 from ortpipe.graph.sizes import fold_sizes
 
-KEPT = ("Range",)  # counts, mostly; its body would be a loop
+KEPT = ("GreaterOrEqual", "LessOrEqual", "Range")  # compare counters, count; the body of Range would be a loop
 
 
 def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = ()) -> ir.Model:

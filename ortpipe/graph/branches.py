@@ -1,12 +1,14 @@
-"""Resolve branches whose condition follows from constants or static sizes."""
+"""Resolve branches whose condition follows from constants or static sizes, and states that never change."""
 
 import collections
+from typing import Any
 
 import onnx_ir as ir
 
 from ortpipe.graph import query
-from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer
+from ortpipe.graph.rewrite import rewrite
 from ortpipe.graph.sizes import fold_sizes
 
 
@@ -29,6 +31,44 @@ def take_branches(model: ir.Model) -> None:
         node = decided[0]  # one at a time, for they may be nested
         _inline(model.graph, node, "then_branch" if _condition(node) else "else_branch")
         infer(model)
+
+
+def capture_unchanged(graph: ir.Graph) -> None:
+    """Replace each state that a loop's body returns unchanged by the outer value, in place.
+
+    Exporters pass the weights of a recurrence from step to step this way; as states they would not count as weights.
+    """
+    rewrite(graph, {"Loop": _without_unchanged, "Scan": _without_unchanged}, nodes=graph.all_nodes())
+
+
+def _without_unchanged(op: Builder, node: ir.Node) -> list[ir.Value | None] | None:
+    body, attributes = node.attributes["body"].as_graph(), {n: a.value for n, a in node.attributes.items()}
+    first, ends = (2, 1) if node.op_type == "Loop" else (0, 0)
+    states = len(node.inputs) - first - attributes.get("num_scan_inputs", 0)
+    unchanged = {}
+    for place in range(first, first + states):
+        value, end, outer = body.inputs[place], body.outputs[ends + place - first], node.inputs[place]
+        maker = end.producer()
+        is_copy = maker is not None and maker.op_type == "Identity" and maker.inputs[0] is value and not end.uses()
+        if outer is not None and list(body.outputs).count(value) == (end is value) and (end is value or is_copy):
+            unchanged[place] = outer
+    if not unchanged:
+        return None
+    remaining = [place for place in range(len(node.inputs)) if place not in unchanged]
+    ends_left = [i for i in range(len(body.outputs)) if i - ends + first not in unchanged or i < ends]
+    makers = [body.outputs[i].producer() for i in range(len(body.outputs)) if i not in ends_left]
+    body.outputs[:] = [body.outputs[i] for i in ends_left]
+    body.remove([maker for maker in makers if maker is not None], safe=True)
+    for place, outer in unchanged.items():
+        ir.convenience.replace_all_uses_with(body.inputs[place], outer)
+    body.inputs[:] = [body.inputs[place] for place in remaining]
+    node.attributes.pop("body")  # a graph belongs to one node
+    count = len(node.outputs) - len(unchanged)
+    inputs = [node.inputs[place] for place in remaining]
+    results: Any = getattr(op, node.op_type)(*inputs, outputs=count, **attributes) if count else ()
+    values = iter([results] if count == 1 else results)
+    copies = {place - first: op.Identity(outer) for place, outer in unchanged.items()}
+    return [copies[i] if i in copies else next(values) for i in range(len(node.outputs))]
 
 
 def count_names(graph: ir.Graph) -> collections.Counter[str]:

@@ -1,8 +1,12 @@
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
+import pytest
 
-from ortpipe.graph.branches import take_branches
+from ortpipe.graph import query
+from ortpipe.graph.branches import capture_unchanged, take_branches
 from ortpipe.graph.check import finish, infer
+from ortpipe.graph.parameters import choose
 from ortpipe.runtime.session import Session
 
 SIZES = """
@@ -37,3 +41,43 @@ def test_a_condition_that_is_not_known_is_left():
     before = [node.op_type for node in model.graph.all_nodes()].count("If")
     take_branches(model)
     assert [node.op_type for node in model.graph.all_nodes()].count("If") == before
+
+
+HANDED_ON = {
+    "a Loop": """{ e, w_end, ys = Loop(three, yes, x, w)
+      <body = b (int64 i, bool c, float[N,2] h, float[2,2] v) => (bool c1, float[N,2] h1, float[2,2] v1, float[N,2] o)
+       { c1 = Less(i, three) z = MatMul(h, v) h1 = Tanh(z) v1 = Identity(v) o = Identity(h1) }>
+      y = MatMul(e, w_end) }""",
+    "a Scan": """{ w_end, e, ys = Scan<num_scan_inputs = 1,
+       body = b (float[2,2] v, float[N,2] h, float[2] row) => (float[2,2] v1, float[N,2] h1, float[N,2] o)
+       { v1 = Identity(v) z = MatMul(h, v) t = Tanh(z) h1 = Add(t, row) o = Identity(h1) }>(w, x, rows)
+       y = MatMul(e, w_end) }""",
+    "nothing but weights": """{ w_end = Loop(three, yes, w)
+      <body = b (int64 i, bool c, float[2,2] v) => (bool c1, float[2,2] v1) { c1 = Less(i, three) v1 = Identity(v) }>
+      y = MatMul(x, w_end)  ys = Identity(y) }""",
+}
+
+
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_a_weight_that_a_loop_hands_from_step_to_step_is_a_weight(name):
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[N,2] x) => (float[N,2] y, float[T,N,2] ys)
+      <float[2,2] w = {{1, 0.5, -0.5, 2}}, float[3,2] rows = {{1, 2, 3, 4, 5, 6}}, int64 three = {{3}},
+       bool yes = {{1}}>
+      {HANDED_ON[name]}"""
+    before = onnx.parser.parse_model(text.replace("float[T,N,2] ys", "float[N,2] ys") if "but" in name else text)
+    model = ir.from_proto(before)
+    capture_unchanged(model.graph)
+    after = finish(model)
+    assert choose(model.graph, query.value(model.graph, "y")).trained[:1] == ("w",)
+    feeds = {"x": np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)}
+    for got, expected in zip(Session(after).run(feeds), Session(before).run(feeds), strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+def test_a_state_that_a_step_changes_or_swaps_stays_one():
+    model = ir.from_onnx_text("""<ir_version: 10, opset_import: ["": 21]>
+      g (float[2] x, float[2] w) => (float[2] a, float[2] b) <int64 three = {3}, bool yes = {1}>
+      { a, b = Loop(three, yes, x, w) <body = s (int64 i, bool c, float[2] u, float[2] v)
+        => (bool c1, float[2] v, float[2] u) { c1 = Identity(c) }> }""")
+    capture_unchanged(model.graph)
+    assert len(model.graph[0].inputs) == 4

@@ -1,5 +1,6 @@
-"""Loop with a known trip count as Scan, and Scan with all its axes first and all its directions forward."""
+"""Loop that counts as Scan, and Scan with all its axes first and all its directions forward."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from ortpipe.autodiff.backward import ranked
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+
+COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 def flipped(op: Builder, x: Value, axis: int = 0) -> Value:
@@ -71,32 +75,67 @@ def _turns(node: Node, side: str, count: int) -> list[tuple[int, int]]:
 
 
 def loop(op: Builder, node: Node) -> Sequence[Value | None] | None:
-    """Write a Loop that always runs M times as a Scan over 0 … M − 1; other loops stay (their rule says why)."""
+    """Write a Loop that counts as a Scan over 0 … trips − 1; other loops stay (their rule says why).
+
+    onnxruntime's Scan needs at least one step. If there may be none, one step runs and its results are not used.
+    """
     if why_not_a_scan(node) is not None:
         return None
-    trips, body = node.inputs[0], node.attributes.pop("body").as_graph()
-    numbers = op.Range(0, op.Reshape(trips, []), 1)
+    trips, never_zero = _trips(op, node)
+    body = node.attributes.pop("body").as_graph()
+    numbers = op.Range(0, trips if never_zero else op.Max(trips, 1), 1)
     iteration, condition = body.inputs[:2]
     inner = Builder(body, op._prefix, before=body[0] if len(body) else None, names=op._names)
     ir.convenience.replace_all_uses_with(condition, inner.const(np.array(True)), replace_graph_outputs=True)
     iteration.type, iteration.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
     body.inputs[:] = [*body.inputs[2:], iteration]
-    for value, start in zip(body.inputs, node.inputs[2:], strict=False):
-        assert start is not None
+    starts = [start for start in node.inputs[2:] if start is not None]
+    for value, start in zip(body.inputs, starts, strict=False):
         value.type, value.shape = value.type or start.type, value.shape or start.shape
     body.outputs.pop(0)
-    return listed(op.Scan(*node.inputs[2:], numbers, body=body, num_scan_inputs=1, outputs=len(node.outputs)))
+    values = listed(op.Scan(*starts, numbers, body=body, num_scan_inputs=1, outputs=len(node.outputs)))
+    if never_zero:
+        return values
+    for value, inside in zip(values, body.outputs, strict=True):
+        value.type = inside.type
+    ended = [op.Where(op.Greater(trips, 0), *pair) for pair in zip(values, starts, strict=False)]
+    for value, start in zip(ended, starts, strict=True):
+        value.type, value.shape = start.type, start.shape
+    return [*ended, *(op.Slice(value, [0], op.Reshape(trips, [1]), [0]) for value in values[len(starts) :])]
+
+
+def _trips(op: Builder, node: Node) -> tuple[Value, bool]:
+    """Return how often a Loop runs, and whether that is surely more than once or once.
+
+    That is at most M; a step that ends with start + i + offset < bound is followed by another one.
+    """
+    constants, computed, at_least = list[int](), list[Value](), 1
+    limits = [(bound, start, 1 - offset, 1) for bound, start, offset in _bounds(node) or ()]
+    if node.inputs[0] is not None:
+        limits.append((node.inputs[0], None, 0, 0))
+    for bound, start, more, least in limits:
+        numbers = [query.constant(v) if v is not None and not v.is_graph_input() else None for v in (bound, start)]
+        if numbers[0] is not None and (start is None or numbers[1] is not None):
+            first = int(numbers[1].item()) if numbers[1] is not None else 0
+            constants.append(max(int(numbers[0].item()) - first + more, least))
+            continue
+        end, begin = (op.Reshape(op.Cast(v, to=ir.DataType.INT64), []) if v is not None else 0 for v in (bound, start))
+        computed.append(op.Max(end - begin + more, least))
+        at_least = min(at_least, least)
+    trips = functools.reduce(op.Min, [*([op.const(np.array(min(constants)))] if constants else []), *computed])
+    begins = node.inputs[1]
+    if begins is not None and not _is_true(begins):
+        trips, at_least = op.Where(op.Reshape(begins, []), trips, 0), 0
+    trips.type, trips.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([])
+    return trips, at_least > 0 and min(constants, default=1) > 0
 
 
 def why_not_a_scan(node: Node) -> str | None:
-    """Return why a Loop is no Scan: no trip count, a computed end, a state that changes its shape."""
-    body = node.attributes["body"].as_graph()
-    if node.inputs[0] is None:
+    """Return why a Loop is no Scan: a computed end, or a state that changes its shape."""
+    body, bounds = node.attributes["body"].as_graph(), _bounds(node)
+    if node.inputs[0] is None and not bounds:
         return "no trip count is given, so that it ends when its condition says so"
-    if node.inputs[1] is not None and not _is_true(node.inputs[1]):
-        return "its first condition is computed, so that it may not run at all"
-    condition = body.outputs[0]
-    if condition is not body.inputs[1] and not _is_true(condition, body.inputs[1]):
+    if bounds is None:
         return "its condition is computed in the body, so that it may end early"
     for old, new in zip(body.inputs[2:], body.outputs[1:], strict=False):
         if any(v.type is not None and not isinstance(v.type, ir.TensorType) for v in (old, new)):
@@ -106,12 +145,71 @@ def why_not_a_scan(node: Node) -> str | None:
     return None
 
 
-def _is_true(value: Value, passed_on: Value | None = None) -> bool:
-    """Return whether a condition is a constant true, or passes on one that is `given`."""
+def _bounds(node: Node) -> list[tuple[Value, Value | None, int]] | None:
+    """Return the (bound, start, offset) of a condition that is a conjunction of start + i + offset < bound.
+
+    None: the condition is something else. Without a start, it is 0.
+    """
+    body, bounds = node.attributes["body"].as_graph(), []
+    parts = [body.outputs[0]]
+    while parts:
+        value = parts.pop()
+        maker = value.producer()
+        if value is body.inputs[1] or _is_true(value):
+            continue
+        inputs = [x for x in maker.inputs if x is not None] if maker is not None and maker.graph is body else []
+        if maker is None or not inputs:
+            return None
+        if maker.op_type in ("And", "Identity"):
+            parts += inputs
+            continue
+        low, high = inputs[::-1] if maker.op_type.startswith("Greater") else inputs[:2]
+        (count, offset), (bound, more) = _shifted(low), _shifted(high)
+        start, end = _start(node, count), _outside(node, bound)
+        if maker.op_type not in COMPARISONS or start is None or end is None or end.dtype not in INTEGERS:
+            return None
+        bounds.append((end, start[0], offset - more - maker.op_type.endswith("OrEqual")))
+    return bounds
+
+
+def _shifted(value: Value) -> tuple[Value, int]:
+    """Return x and n of a value that is x + n."""
+    offset = 0
+    while (node := value.producer()) is not None and node.op_type in ("Add", "Cast", "Identity"):
+        inputs = [x for x in node.inputs if x is not None]
+        numbers = [query.constant(x) for x in inputs]
+        added = [n for n in numbers if n is not None and n.size == 1 and n.dtype.kind == "i"]
+        if len(added) != len(inputs) - 1 or value.dtype not in (None, *INTEGERS):
+            break
+        offset += int(added[0].item()) if added else 0
+        [value] = [x for x, n in zip(inputs, numbers, strict=True) if n is None] or inputs[:1]
+    return value, offset
+
+
+def _start(node: Node, count: Value) -> tuple[Value | None] | None:
+    """Return where a value begins that a Loop counts up by 1, (None,) for the iteration's number; None: it does not."""
+    body = node.attributes["body"].as_graph()
+    if count is body.inputs[0]:
+        return (None,)
+    if count not in body.inputs[2:]:
+        return None
+    place = body.inputs.index(count)
+    return (node.inputs[place],) if _shifted(body.outputs[place - 1]) == (count, 1) else None
+
+
+def _outside(node: Node, value: Value) -> Value | None:
+    """Return the value around a Loop, or the constant, that a value of its body always is; None: it may change."""
+    body, maker = node.attributes["body"].as_graph(), value.producer()
+    if value in body.inputs:
+        place = body.inputs.index(value)
+        return node.inputs[place] if place > 1 and _shifted(body.outputs[place - 1]) == (value, 0) else None
+    return value if maker is None or maker.graph is not body or query.constant(value) is not None else None
+
+
+def _is_true(value: Value) -> bool:
+    """Return whether a condition is a constant true."""
     while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         value = node.inputs[0]
-        if value is passed_on:
-            return True
     tensor = query.tensor(value)
     return tensor is not None and not value.is_graph_input() and bool(tensor.numpy().all())
 

@@ -174,7 +174,7 @@ def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradient
         "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",
         got=f"{node.name or node.outputs[0].name!r}: {why_not_a_scan(node)}",
         fix=f"Take no gradient through it{{@freeze{named}}}; end the graph in front of it{{@cut}}, or write it "
-        "with a trip count and a condition that is constantly true.",
+        "with a trip count, or a condition that only compares a counter with a bound.",
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from autodiff.numeric import in_double, node_cases, runtime_error, scalar_loss, worst_error
+from autodiff.numeric import in_double, in_single, node_cases, runtime_error, scalar_loss, worst_error
 from engines import expanded, native
 from onnx.reference import ReferenceEvaluator
 
@@ -243,3 +243,72 @@ def test_an_operator_without_a_rule_inside_a_body_is_named():
        { p = EyeLike(now) is = Mul(was, p) }>(h0, x) }"""
     with pytest.raises(DeriveError, match="EyeLike"):
         gradient_model(text, ["x"])
+
+
+def counting(condition, state="", more="", trips="M", go="yes"):
+    """Return a model with a Loop over M and T that also counts by a state, and its body's condition."""
+    outs, ins, hand_on = (", n_end", ", begin", ", int64 n1") if state else ("", "", "")
+    return parsed(f"""g (int64 M, int64 T, bool go, float[3] h0, float[3] v) => (float[3] h, float[A,3] ys)
+      <int64 begin = {{2}}, bool yes = {{1}}, int64 largest = {{9223372036854775807}}, int32 most = {{2147483647}}>
+      {{ h{outs}, ys = Loop({trips}, {go}, h0{ins}) <body = step (int64 i, bool c, float[3] was{state})
+           => (bool going, float[3] is{hand_on}, float[3] y)
+           {{ one = Constant<value = int64 {{1}}>() p = Mul(was, v) is = Sin(p) y = Mul(is, is)
+              {more} {condition} }}> }}""")
+
+
+NEXT = "i1 = Add(i, one)"
+UP = {"state": ", int64 n", "more": "n1 = Add(one, n)"}
+COUNTING = {
+    "a bound that the trip count exceeds": counting(f"{NEXT} going = Less(i1, T)"),
+    "two bounds": counting(f"{NEXT} a = Less(i1, T) b = Greater(M, i1) going = And(a, b)"),
+    "a bound that is the last": counting("going = LessOrEqual(i, T)"),
+    "no trip count": counting(f"{NEXT} going = GreaterOrEqual(T, i1)", trips=""),
+    "a trip count without end": counting(f"{NEXT} going = Less(i1, T)", trips="largest"),
+    "a bound of another type": counting(
+        f"{NEXT} k = Cast<to=6>(i1) a = Less(k, most) b = Less(i1, T) ab = And(a, b) going = And(c, ab)"
+    ),
+    "a state that counts": counting("going = Less(n1, T)", **UP),
+    "a state that counts, before it does": counting("going = Less(n, T)", trips="largest", **UP),
+    "a first condition that is computed": counting(f"{NEXT} going = Less(i1, T)", go="go"),
+}
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_a_loop_that_counts_runs_as_often_as_a_scan_and_has_its_gradient(name):
+    """The oracle of the steps is onnxruntime's own Loop; of the gradients, central differences."""
+    model, vectors = COUNTING[name], feeds_of({"h0": (3,), "v": (3,)})
+    plain = expanded(model, ["h0", "v"])
+    assert "Loop" not in [node.op_type for node in plain.graph.node]
+    for trips, bound, go in [(3, 5, True), (5, 3, True), (0, 4, True), (4, 0, False), (2, -3, True), (4, 4, True)]:
+        feeds = {"M": np.array(trips), "T": np.array(bound), "go": np.array(go), **vectors}
+        feeds = {value.name: feeds[value.name] for value in model.graph.input}
+        for got, expected in zip(Session(plain).run(feeds), Session(model).run(feeds), strict=True):
+            np.testing.assert_array_equal(got, expected)
+    feeds |= {"M": np.array(3), "T": np.array(5), "go": np.array(True)}
+    assert worst_error(model, feeds) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "s = ReduceSum<keepdims=0>(is) going = Less(s, s)",
+        f"{NEXT} two = Mul(i1, i1) going = Less(two, T)",
+        f"{NEXT} a = Less(i1, T) b = Less(T, i1) going = Or(a, b)",
+        f"{NEXT} t = Add(T, i) going = Less(i1, t)",
+    ],
+)
+def test_a_loop_that_ends_otherwise_is_rejected_without_an_empty_list(condition):
+    with pytest.raises(DeriveError, match=r"its condition is computed in the body") as error:
+        native(scalar_loss(in_double(counting(condition)), {"h": np.ones(3)}), "check/loss", [], ["v"])
+    assert "[]" not in str(error.value)
+
+
+def test_no_step_at_all_hands_on_the_gradient():
+    model, feeds = (
+        COUNTING["two bounds"],
+        {**feeds_of({"h0": (3,), "v": (3,)}), "M": np.array(0), "T": np.array(0)} | {"go": np.array(True)},
+    )
+    loss = in_single(scalar_loss(model, {"h": np.float32(1), "ys": np.float32(1)}))
+    derived, names = native(loss, "check/loss", [], ["h0", "v"])
+    results = Session(derived).run(feeds, [names["h0"], names["v"]])
+    np.testing.assert_array_equal(results, [np.ones(3), np.zeros(3)])

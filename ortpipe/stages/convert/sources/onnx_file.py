@@ -18,7 +18,7 @@ from ortpipe.errors import ConvertError, ModelError, nearest
 from ortpipe.graph import query, serial
 from ortpipe.graph.apart import Weights, attach, take_apart
 from ortpipe.graph.batch import name_batch, plain_dimensions
-from ortpipe.graph.branches import take_branches
+from ortpipe.graph.branches import capture_unchanged, take_branches
 from ortpipe.graph.check import parsed
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.lift import float_constants, lift
@@ -136,6 +136,7 @@ def from_model(
             "probabilities follow Platt's formula, which onnxruntime approximates within 0.005; labels follow the votes"
         )
     name_batch(forward)
+    capture_unchanged(graph)
     take_branches(forward)
     if data is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, _first(data))):
         set_shapes(graph, free)
