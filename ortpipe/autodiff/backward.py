@@ -74,18 +74,21 @@ class Backward(Simplifier):
         return self.reshape_like(total, x) if extra > 0 else total
 
     def _unbroadcast_dynamic(self, gradient: Value, x: Value, y: Value | None) -> Value:
-        """Sum over the axes where x's shape, padded with ones in front, is 1 and the gradient's is not."""
-        ranks = [v.shape.rank() if v.shape is not None else None for v in (gradient, x if y is None else y)]
-        static_shape = None if None in ranks else ir.Shape([None] * max(r for r in ranks if r is not None))
-        gradient = self.Expand(gradient, self.Shape(x if y is None else y))
+        """Sum over the axes where x's shape, padded with ones in front, is 1.
+
+        One more axis in front means that there always is one: of no axes, onnxruntime's ReduceSum is wrong where the
+        gradient is empty.
+        """
+        g, whole = gradient.shape, (x if y is None else y).shape
+        static_shape = None if g is None or whole is None else ir.Shape([None] * max(g.rank(), whole.rank() + 1))
+        unit, shape = self.ints([1]), self.Shape(x)
+        gradient = self.Expand(gradient, self.Concat(unit, shape if y is None else self.Shape(y), axis=0))
         gradient.type, gradient.shape = x.type, static_shape
-        sizes, shape, unit = self.Shape(gradient), self.Shape(x), self.ints([1])
-        missing = self.Sub(self.Shape(sizes), self.Shape(shape))
+        missing = self.Sub(self.Shape(self.Shape(gradient)), self.Shape(shape))
         padded = self.Concat(self.Expand(unit, missing), shape, axis=0)
-        joined = self.And(self.Equal(padded, unit), self.Not(self.Equal(sizes, unit)))
-        total = self.ReduceSum(gradient, self.vector(self.NonZero(joined)), keepdims=1, noop_with_empty_axes=1)
+        total = self.ReduceSum(gradient, self.vector(self.NonZero(self.Equal(padded, unit))), keepdims=1)
         total.type, total.shape = x.type, static_shape  # a Scan hands out, for the second derivative, what has a rank
-        result = self.Reshape(total, shape)
+        result = self.Reshape(total, shape, allowzero=1)
         result.type, result.shape = x.type, x.shape
         return result
 

@@ -18,6 +18,7 @@ from ortpipe.facts import without_metadata
 from ortpipe.graph import query
 from ortpipe.graph.apart import Weights, attach, put_together
 from ortpipe.graph.batch import plain_dimensions
+from ortpipe.graph.branches import take_branches
 from ortpipe.graph.check import finish_apart, infer, parsed
 from ortpipe.graph.edit import keep_outputs, name_dimensions
 from ortpipe.graph.functions import called_alone
@@ -138,6 +139,7 @@ def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Seque
         inputs[name].shape = ir.Shape([d if s is None else s for s, d in zip(sizes, declared, strict=True)])
     name_dimensions(opened)
     infer(opened)
+    take_branches(opened)
     return opened
 
 

@@ -300,3 +300,18 @@ def test_the_operator_that_has_no_derivative_is_named() -> None:
       { y, m, v = BatchNormalization<training_mode=1>(x, s, b, mean, var) }"""
     with pytest.raises(DeriveError, match="depends on 'mean' only through BatchNormalization"):
         gradient(model(text, 17), "y", ["mean"])
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3)])
+def test_a_branch_that_the_rank_rules_out_may_name_an_axis_that_is_not_there(shape):
+    """PyTorch's legacy exporter writes hstack so: vectors are joined along axis 0, everything else along axis 1."""
+    dims = ",".join(map(str, shape))
+    text = f"""g (float[{dims}] x, float[{dims}] z) => (float y) <int64 one = {{1}}> {{
+      sizes = Shape(x) rank = Size(sizes) flat = Equal(rank, one)
+      h = If(flat) <then_branch = t () => (float[P] a) {{ a = Concat<axis = 0>(x, z) }},
+                    else_branch = e () => (float[P,Q] b) {{ b = Concat<axis = 1>(x, z) }}>
+      s = Mul(h, h) y = ReduceSum<keepdims = 0>(s) }}"""
+    x, z = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    derived = gradient(onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {text}'), "y", ["x", "z"])
+    for got, expected in zip(Session(derived).run({"x": x, "z": z}), (2 * x, 2 * z), strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-6)

@@ -83,7 +83,9 @@ def einsum(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
         else:
             dx = op.Transpose(dy, perm=[result.index(c) for c in letters]) if letters != result else dy
         dx = _spread(op, dx, letters, term, x)
-        dx.shape = ir.Shape([sizes[c] for c in term])  # summed where x was broadcast
+        read = _sizes([t for t, _ in other_terms], [v for _, v in other_terms]) | {c: sizes[c] for c in result}
+        whole = letters != term  # `_spread` expands
+        dx.shape = ir.Shape([sizes[c] if whole else read[c] for c in term])  # where x is wider, it stays 1
         gradients.append(dx)
     return gradients
 

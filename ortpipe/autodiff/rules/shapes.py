@@ -25,7 +25,7 @@ def transpose(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 def tile(op: Backward, node: Node, dy: Value, x: Value, repeats: Value) -> Gradients:
     """dx = dy, cut into the copies [r₀, d₀, r₁, d₁ …] and summed over them."""
     pairs = op.vector(op.Transpose(op.Reshape(op.Concat(repeats, op.shape(x), axis=0), [2, -1])))
-    return [op.ReduceSum(op.Reshape(dy, pairs), range(0, 2 * ranked(x).rank(), 2), keepdims=0)]
+    return [op.ReduceSum(op.Reshape(dy, pairs, allowzero=1), range(0, 2 * ranked(x).rank(), 2), keepdims=0)]
 
 
 def concat(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:

@@ -27,7 +27,7 @@ from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Training
 from ortpipe.stages.train.validation import Validation, check_monitor
 
-VERSION = 8
+VERSION = 9
 
 
 @typed

@@ -118,11 +118,12 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     gradients |= {name: _ranked(op, g, parameters[name]) for name, g in gradients.items() if g in unranked}
     assert loss.dtype is not None
     assert seed.dtype is not None
-    half = loss.dtype in HALVES
-    dtype = ir.DataType.FLOAT if half else loss.dtype
+    types = {loss.dtype, *(value.dtype for value in parameters.values() if value.dtype is not None)}
+    [narrow] = sorted(types.intersection(HALVES))[:1] or [loss.dtype]
+    dtype = ir.DataType.DOUBLE if ir.DataType.DOUBLE in types else ir.DataType.FLOAT
     apart = Layout.of({name: artifact.initializers[name] for name in parameters})
-    links, layout = _chain(config, apart, loss.dtype)
-    if kernels and loss.dtype == ir.DataType.FLOAT and len(links) == len(config.optimizer()):
+    links, layout = _chain(config, apart, narrow, None if types == {dtype} else dtype)
+    if kernels and types == {ir.DataType.FLOAT} and len(links) == len(config.optimizer()):
         kernel = config.optimizer.kernel()
         links, layout = (links, layout) if kernel is None else ([kernel], apart)
     per_link = [{op.input(name, dtype, []): function for name, function in link.scalars.items()} for link in links]
@@ -145,12 +146,16 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     carried = {value: carried[value] for value in variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name).const_value = None  # passes over the graph take what has one for a constant
-    seed.const_value = ir.tensor(np.array(_loss_scale(config, loss.dtype), seed.dtype.numpy()), name=seed.name)
+    seed.const_value = ir.tensor(np.array(_loss_scale(config, narrow), seed.dtype.numpy()), name=seed.name)
     for old, new in carried.items():
         new.type, new.shape = old.type, old.shape
         op.rename(new, f"{old.name}/next")
     graph.inputs[:] = [*carried, *batch, *scalars]
-    graph.outputs[:] = [*carried.values(), op.cast(loss, next(iter(scalars))) if half else loss, *graph.outputs]
+    graph.outputs[:] = [
+        *carried.values(),
+        op.cast(loss, next(iter(scalars))) if loss.dtype != dtype else loss,
+        *graph.outputs,
+    ]
     return TrainStep(
         graph,
         layout,
@@ -180,17 +185,20 @@ def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
     return op.Reshape(gradient, op.const(np.array(parameter.shape.numpy(), np.int64)))
 
 
-def _chain(config: TrainConfig, apart: Layout, dtype: ir.DataType) -> tuple[list[Link], Layout]:
+def _chain(
+    config: TrainConfig, apart: Layout, narrow: ir.DataType, vector: ir.DataType | None
+) -> tuple[list[Link], Layout]:
     """Return the optimizer's links with those of train's own settings around them, and how parameters are carried.
 
-    `apart` is the layout without a vector, `dtype` the type of the loss.
+    `apart` is the layout without a vector, `narrow` the narrowest type of loss and parameters, `vector` that of a
+    vector that carries parameters of other types.
     """
     shapes = apart.shapes
     with own.blamed(type(config.optimizer), "optimizer", TrainError):
         links = [*config.optimizer()]
     if config.clip != ClipConfig():
         links.insert(0, clip(config.clip.value, config.clip.norm))
-    if (scaled := _loss_scale(config, dtype)) != 1:
+    if (scaled := _loss_scale(config, narrow)) != 1:
         links.insert(0, scale(1 / scaled))
     if config.weight_decay:
         links.append(decay(_per_element(config.weight_decay, shapes, "weight_decay", 0.0)))
@@ -198,8 +206,9 @@ def _chain(config: TrainConfig, apart: Layout, dtype: ir.DataType) -> tuple[list
         links.append(scale(_per_element(config.factors, shapes, "factors", 1.0)))
     if config.average is not None:
         links.append(average(config.average))
-    linear = dtype not in HALVES and all(link.linear for link in links)
-    return links, apart if linear else replace(apart, vector=ir.DataType.FLOAT if dtype in HALVES else dtype)
+    if vector is None and not all(link.linear for link in links):
+        vector = narrow
+    return links, apart if vector is None else replace(apart, vector=vector)
 
 
 def _loss_scale(config: TrainConfig, dtype: ir.DataType) -> float:

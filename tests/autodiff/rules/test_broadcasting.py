@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from autodiff.numeric import worst_error
 from engines import native
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+import ortpipe
 from ortpipe.runtime.session import Session
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64, losses up to some 100
@@ -233,3 +235,37 @@ def test_a_gradient_with_fewer_axes_than_a_reduction_reaches_the_right_ones(kind
     model = model_of(nodes, ["x", "c"], [dims, factor], rank=[])
     rng = np.random.default_rng(0)
     assert worst_error(model, {"x": rng.uniform(0.5, 2, (2, 4, 4)), "c": rng.uniform(0.5, 2, factor)}) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("equation", "x", "z"),
+    [
+        ("ij,ij->j", (1, 3), (4, 3)),
+        ("ij,ij->", (1, 1), (4, 3)),
+        ("ij,jk->k", (2, 1), (3, 4)),
+        ("ik,ij->j", (1, 2), (4, 3)),
+        ("...j,...j->j", (1, 3), (4, 3)),
+    ],
+)
+def test_a_letter_of_size_1_in_one_operand_of_an_einsum_is_broadcast(equation, x, z):
+    dims = [",".join(map(str, shape)) for shape in (x, z)]
+    text = f"""<ir_version: 8, opset_import: ["": 21]> g (float[{dims[0]}] x, float[{dims[1]}] z) => (y)
+      {{ y = Einsum<equation = "{equation}">(x, z) }}"""
+    model = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text))
+    rng = np.random.default_rng(0)
+    assert worst_error(model, {"x": rng.normal(size=x), "z": rng.normal(size=z)}) < TOLERANCE
+
+
+EMPTY = {name: f"{name}(x, z)" for name in ("Add", "Div", "Max", "Mul", "Pow", "Sub")}
+EMPTY |= {"PRelu": "PRelu(z, x)", "Tile": "Tile(x, twice)", "Where": "Where(t, x, z)"}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+@pytest.mark.parametrize("sizes", ["A,1,3", "A,B,3"])
+def test_empty_operands_have_empty_gradients(name, sizes):
+    text = f"""<ir_version: 8, opset_import: ["": 21]> g (float[{sizes}] x, float[A,C,3] z) => (float[P,Q,3] y)
+      <int64[3] twice = {{2, 1, 1}}> {{ t = Greater(z, z) y = {EMPTY[name]} }}"""
+    derivatives = ortpipe.gradient(onnx.parser.parse_model(text), "y", "x", ones=True)
+    feeds = {"x": np.zeros((0, 1, 3), np.float32), "z": np.zeros((0, 4, 3), np.float32)}
+    [dx] = Session(derivatives).run({value.name: feeds[value.name] for value in derivatives.graph.input})
+    assert dx.shape == (0, 1, 3)

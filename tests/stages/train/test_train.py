@@ -750,3 +750,28 @@ def test_a_start_in_columns_goes_on_as_one_in_rows_where_steps_run_singly(networ
     monkeypatch.setattr(mini_batch, "CARRIED", 0)
     columns = {name: np.asfortranarray(array) for name, array in first.tensors.items()}
     assert train(source, config, data=diabetes, start=columns).digest() == together.digest()
+
+
+NARROW = {"float16": 1e-3, "float32": 1e-6, "float64": 1e-6}
+TYPES = {"float16": "float16", "float32": "float", "float64": "double"}
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(("inner", "outer"), [*itertools.permutations(NARROW, 2)])
+def test_weights_of_two_types_are_trained_as_weights_of_one(optimizer, inner, outer):
+    """The oracle is the same training in float64; a file with "keep io types" has float16 weights, a float32 output."""
+    x = np.random.default_rng(0).normal(size=(16, 3))
+    losses = []
+    for first, last in ((inner, outer), ("float64", "float64")):
+        of, to = (onnx.helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in (first, last))
+        text = f"""<ir_version: 8, opset_import: ["": 18]> g (double[N,3] x) => ({TYPES[last]}[N,2] y)
+          {{ a = Cast<to={of}>(x) z = MatMul(a, w) c = Cast<to={to}>(z) y = Add(c, b) }}"""
+        model = onnx.parser.parse_model(text)
+        weights = {"w": np.array([[1, 2], [-1, 0.5], [3, 0]], first), "b": np.array([0.5, 1], last)}
+        model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in weights.items())
+        data = Data(Rows({"x": x}, x @ [[1.0, 1], [0, 1], [2, 1]]))
+        source = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
+        trained = train(source, TrainConfig(OPTIMIZERS[optimizer](), epochs=3, batch_size=8), data=data)
+        assert {name: trained.initializers[name].dtype for name in weights} == {"w": first, "b": last}
+        losses.append(trained.tensors["losses/train"])
+    np.testing.assert_allclose(*losses, rtol=20 * max(NARROW[inner], NARROW[outer]))
