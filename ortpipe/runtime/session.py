@@ -1,5 +1,7 @@
 """Running a model."""
 
+import contextlib
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -17,10 +19,13 @@ from ortpipe.graph.serial import on_disk
 from ortpipe.graph.sound import is_large, weigh
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
+from ortpipe.runtime.subnormal import flushed
 from ortpipe.runtime.xla.client import check_client
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights, from which on a runtime maps them from a file instead of copying them several times
+
+TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
 
 T = TypeVar("T")
 FUSION = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(node:'[^']*?/?(\w+Fusion)/")
@@ -35,6 +40,7 @@ class Session:
             engine run.
         weights: the values of initializers that have none in `model`.
         fused: whether nodes become fewer before they run; of a quantized model, as integers that round otherwise.
+        flushes: whether subnormal numbers count as 0 while it runs.
         planned: whether a later run gets the memory of all its values in one piece, laid out as the first run used it:
             a microsecond or two less for small graphs, up to twice the memory for large ones.
 
@@ -50,6 +56,7 @@ class Session:
         weights: Weights | None = None,
         fused: bool = True,
         planned: bool = True,
+        flushes: bool = False,
     ) -> None:
         if isinstance(model, ir.Model):
             model, weights = finish_apart(model, deep=True)
@@ -62,6 +69,10 @@ class Session:
         options.enable_mem_pattern = planned
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_quant_qdq", "1")  # pairs round as they do in training
+        self._around = flushed if flushes else contextlib.nullcontext
+        if flushes:
+            _first()
+            options.add_session_config_entry("session.set_denormal_as_zero", "1")  # of its own threads
         if not fused:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if providers[0] not in ort.get_available_providers():
@@ -125,7 +136,8 @@ class Session:
         options = ort.RunOptions()
         _running.append(options)
         try:
-            return run(options)
+            with self._around():
+                return run(options)
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must run the model on these inputs.",
@@ -134,6 +146,12 @@ class Session:
             ) from error
         finally:
             _running.remove(options)
+
+
+@functools.cache
+def _first() -> None:
+    """Load a session without settings: the first one of a process decides about the caller's subnormal numbers."""
+    Session(onnx.parser.parse_model(TRIVIAL))
 
 
 def _has_conv_for_inner_graphs(graph: onnx.GraphProto) -> bool:
@@ -183,5 +201,4 @@ def check_provider(runtime: RuntimeConfig) -> None:
     if runtime.engine != "onnxruntime":
         check_client(runtime)
     elif runtime.provider != "cpu":
-        text = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
-        Session(onnx.parser.parse_model(text), runtime)
+        Session(onnx.parser.parse_model(TRIVIAL), runtime)

@@ -94,7 +94,7 @@ def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Se
     axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
     size = 4 * sum(map(math.prod, axes))  # 0 for a size that is not known
     sort_by_readiness(model, size)
-    return Session(model, training.runtime, weights=weights, planned=size < LARGE)
+    return Session(model, training.runtime, weights=weights, planned=size < LARGE, flushes=True)
 
 
 def _compiling(
