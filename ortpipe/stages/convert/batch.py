@@ -226,7 +226,8 @@ def _seen(
     """
     rows, seen = original.rows(count), dict[str, tuple[int, str | None]]()
     together = (session or original.session).run(rows, outputs)
-    static = all(isinstance(d, int) for v in query.data_inputs(graph) for d in list(v.shape or ())[1:])
+    sizes = [d for v in query.data_inputs(graph) for d in list(v.shape or ())[1:]]
+    static = all(isinstance(d, int) for d in sizes) or (session is None and original.size is not None)  # as in a loop
     for name, result, batches in zip(
         outputs, together, original.batches(rows, outputs, original.size or 1), strict=True
     ):

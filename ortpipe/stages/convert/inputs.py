@@ -90,7 +90,7 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
     raise ConvertError(
         "Every input of a model must be in the data, or have a constant value in {key}.",
         key="fixed",
-        got=f"inputs {_listed(inputs)}{data_text}",
+        got=f"inputs {listed(inputs)}{data_text}",
         fix=f"{fix}{{key}}={{{example}}} (a number for all places, or a list of all entries) for inputs that are no "
         "data, such as states, flags and sampling rates; for data, give arrays under the inputs' names."
         if missing
@@ -109,7 +109,7 @@ def fixed_batch(graph: ir.Graph) -> int | None:
     first = next(v.name for v in inputs if v.shape and isinstance(v.shape[0], int))
     raise ConvertError(
         "The first dimension of every data input must be the rows.",
-        got=f"inputs {_listed(inputs)}",
+        got=f"inputs {listed(inputs)}",
         fix=f"Give inputs that are no data a value ({{at}}fixed={{{first}: 0}}), or name the axis of rows if it "
         f"is another ({{at}}batch_axis={{{first}: 1}}).",
     )
@@ -134,7 +134,8 @@ def _check_independent_rows(graph: ir.Graph, inputs: Sequence[ir.Value]) -> None
                     )
 
 
-def _listed(values: Sequence[ir.Value]) -> str:
+def listed(values: Sequence[ir.Value]) -> str:
+    """Return names and types for a message."""
     return ", ".join(f"{v.name} {type_of(v)}" for v in values)
 
 
@@ -156,10 +157,9 @@ def axis_of(value: ir.Value, axes: Axes) -> int:
 
 def check_axes(graph: ir.Graph, axes: Axes) -> None:
     """Reject axes of rows by names that are no inputs or outputs."""
-    names = [str(v.name) for v in (*graph.inputs, *graph.outputs)]
-    if unknown := [name for name in (axes if isinstance(axes, Mapping) else ()) if name not in names]:
-        rule, fix = "{key} must be by names of inputs or outputs.", nearest(unknown[0], names)
-        raise ConvertError(rule, key="batch_axis", got=unknown[0], fix=fix)
+    values = {str(v.name): v for v in (*graph.inputs, *graph.outputs)}
+    for name in axes if isinstance(axes, Mapping) else ():
+        _input(values, name, "batch_axis", "by names of inputs or outputs")
 
 
 def axes_of_rows(inputs: Sequence[ir.Value], axes: Axes, rows: Mapping[str, np.ndarray]) -> list[dict[str, int]]:
@@ -219,10 +219,10 @@ def _has_fixed_rows(value: ir.Value) -> bool:
     return value.shape is not None and value.shape.rank() > 0 and isinstance(value.shape[0], int)
 
 
-def _input(inputs: Mapping[str, ir.Value], name: str, key: str) -> ir.Value:
-    if name not in inputs:
-        raise ConvertError("{key} must be an input of the model.", key=key, got=repr(name), fix=nearest(name, inputs))
-    return inputs[name]
+def _input(values: Mapping[str, ir.Value], name: str, key: str, what: str = "an input") -> ir.Value:
+    if name not in values:
+        raise ConvertError(f"{{key}} must be {what} of the model.", key=key, got=repr(name), fix=nearest(name, values))
+    return values[name]
 
 
 def _fixed_value(value: ir.Value, entries: Any, rows: Collection[str]) -> np.ndarray:

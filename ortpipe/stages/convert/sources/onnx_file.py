@@ -3,7 +3,7 @@
 import dataclasses
 import difflib
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,6 @@ from ortpipe.graph.lift import float_constants, lift
 from ortpipe.graph.lower import changed_opset, lowered, moved_windows
 from ortpipe.graph.modes import settle
 from ortpipe.graph.parameters import some
-from ortpipe.graph.show import type_of
 from ortpipe.graph.sound import check_sound
 from ortpipe.stages.convert.batch import Original, batch_size, compared_rows, take_rows
 from ortpipe.stages.convert.dialects import read_dialects
@@ -39,6 +38,7 @@ from ortpipe.stages.convert.inputs import (
     drop_unread,
     fix,
     fixed_batch,
+    listed,
     needs_sizes,
     set_shapes,
     sizes_of_rows,
@@ -112,9 +112,8 @@ def from_model(
         file_notes.append("reads float16 and bfloat16 as float32, inputs and outputs too")
     classes = config.classes or tuple(metadata.get("classes", ())) or zip_map_classes or classes_in(forward.graph)
     constant_names = {v.name for v in float_constants(forward.graph)}
-    named = config.batch_axis
-    if named is None:
-        named = {str(v.name): axis_of(v, None) for v in forward.graph.outputs}
+    by_name = {str(v.name): axis_of(v, None) for v in forward.graph.outputs}
+    named = by_name if config.batch_axis is None else config.batch_axis
     forward, notes = _rows_first(forward, config, data)
     graph, original = forward.graph, Original.of(forward, data, named)
     constants = {v for v in float_constants(graph) if v.name in constant_names}
@@ -142,8 +141,9 @@ def from_model(
         set_shapes(graph, free)
         name_batch(forward)
         take_branches(forward)
+        sizes = listed([v for v in graph.inputs if v.name in free])
         notes.append(
-            f"fixes sizes at those of the rows, which the gradients of some operators need: {_shapes(graph, free)} "
+            f"fixes sizes at those of the rows, which the gradients of some operators need: {sizes} "
             "(convert.source.shape)"
         )
     constants &= {*float_constants(graph)}
@@ -170,8 +170,8 @@ def from_model(
         output, own_classes = choose_output(forward, original, candidates, compared_rows(data), meaning)
         if own_classes is not None and own_classes != classes and config.classes is None:
             classes = own_classes
-            listed = some([str(label) for label in own_classes])
-            notes.append(f"the columns of {output.name!r} are {listed}, by the labels that the file computes")
+            listed_labels = some([str(label) for label in own_classes])
+            notes.append(f"the columns of {output.name!r} are {listed_labels}, by the labels that the file computes")
     if not query.float_initializers(graph, output):
         raise ConvertError(
             "A prediction must depend on at least one float initializer, or on a constant that is a weight.",
@@ -296,10 +296,6 @@ def _rows_first(model: ir.Model, config: GraphSettings, data: Data | None) -> tu
 
 def _first(data: Data) -> Mapping[str, np.ndarray]:
     return data.train.head(1).inputs
-
-
-def _shapes(graph: ir.Graph, names: Collection[str]) -> str:
-    return ", ".join(f"{v.name} {type_of(v)}" for v in graph.inputs if v.name in names)
 
 
 def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: GraphSettings, *, written: bool) -> list[str]:
