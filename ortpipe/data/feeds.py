@@ -133,7 +133,8 @@ def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> n
             "Labels must have the shape of the model's prediction.",
             got=f"{_format_shape(label.shape[1:])} per row",
             fix=f"Give {_format_shape(tuple(expected))} {'values' if values else 'classes'} per row, or set "
-            f"{{@{facts.settings}.class_axis}} to the prediction's axis of classes.",
+            f"{{@{facts.settings}.class_axis}} to the prediction's axis of classes"
+            + ("." if values else "; labels that are sequences of another length need the loss ctc."),
         )
     remaining_sizes = iter(sizes)
     fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(remaining_sizes) for d in expected))
@@ -164,7 +165,10 @@ def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
     if unknown:
         rule, actual = "Every label must be a class that the model knows.", ", ".join(repr(v) for v in unknown[:5])
         fix = f"Its classes are {', '.join(repr(c) for c in classes[:10])}; if the outputs of an .onnx model stand "
-        raise DataError(rule, got=actual, fix=f"{fix}for other labels, list those in {{@{facts.settings}.classes}}.")
+        fix = f"{fix}for other labels, list those in {{@{facts.settings}.classes}}."
+        if any(isinstance(v, float) and not v.is_integer() for v in unknown):
+            fix = f"For labels between classes, set {{@{facts.settings}.task}}=regression."
+        raise DataError(rule, got=actual, fix=fix)
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 

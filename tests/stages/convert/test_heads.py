@@ -12,9 +12,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from ortpipe.artifact import save_artifact
-from ortpipe.data.feeds import feeds
+from ortpipe.data.feeds import class_index, feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvertError, LossError
+from ortpipe.errors import ConvertError, DataError, LossError
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -405,3 +405,5 @@ def test_soft_labels_of_a_sigmoid_are_a_regression(told):
     with pytest.raises(ConvertError, match=r"labels such as 0\.1(.|\n)*Set source\.task=regression"):
         convert(model(end, columns, output), ConvertConfig(Given(**told)), data=rows)
     assert convert(model(end, columns, output), ConvertConfig(Given(task="regression")), data=rows).facts.logits is None
+    with pytest.raises(DataError, match=r"between classes, set .*source\.task=regression"):
+        class_index(convert(model(end, columns, output), data=data(2)).facts, rows.train.label)
