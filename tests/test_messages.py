@@ -1,4 +1,4 @@
-"""A message speaks of what its caller passed: arguments in Python, keys on the command line."""
+"""Messages name arguments in Python, and keys on the command line."""
 
 from __future__ import annotations
 

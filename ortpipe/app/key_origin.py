@@ -48,9 +48,9 @@ class KeyOrigins:
         """
         parts = key.split(".")
         around = [parts[:length] for length in range(len(parts), 0, -1)]
-        overridden = (place for group in around for place in self._overrides(group, group != parts))
+        below = (f"{word} on the command line" for word in self.overrides if word.lstrip("+").startswith(f"{key}."))
         places = (place for group in around for place in self._places(group))
-        return next(itertools.chain(overridden, places), None)
+        return next(itertools.chain(self._overrides(parts), below, places), None)
 
     def _places(self, parts: Sequence[str]) -> Iterator[str]:
         """Yield the places where a key is set, the one that takes effect first."""
@@ -59,10 +59,11 @@ class KeyOrigins:
             if (place := self._in_file(default, parts)) is not None:
                 yield place
 
-    def _overrides(self, parts: Sequence[str], values_only: bool = False) -> Iterator[str]:
+    def _overrides(self, parts: Sequence[str]) -> Iterator[str]:
         for override in reversed(self.overrides):
             name, is_set, value = override.lstrip("+").partition("=")
-            if is_set and name.replace("/", ".") == ".".join(parts) and (value[:1] == "{" or not values_only):
+            group = name.replace("/", ".").split(".")
+            if is_set and (group == parts or (value.startswith("{") and group == parts[: len(group)])):
                 yield f"{override} on the command line"
 
     def _in_file(self, default: ResultDefault, parts: Sequence[str]) -> str | None:
@@ -80,7 +81,7 @@ class KeyOrigins:
         if location is None:
             return None
         line, value = location
-        if value == "???":  # what must be set is not set there
+        if value == "???":  # the file leaves it to the user
             return None
         reference = REFERENCE.fullmatch(value)
         further = self(reference[1]) if reference is not None and reference[1] != key else None

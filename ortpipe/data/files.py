@@ -17,7 +17,8 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
         raise DataError("The data path must exist.", key="path", got=path, fix="Check {key} and the split's files.")
     files = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
     if not files:
-        raise DataError(f"A data folder must hold files that end in {' or '.join(endings)}.", got=f"none in {path}")
+        rule = f"A data folder must hold files that end in {' or '.join(endings)}."
+        raise DataError(rule, key="path", got=f"none in {path}", fix="Name another folder, or a file.")
     return files
 
 

@@ -96,7 +96,7 @@ def test_every_key_with_a_wrong_value_is_accepted_or_names_key_and_fix(kind: str
 
 
 def attempt(call: Callable[[], object]) -> str:
-    """Return the error of a call as the command line prints it, or nothing; what has a traceback there is raised."""
+    """Return the error of a call as the command line prints it, or nothing; raise an error that has a traceback there."""
     try:
         call()
     except SystemExit as end:
@@ -127,7 +127,7 @@ FILES = {  # a file of configs → words of the error
     "latin": ("name: föhn\n".encode("latin-1"), "must be UTF-8"),
     "bytes": (b"\x00\xff\xfe", "must be UTF-8"),
     "itself": (b"# @package _global_\ndefaults:\n  - itself\n", "must not contain itself"),
-    "nested": (b"# @package _global_\nname: " + b"[" * 3000 + b"]" * 3000, "nested hundreds deep"),
+    "nested": (b"# @package _global_\nname: " + b"[" * 1500 + b"]" * 1500, "nested hundreds deep"),
     "keyless": (b"# @package _global_\n? null\n: 2\n", "fix: "),
     "truncated": (b"# @package _global_\nname: [a", "must be valid YAML"),
     "text": (b"hello", "is not a key"),
@@ -154,7 +154,6 @@ WRONG = {
     "quotes": "a'b\"c\\",
     "a line break": "a\nb",
     "a long word": "é" * 3000,
-    "a huge number": "9" * 400,
     "a digest": "0123abcd",
     "an id": "0" * 32,
     "an option": "--nope",
@@ -223,3 +222,67 @@ def test_every_argument_of_a_command_may_be_wrong(name: str) -> None:
     assert all("\n  fix: " in text or "\n" not in text for text in texts.values()), texts
     for place in (place for command_name, place in PLACES if command_name == name):
         assert texts[place, "missing"] or words[place - 1].startswith("-") or place
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes | None]] = {
+    "empty": lambda content: b"",
+    "truncated": lambda content: content[: len(content) // 2],
+    "other bytes": lambda content: bytes(range(256)) * 8,
+    "not UTF-8": lambda content: content[:-20] + "ö".encode("latin-1") + content[-20:],
+    "other JSON": lambda content: b'[1, {"a": null}]',
+    "a folder": lambda content: None,
+}
+READERS = {  # commands that read the files of a run
+    "show": ["run"],
+    "diff": ["run", "run"],
+    "predict": ["run", "rows.csv", "--output", "new.csv"],
+    "report": ["run"],
+    "repro": ["run"],
+    "sync": ["run", "recorder.tracking_uri=sqlite:///away/none.db"],
+}
+
+
+@pytest.mark.usefixtures("folder", "capsys")
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_every_file_of_a_run_may_be_damaged(damage: str, tmp_path: Path) -> None:
+    last = max((tmp_path / "run" / "stages").iterdir())
+    records = [tmp_path / "run" / name for name in ("run.json", "config.yaml", "environment.json")]
+    for file in [*records, *sorted(last.iterdir())]:
+        content = file.read_bytes()
+        file.unlink()
+        broken_content = DAMAGE[damage](content)
+        file.mkdir() if broken_content is None else file.write_bytes(broken_content)
+        for name, words in READERS.items():
+            text = attempt(lambda name=name, words=words: command(name)(words))
+            assert "\n" not in text or "\n  fix: " in text, (file.name, name, text)
+            for new in tmp_path.glob("new.*"):
+                new.unlink()
+        shutil.rmtree(file) if broken_content is None else file.unlink()
+        file.write_bytes(content)
+
+
+ROWS = {
+    "rows.csv": b"age,a\n1,2\n",
+    "rows.parquet": b"PAR1",
+    "model.onnx": b"",
+}
+
+
+@pytest.mark.usefixtures("folder", "capsys")
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_every_file_of_rows_and_every_model_may_be_damaged(damage: str, tmp_path: Path) -> None:
+    model = (tmp_path / "model.onnx").read_bytes()
+    for name, content in {**ROWS, "model.onnx": model, "rows.npz": b"PK", "rows.npy": b"\x93NUMPY"}.items():
+        file, broken_content = tmp_path / f"bad-{name}", DAMAGE[damage](content)
+        file.mkdir() if broken_content is None else file.write_bytes(broken_content)
+        kind = name.partition(".")[2]
+        calls: list[tuple[str, list[str]]] = [("predict", ["run", file.name, "--output", "out.csv"])]
+        if kind == "onnx":
+            calls = [("show", [file.name]), ("diff", [file.name, "model.onnx"])]
+            calls += [("gradient", [file.name, "--of", "y", "--wrt", "w", "--output", "out.onnx"])]
+        else:
+            table = [f"data={kind}", f"data.source.path={file.name}", "data.source.label=y", "recorder=none"]
+            calls += [("validate", ["experiment=linear_regression", *table])]
+        for command_name, words in calls:
+            text = attempt(lambda command_name=command_name, words=words: command(command_name)(words))
+            assert "\n" not in text or "\n  fix: " in text, (file.name, command_name, text)

@@ -83,6 +83,16 @@ def test_every_broken_rule_of_one_group_is_listed(call: Callable[..., str]) -> N
     assert all(f"set: {override} on the command line" in said for override in wrong)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    ["data.source.path=.", "data.source={name: csv, path: ., label: y}", "data.source={name: csv, path: '', label: 1}"],
+)
+def test_what_the_command_line_sets_is_not_looked_for_in_packaged_files(wrong: str, call: Callable[..., str]) -> None:
+    said = refused(call, "data=csv", "data.source.label=y", wrong)
+    assert f"set: {wrong} on the command line" in said
+    assert "conf/data/csv.yaml" not in said
+
+
 def test_a_default_that_stands_in_is_not_blamed(call: Callable[..., str]) -> None:
     said = refused(call, "convert.source.estimator=[a]", "train.clip.norm=-1")
     assert said.startswith("The config has 2 errors.")
