@@ -96,7 +96,7 @@ def test_every_key_with_a_wrong_value_is_accepted_or_names_key_and_fix(kind: str
 
 
 def attempt(call: Callable[[], object]) -> str:
-    """Return the error of a call as the command line prints it, or nothing; raise an error that has a traceback there."""
+    """Return the error of a call as the command line prints it, or nothing; raise one that has a traceback there."""
     try:
         call()
     except SystemExit as end:
