@@ -11,7 +11,7 @@ from sklearn import metrics
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConfigError, ConvertError, DataError, EvaluateError, LossError
+from ortpipe.errors import ConfigError, ConvertError, DataError, LossError
 from ortpipe.metrics.predictions import classes_last
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -241,7 +241,7 @@ def test_labels_of_another_shape_are_refused_with_the_one_that_fits(made):
         feeds(artifact.model, artifact.facts, Rows(rows.inputs, np.zeros((N, 2, 3), int)))
     other = Rows(rows.inputs, np.zeros((N, 3), int))
     forward = convert(SHAPES["images [N, K, H, W]"][0], data=Data(rows))
-    with pytest.raises(EvaluateError, match="3 per row"):
+    with pytest.raises(DataError, match="3 per row"):
         evaluate(forward, data=Data(rows, test=other))
 
 
