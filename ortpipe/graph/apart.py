@@ -5,7 +5,7 @@ Large initializers of such a model have names, types and dimensions, but no valu
 
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from mmap import mmap
 from pathlib import Path
 
@@ -15,13 +15,14 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from ortpipe.graph.query import graphs, subgraphs
-from ortpipe.graph.wire import BYTES, Edit, Field, edited, fields, varint
 
 MANY = 2**12  # entries from which on a weight is large
 PIECE = 2**20  # bytes per comparison
 TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 PAGE = 2**12  # bytes; runtimes map weights that are aligned to it without a copy
-GRAPH, INITIALIZER, RAW = 7, 5, 9  # numbers of fields in onnx.proto
+INITIALIZER = 5  # its number in onnx.proto
+VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # protobuf's wire types; those of fixed size with their bytes
+GRAPH_TAG, INITIALIZER_TAG, RAW_TAG = (number << 3 | BYTES for number in (7, INITIALIZER, 9))
 Weights = Mapping[str, np.ndarray]
 
 
@@ -51,24 +52,64 @@ def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.nd
 
 def split(content: bytes | mmap) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Parse a model's bytes; return the model without the values of its large weights, and these."""
-    graphs_ = [field for field in fields(content) if field.number == GRAPH and field.kind == BYTES]
-    tensors = [field for graph in graphs_ for field in fields(content, graph) if field.number == INITIALIZER]
-    places = dict[int, Field]()
-    for place, tensor in enumerate(tensors):
-        values = [field for field in fields(content, tensor) if field.number == RAW and field.kind == BYTES]
-        if len(values) == 1 and values[0].end - values[0].begin >= MANY:
-            places[place] = values[0]
-    model = onnx.ModelProto.FromString(edited(content, [Edit(field, b"") for field in places.values()]))
-    weights = dict[str, np.ndarray]()
-    for place, field in places.items():
-        tensor, raw = model.graph.initializer[place], content[field.begin : field.end]
-        if is_large_weight(tensor) and tensor.name not in weights:
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
-            weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
-            tensor.CopyFrom(stub(tensor))
-        else:
-            tensor.raw_data = raw
+    model, weights = onnx.ModelProto(), dict[str, np.ndarray]()
+    for tag, begin, value, end in _walk(content, 0, len(content)):
+        if tag != GRAPH_TAG:
+            model.MergeFromString(content[begin:end])
+            continue
+        for inner_tag, inner_begin, inner_value, inner_end in _walk(content, value, end):
+            if inner_tag == INITIALIZER_TAG and inner_end - inner_value >= MANY:
+                _parse_tensor(content, inner_value, inner_end, model.graph.initializer.add(), weights)
+            else:
+                model.graph.MergeFromString(content[inner_begin:inner_end])
     return model, weights
+
+
+def _parse_tensor(
+    content: bytes | mmap, place: int, end: int, tensor: onnx.TensorProto, weights: dict[str, np.ndarray]
+) -> None:
+    """Parse a tensor; the values of a large weight go into `weights`."""
+    raw = None
+    for tag, begin, value, stop in _walk(content, place, end):
+        if tag == RAW_TAG:
+            raw = content[value:stop]
+        else:
+            tensor.MergeFromString(content[begin:stop])
+    if raw is None:
+        return
+    tensor.raw_data = b""
+    if is_large_weight(tensor) and tensor.name not in weights:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
+        weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
+        tensor.CopyFrom(stub(tensor))
+    else:
+        tensor.raw_data = raw
+
+
+def _walk(content: bytes | mmap, place: int, end: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield each field's tag in a protobuf message, and where the field begins, its value begins, and it ends."""
+    while place < end:
+        tag, value = _number(content, place, end)
+        kind = tag & 7
+        if kind == BYTES:
+            size, value = _number(content, value, end)
+            stop = value + size
+        else:
+            stop = _number(content, value, end)[1] if kind == VARINT else value + FIXED.get(kind, end)
+        if stop > end:
+            raise ValueError(f"no protobuf message at byte {place}")
+        yield tag, place, value, stop
+        place = stop
+
+
+def _number(content: bytes | mmap, place: int, end: int) -> tuple[int, int]:
+    """Return the varint that begins at `place`, and its end."""
+    number = 0
+    for count, byte in enumerate(content[place : min(end, place + 10)]):
+        number |= (byte & 0x7F) << 7 * count
+        if byte < 0x80:
+            return number, place + count + 1
+    raise ValueError(f"no protobuf message at byte {place}")
 
 
 def stub(tensor: onnx.TensorProto) -> onnx.TensorProto:
@@ -132,15 +173,14 @@ def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]
     for tensor in graph.initializer:
         if tensor.name in weights:
             content = bytes_of(weights[tensor.name])
-            head = stub(tensor).SerializeToString(deterministic=True) + _tag(RAW) + varint(len(content))
-            tensors += [_tag(INITIALIZER) + varint(len(head) + len(content)) + head, content]
+            head = stub(tensor).SerializeToString(deterministic=True) + _varint(RAW_TAG, len(content))
+            tensors += [_varint(INITIALIZER_TAG, len(head) + len(content)) + head, content]
         else:
             serialized = tensor.SerializeToString(deterministic=True)
-            tensors.append(_tag(INITIALIZER) + varint(len(serialized)) + serialized)
+            tensors.append(_varint(INITIALIZER_TAG, len(serialized)) + serialized)
     inner = [_fields(graph, range(INITIALIZER)), *tensors, _fields(graph, range(INITIALIZER + 1, 1000))]
     number = model.DESCRIPTOR.fields_by_name["graph"].number
-    size = sum(map(len, inner))
-    front = _fields(model, range(number)) + _tag(number) + varint(size)
+    front = _fields(model, range(number)) + _varint(GRAPH_TAG, sum(map(len, inner)))
     return [front, *inner, _fields(model, range(number + 1, 1000))]
 
 
@@ -202,8 +242,19 @@ def same_bytes(first: np.ndarray, second: np.ndarray) -> bool:
     return len(a) == len(b) and all(bytes(a[i : i + PIECE]) == bytes(b[i : i + PIECE]) for i in range(0, len(a), PIECE))
 
 
-def _tag(number: int) -> bytes:
-    return varint(number << 3 | BYTES)
+def _varint(*numbers: int) -> bytes:
+    """Return numbers as protobuf's varints.
+
+    >>> _varint(300, 1).hex()
+    'ac0201'
+    """
+    parts = []
+    for number in numbers:
+        while number > 0x7F:
+            parts.append(number & 0x7F | 0x80)
+            number >>= 7
+        parts.append(number)
+    return bytes(parts)
 
 
 def _fields(message: Message, numbers: Collection[int]) -> bytes:

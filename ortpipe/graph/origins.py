@@ -12,6 +12,7 @@ ColumnTransformer, FeatureUnion, list or dict, or the name of an attribute.
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,14 @@ KEY = "origin"  # in an ir.Value's meta
 
 _Get = Callable[..., np.ndarray]  # (array, *arguments) → the transformed array
 _Put = Callable[..., np.ndarray]  # (array, new transformed array, *arguments) → the updated array
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """The location of an array in a source, identified by its name."""
+
+    name: str
+    array: np.ndarray = field(repr=False)
 
 
 def mark(value: ir.Value, origin: Origin) -> ir.Value:

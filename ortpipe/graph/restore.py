@@ -5,78 +5,76 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.files import sync, synced, temporary
-from ortpipe.graph.apart import same_bytes
-from ortpipe.graph.origins import Origin, put, take
+from ortpipe.graph.apart import bytes_of, same_bytes, stub
+from ortpipe.graph.origins import Origin, Place, Read, put, take
 from ortpipe.graph.parameters import some
-from ortpipe.graph.serial import files
-from ortpipe.graph.tensors_in_place import ExternalPart, OnnxBytes, Slot, renamed
-from ortpipe.graph.wire import edited
+from ortpipe.graph.query import graphs
+from ortpipe.graph.serial import data_files, external_bytes, read_without_data
 
 Arrays = Mapping[str, np.ndarray]
-
-
-class Place(Protocol):
-    """The location of an array in a source, identified by its name."""
-
-    @property
-    def name(self) -> str: ...  # noqa: D102
-
-    @property
-    def array(self) -> np.ndarray: ...  # noqa: D102
-
-
+T = TypeVar("T")
 P = TypeVar("P", bound=Place)
-P_co = TypeVar("P_co", bound=Place, covariant=True)
-
-
-class WeightSource(Protocol[P_co]):
-    """A file that weights are read from and written back to."""
-
-    def find(self, name: str, origin: Origin | None) -> P_co | None:
-        """Return the place of the parameter with this name and origin, or None."""
-
-    def values(self, name: str) -> np.ndarray:
-        """Return the array of that name, which a step of an origin uses (KeyError: there is none)."""
+Find = Callable[[str, Origin | None], P | None]  # the place in a source of the parameter with a name and an origin
 
 
 @dataclass(frozen=True)
 class Decision(Generic[P]):
-    """The arrays to write, and the fields of `Restored` that follow from them."""
+    """The arrays to write, and the parameters that they are made of."""
 
     changed: Mapping[P, np.ndarray]  # with the type and shape of its place
-    written: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    rounding: Mapping[str, float]
+    written: tuple[str, ...]  # the parameters whose values in the file change
+    unchanged: tuple[str, ...]  # those whose values in the file, as rounded there, are the same
+    rounding: Mapping[str, float]  # the largest |written − trained| of each that has a narrower type in the file
+    files: tuple[Path, ...] = ()  # the written files, the .onnx file last; empty if nothing changed
+
+
+@dataclass(frozen=True, eq=False)
+class Slot(Place):
+    """An array of an .onnx file, with the message that holds it."""
+
+    holder: onnx.TensorProto | onnx.AttributeProto = field(repr=False)
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the values are in a file of external data."""
+        return isinstance(self.holder, onnx.TensorProto) and self.holder.data_location == onnx.TensorProto.EXTERNAL
+
+    def set(self, array: np.ndarray) -> None:
+        """Replace the values in the message, in the field that holds them."""
+        holder = self.holder
+        if isinstance(holder, onnx.TensorProto) and holder.HasField("raw_data"):
+            holder.raw_data = bytes(bytes_of(array))
+        elif isinstance(holder, onnx.TensorProto):
+            numbers = getattr(holder, onnx.helper.tensor_dtype_to_field(holder.data_type))
+            plain = array if array.dtype.char in "fd" or array.dtype.kind in "iu" else array.view(f"u{array.itemsize}")
+            numbers[:] = plain.ravel().tolist()
+        elif holder.HasField("f"):
+            holder.f = float(array)
+        else:
+            holder.floats[:] = array.tolist()
 
 
 SOURCE = "Give the file that the run read; ortpipe show RUN prints its path."
 
 
-@dataclass(frozen=True)
-class Restored:
-    """The result of `restore`."""
-
-    written: tuple[str, ...]  # the parameters whose values in the file changed
-    unchanged: tuple[str, ...]  # those whose values in the file, as rounded there, are the same
-    rounding: Mapping[str, float]  # the largest |written − trained| of those with a narrower type in the file
-    files: tuple[Path, ...]  # the written files, the .onnx file last; empty if nothing changed
-
-
-def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]) -> Restored:
+def restore(
+    file: Path, output: Path, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]
+) -> Decision[Slot]:
     """Write trained weights into a copy of an .onnx file, or into the file itself if `output` is that file.
 
-    The bytes are edited in place: names, opset, metadata, order, layout of tensors, external data and unknown fields
-    stay. All checks come before the first write; each file is written atomically.
+    Only the values of tensors change: names, opset, metadata, order, types and layout of tensors, external data and
+    unknown fields stay. All checks come before the first write; each file is written atomically.
 
     Args:
         file: the file that the model was converted from.
@@ -88,46 +86,47 @@ def restore(file: Path, output: Path, trained: Arrays, untrained: Arrays, origin
     Raises:
         ModelError: a parameter has no place or another shape in the file, or the file is another model.
     """
-    source = OnnxBytes(file)
-    decision = decide(source, str(file), trained, untrained, origins)
-    return Restored(
-        decision.written, decision.unchanged, decision.rounding, tuple(_write(source, decision.changed, output))
-    )
+    source = ModelFile(file)
+    decision = decide(source.find, str(file), trained, untrained, origins)
+    return replace(decision, files=tuple(_write(source, decision.changed, output)))
 
 
 def decide(
-    source: WeightSource[P], label: str, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]
+    find: Find[P],
+    label: str,
+    trained: Arrays,
+    untrained: Arrays,
+    origins: Mapping[str, Origin],
+    names: Sequence[str] = (),
 ) -> Decision[P]:
-    """Return the arrays to write to a source; `label` names it in errors. Arguments and errors as in `restore`."""
-    _reject_other_model(source, label, untrained, origins)
-    slot_by_name = {name: source.find(name, origins.get(name)) for name in trained}
+    """Return the arrays to write to a source; errors call it `label`, with its `names`. The rest as in `restore`."""
+    _reject_other_model(find, label, untrained, origins)
+    slot_by_name = {name: find(name, origins.get(name)) for name in trained}
     if missing := [name for name, slot in slot_by_name.items() if slot is None]:
-        names_in_file = getattr(source, "tensors", {})  # of a state_dict
         raise ModelError(
             "Every trained weight must have a place in the file.",
-            got=f"{label} has none for {some(missing)}"
-            + (f"; it has {some(list(names_in_file))}" if names_in_file else ""),
+            got=f"{label} has none for {some(missing)}" + (f"; it has {some(names)}" if names else ""),
             fix=SOURCE
             + " For weights that convert created, give the run, for its model.onnx does not record their origin. "
             "A head that convert added has no place in the file.",
         )
     slots = {name: slot for name, slot in slot_by_name.items() if slot is not None}
-    arrays, rounding = _new_arrays(source, label, slots, trained, origins)
+    arrays, rounding = _new_arrays(find, label, slots, trained, origins)
     changed = {slot: array for slot, array in arrays.items() if not same_bytes(array, slot.array)}
     changed_slots = {slot.name for slot in changed}
     written = tuple(name for name, slot in slots.items() if slot.name in changed_slots)
     return Decision(changed, written, tuple(name for name in slots if name not in written), rounding)
 
 
-def _reject_other_model(source: WeightSource[P], label: str, untrained: Arrays, origins: Mapping[str, Origin]) -> None:
+def _reject_other_model(find: Find[P], label: str, untrained: Arrays, origins: Mapping[str, Origin]) -> None:
     """Raise ModelError if the file's untrained weights differ, for the trained ones would predict differently there."""
-    differing = []
+    differing, read = [], _reader(find)
     for name, array in untrained.items():
-        slot = source.find(name, origins.get(name))
+        slot = find(name, origins.get(name))
         if slot is None:
             continue
         with contextlib.suppress(ValueError, KeyError):
-            restored = put(slot.array, array, origins.get(name, {}).get("transform", []), source.values)
+            restored = put(slot.array, array, origins.get(name, {}).get("transform", []), read)
             if restored.shape == slot.array.shape and same_bytes(_cast(restored, slot.array), slot.array):
                 continue
         differing.append(name)
@@ -137,16 +136,15 @@ def _reject_other_model(source: WeightSource[P], label: str, untrained: Arrays, 
 
 
 def _new_arrays(
-    source: WeightSource[P], label: str, slots: Mapping[str, P], trained: Arrays, origins: Mapping[str, Origin]
+    find: Find[P], label: str, slots: Mapping[str, P], trained: Arrays, origins: Mapping[str, Origin]
 ) -> tuple[dict[P, np.ndarray], dict[str, float]]:
     """Return each slot's new array, and the rounding error of each parameter that its type in the file rounds."""
-    steps = {name: origins.get(name, {}).get("transform", []) for name in slots}
-
+    steps, read = {name: origins.get(name, {}).get("transform", []) for name in slots}, _reader(find)
     by_name = {slot.name: slot for slot in slots.values()}
     arrays, misfits = {name: slot.array for name, slot in by_name.items()}, []
     for name, slot in slots.items():
         try:
-            updated = put(arrays[slot.name], trained[name], steps[name], source.values)
+            updated = put(arrays[slot.name], trained[name], steps[name], read)
             if updated.shape != slot.array.shape:
                 raise ValueError(f"shape {list(updated.shape)} instead of {list(slot.array.shape)}")
             kind = ir.DataType.from_numpy(slot.array.dtype)
@@ -162,7 +160,7 @@ def _new_arrays(
         name
         for name, slot in slots.items()
         if sharing[slot.name] > 1
-        and not same_bytes(put(arrays[slot.name], trained[name], steps[name], source.values), arrays[slot.name])
+        and not same_bytes(put(arrays[slot.name], trained[name], steps[name], read), arrays[slot.name])
     ]
     if clashing:
         raise ModelError(
@@ -173,7 +171,7 @@ def _new_arrays(
     cast = {name: _cast(arrays[name], slot.array) for name, slot in by_name.items()}
     rounding = {}
     for name, slot in slots.items():
-        restored = take(cast[slot.name], steps[name], source.values)
+        restored = take(cast[slot.name], steps[name], read)
         if np.array_equal(restored.astype(trained[name].dtype), trained[name]):
             continue
         with np.errstate(invalid="ignore"):
@@ -189,6 +187,18 @@ def _new_arrays(
     return {by_name[name]: array for name, array in cast.items()}, rounding
 
 
+def _reader(find: Find[P]) -> Read:
+    """Return the function that gives an array of the source by its name, which a step of an origin uses."""
+
+    def read(name: str) -> np.ndarray:
+        place = find(name, None)
+        if place is None:
+            raise KeyError(f"there is no {name!r}")
+        return place.array
+
+    return read
+
+
 def _cast(array: np.ndarray, old: np.ndarray) -> np.ndarray:
     """Return an array in the type of `old`; entries that `old` rounds to keep its more precise values."""
     with np.errstate(over="ignore"):
@@ -198,21 +208,88 @@ def _cast(array: np.ndarray, old: np.ndarray) -> np.ndarray:
     return cast
 
 
-def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:
+# .onnx files
+
+
+class ModelFile:
+    """A parsed .onnx file, whose initializers and nodes are found by a name that only one of them has.
+
+    Raises:
+        ModelError: the file is missing or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.model = path, read_without_data(path)
+        parts = list(graphs(self.model.graph))
+        self._initializers = _unique((tensor.name, tensor) for graph in parts for tensor in graph.initializer)
+        self._nodes = _unique((node.output[0], node) for graph in parts for node in graph.node if any(node.output[:1]))
+
+    def find(self, name: str, origin: Origin | None) -> Slot | None:
+        """Return the slot that an origin names; without an origin, the initializer of that name."""
+        if origin is None or "initializer" in origin:
+            return self._initializer(name if origin is None else origin["initializer"])
+        node = self._nodes.get(origin.get("node", ""))  # an estimator's origin names none
+        if node is None:
+            return None
+        if "attribute" in origin:
+            return self._attribute(node, origin["attribute"])
+        if origin["input"] >= len(node.input):
+            return None
+        name = node.input[origin["input"]]
+        constant = self._nodes.get(name)
+        return self._initializer(name) or (constant and self._attribute(constant, "value"))
+
+    def _initializer(self, name: str) -> Slot | None:
+        tensor = self._initializers.get(name)
+        return tensor and self._tensor(name, tensor)
+
+    def _attribute(self, node: onnx.NodeProto, name: str) -> Slot | None:
+        """Return the slot of a node's attribute of floats, or of a tensor."""
+        names = ("value", "value_floats", "value_float") if name == "value" else (name,)  # of a Constant
+        label = f"{name} of {node.output[0]}"
+        for attribute in (attribute for attribute in node.attribute if attribute.name in names):
+            if attribute.HasField("t"):
+                return self._tensor(label, attribute.t)
+            if attribute.HasField("f") or attribute.floats:
+                array = np.array(attribute.f if attribute.HasField("f") else attribute.floats, np.float32)
+                return Slot(label, array, attribute)
+        return None
+
+    def _tensor(self, name: str, tensor: onnx.TensorProto) -> Slot:
+        inside = tensor
+        try:
+            if tensor.data_location == tensor.EXTERNAL:
+                inside = stub(tensor)
+                inside.raw_data = external_bytes(tensor, self.path.parent)
+            return Slot(name, onnx.numpy_helper.to_array(inside), tensor)
+        except (onnx.checker.ValidationError, FileNotFoundError, KeyError, TypeError, ValueError) as error:
+            raise ModelError(
+                "A tensor must have as many bytes as its shape needs, in the file or in a file of its folder.",
+                got=f"{name!r}: {error}",
+                fix="Keep the model's files together. If they are, one of them is damaged.",
+            ) from error
+
+
+def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
+    """Return items by name, without the names that several of them have."""
+    items = list(items)
+    count = collections.Counter(name for name, _ in items)
+    return {name: item for name, item in items if count[name] == 1}
+
+
+def _write(source: ModelFile, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:
     """Write the data files and the .onnx file as temporary files, then rename them in that order.
 
     A kill between two renames in place leaves some files trained and others not; restoring again completes them.
     """
     in_place = output.exists() and output.samefile(source.path)
     folder, new_folder = source.path.parent.resolve(), output.parent.resolve()
-    data: dict[Path, list[tuple[ExternalPart, np.ndarray]]] = {}
-    if new_folder != folder:
-        data = {file: [] for file in files(source.path)[1:]}
-    for slot, array in changed.items():
-        if slot.stored is not None:
-            data.setdefault(source.data_file(slot.stored.location), []).append((slot.stored, array))
-    prefix = f"{output.name}." if new_folder == folder and not in_place else None  # the original keeps its data files
-    partials, sha1 = dict[Path, Path](), dict[Path, str]()
+    prefix = f"{output.name}." if new_folder == folder and not in_place else ""  # the original keeps its data files
+    external = {id(slot.holder): array for slot, array in changed.items() if slot.is_external}
+    for slot in changed:
+        if not slot.is_external:
+            slot.set(changed[slot])
+    partials, rewritten = dict[Path, Path](), not in_place or len(external) < len(changed)
     with contextlib.ExitStack() as stack:
 
         def partial(target: Path) -> Path:
@@ -221,20 +298,18 @@ def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) 
             stack.callback(partials[target].unlink, missing_ok=True)
             return partials[target]
 
-        for file, parts in data.items():
-            place = file.relative_to(folder).as_posix()
-            copy = partial(new_folder / (renamed(place, prefix) if prefix else place))
-            shutil.copyfile(file, copy)
-            with open(copy, "r+b") as weights:
-                for stored, array in parts:
-                    weights.seek(stored.offset)
-                    weights.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
-                weights.seek(0)
-                sha1[file] = hashlib.file_digest(weights, "sha1").hexdigest()
-        edits = [edit for slot, array in changed.items() if slot.stored is None for edit in source.edits(slot, array)]
-        model = edited(source.data, [*edits, *source.moved(dict.fromkeys(data, prefix), sha1)])
-        if not (in_place and model == source.data):
-            partial(output).write_bytes(model)
+        for file, tensors in data_files(source.model, folder).items():
+            parts = [(tensor, external[id(tensor)]) for tensor in tensors if id(tensor) in external]
+            if parts or new_folder != folder:
+                place = file.relative_to(folder)
+                place = place.with_name(prefix + place.name)
+                new_entries = {"location": place.as_posix()} if prefix else {}
+                new_entries |= _write_data(file, partial(new_folder / place), parts)
+                for entry in (entry for tensor in tensors for entry in tensor.external_data):
+                    rewritten |= entry.key in new_entries
+                    entry.value = new_entries.get(entry.key, entry.value)
+        if rewritten:
+            partial(output).write_bytes(source.model.SerializeToString(deterministic=True))
         for target, written in partials.items():
             if target.exists():
                 shutil.copymode(target, written)
@@ -245,3 +320,16 @@ def _write(source: OnnxBytes, changed: Mapping[Slot, np.ndarray], output: Path) 
             for target, written in partials.items():
                 os.replace(written, target)
     return list(partials)
+
+
+def _write_data(file: Path, copy: Path, parts: Sequence[tuple[onnx.TensorProto, np.ndarray]]) -> dict[str, str]:
+    """Copy a file of external data with new arrays for some tensors; return the entries that then change."""
+    shutil.copyfile(file, copy)
+    if not parts:
+        return {}
+    with open(copy, "r+b") as weights:
+        for tensor, array in parts:
+            weights.seek(next((int(entry.value) for entry in tensor.external_data if entry.key == "offset"), 0))
+            weights.write(bytes_of(array))
+        weights.seek(0)
+        return {"checksum": hashlib.file_digest(weights, "sha1").hexdigest()}

@@ -31,7 +31,7 @@ NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.E
 
 def read(path: Path) -> onnx.ModelProto:
     """Read an .onnx file, external data included; raises as `read_apart`."""
-    return _read(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # whatever its suffix
+    return _sound(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # whatever its suffix
 
 
 def read_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -41,7 +41,21 @@ def read_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         ModelError: the file is missing, is no ONNX model, or refers to data outside its folder.
         OSError: the file exists and cannot be read now.
     """
-    return _read(path, lambda: _load_apart(path))
+    return _sound(path, lambda: _load_apart(path))
+
+
+def read_without_data(path: Path) -> onnx.ModelProto:
+    """Read an .onnx file as it is, but not its external data; raises as `read_apart`."""
+    return _read(path, lambda: (onnx.load(str(path), format="protobuf", load_external_data=False), {}))[0]
+
+
+def _sound(path: Path, load: Callable[[], Loaded]) -> Loaded:
+    model, weights = _read(path, load)
+    for tensor in all_tensors(model):  # so that models with and without external data are the same bytes
+        tensor.ClearField("data_location")
+    with located(path):
+        check_sound(model, weights)
+    return model, weights
 
 
 def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
@@ -71,10 +85,6 @@ def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
             got=f"{path}: nothing",
             fix="Download or export the model again.",
         )
-    for tensor in _tensors(model):  # so that models with and without external data are the same bytes
-        tensor.ClearField("data_location")
-    with located(path):
-        check_sound(model, weights)
     return model, weights
 
 
@@ -85,8 +95,8 @@ def _load_apart(path: Path) -> Loaded:
     else:
         model, weights = onnx.load(str(path), format="protobuf", load_external_data=False), {}
     main_initializers = {id(tensor): tensor for tensor in model.graph.initializer}
-    for tensor in [tensor for tensor in _tensors(model) if tensor.data_location == tensor.EXTERNAL]:
-        raw = _external_bytes(tensor, path.parent)
+    for tensor in [tensor for tensor in all_tensors(model) if tensor.data_location == tensor.EXTERNAL]:
+        raw = external_bytes(tensor, path.parent)
         if id(tensor) in main_initializers and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
             weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
@@ -99,7 +109,7 @@ def _load_apart(path: Path) -> Loaded:
     return light, weights | large
 
 
-def _external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
+def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
     """Return a tensor's external data, read by onnx with its checks, without the copies that protobuf would hold."""
     plain = SimpleNamespace(name=tensor.name, external_data=list(tensor.external_data), raw_data=b"")
     onnx.external_data_helper.load_external_data_for_tensor(plain, str(folder))
@@ -127,14 +137,19 @@ def files(path: Path) -> tuple[Path, ...]:
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError):
         return (path,)
-    stored = [t for t in _tensors(model) if t.data_location == t.EXTERNAL]
-    places = {entry.value for tensor in stored for entry in tensor.external_data if entry.key == "location"}
-    folder = path.parent.resolve()
-    data_files = [(folder / place).resolve() for place in sorted(places)]
-    return (path, *(file for file in data_files if file.is_relative_to(folder) and file.is_file()))
+    return (path, *data_files(model, path.parent.resolve()))
 
 
-def _tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+def data_files(model: onnx.ModelProto, folder: Path) -> dict[Path, list[onnx.TensorProto]]:
+    """Return the existing files of external data in a model's folder, with the tensors of each."""
+    stored = dict[Path, list[onnx.TensorProto]]()
+    for tensor in (tensor for tensor in all_tensors(model) if tensor.data_location == tensor.EXTERNAL):
+        for entry in (entry for entry in tensor.external_data if entry.key == "location"):
+            stored.setdefault((folder / entry.value).resolve(), []).append(tensor)
+    return {file: stored[file] for file in sorted(stored) if file.is_relative_to(folder) and file.is_file()}
+
+
+def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Yield every initializer and attribute tensor of a model, also in inner graphs and local functions."""
     for place in (model.graph, *model.functions):
         for graph in graphs(place):

@@ -10,7 +10,7 @@ import struct
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from ortpipe.bounded import TEXT, check_archive, check_size, parse_json, read
 from ortpipe.errors import ModelError
 from ortpipe.files import atomic_write
-from ortpipe.graph.origins import Origin
+from ortpipe.graph.origins import Place
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 DTYPES = {
@@ -37,31 +37,10 @@ SAVE_AGAIN = "Save the state_dict again: torch.save(model.state_dict(), FILE), o
 
 
 @dataclass(frozen=True, eq=False)
-class StoredTensor:
-    """A float tensor of a state_dict."""
+class StoredTensor(Place):
+    """A float tensor of a state_dict; if several names share its data, with the first one."""
 
-    name: str  # the first name of those that share its data
-    array: np.ndarray = field(repr=False)
     stored: np.ndarray = field(repr=False)  # a view of the same data in the file's bytes
-
-
-class StateDict:
-    """Tensors by name, looked up by `decide`."""
-
-    def __init__(self, tensors: Mapping[str, StoredTensor]) -> None:
-        self.tensors = tensors
-
-    def find(self, name: str, origin: Origin | None) -> StoredTensor | None:
-        """Return the tensor named like the parameter, or like the initializer that the parameter came from."""
-        if origin is not None and "initializer" not in origin:
-            return None
-        return self.tensors.get(name if origin is None else origin["initializer"])
-
-    def values(self, name: str) -> np.ndarray:
-        """Return a tensor's array (KeyError: there is none of that name)."""
-        if name not in self.tensors:
-            raise KeyError(f"there is no {name!r}")
-        return self.tensors[name].array
 
 
 class StateDictFile:
@@ -87,7 +66,7 @@ class StateDictFile:
             actual = f"{path}: {type(error).__name__}: {error}"
             raise ModelError("The file must hold a state_dict.", got=actual, fix=SAVE_AGAIN) from error
 
-    def holding(self, names: set[str]) -> StateDict:
+    def holding(self, names: set[str]) -> dict[str, StoredTensor]:
         """Return the dict of tensors with all of these names, at any depth of a checkpoint, or with most of them.
 
         A prefix that a wrapper (DataParallel, torch.compile) has put in front of each name is removed.
@@ -100,9 +79,7 @@ class StateDictFile:
         if not complete and not self.candidates:
             actual = f"{self.path}: no dict of float tensors"
             raise ModelError("The file must hold a state_dict.", got=actual, fix=SAVE_AGAIN)
-        return StateDict(
-            complete[0] if complete else max(self.candidates, key=lambda tensors: len(names & set(tensors)))
-        )
+        return complete[0] if complete else max(self.candidates, key=lambda tensors: len(names & set(tensors)))
 
     def save(self, output: Path) -> None:
         """Write the file with the tensors' current values and, for a zip, the checksums of the new bytes."""

@@ -1,4 +1,4 @@
-"""Trained weights go back into a file whose other bytes stay, whoever wrote it and in whatever form."""
+"""Trained weights go back into a file whose other content stays, in any form and by any writer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from ortpipe.errors import ModelError
 from ortpipe.graph import restore as module
 from ortpipe.graph.restore import restore
-from ortpipe.graph.wire import Edit, edited, fields, varint
 
 TEXT = """<ir_version: 10, opset_import: ["": 21], producer_name: "elsewhere">
     g (float[N,2] X) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {0, 0, 1}>
@@ -58,7 +57,7 @@ def test_each_type_and_layout_is_written_over_as_it_is_there(dtype: str, raw: bo
             tensor.name, tensor.data_type, values.shape, values.astype(fresh).tobytes() if raw else values.ravel(), raw
         )
         tensor.CopyFrom(made)
-    assert output.read_bytes() == expected.SerializeToString()
+    assert onnx.load(output) == expected
     assert _arrays(file)["w"].astype(np.float32).tolist() == OLD["w"].tolist()
 
 
@@ -68,44 +67,98 @@ def test_without_training_the_file_is_the_same(dtype: str, raw: bool, tmp_path: 
     file, output = _saved(_model(dtype, raw=raw), tmp_path / "model.onnx"), tmp_path / "new.onnx"
     done = restore(file, output, OLD, {}, {})
     assert (done.written, done.unchanged, done.rounding) == ((), ("w", "b"), {})
-    assert output.read_bytes() == file.read_bytes()
+    assert onnx.load(output) == onnx.load(file)
     assert restore(file, file, OLD, {}, {}).files == ()
 
 
-def test_fields_that_nobody_knows_and_any_order_stay(tmp_path: Path) -> None:
-    data = _model().SerializeToString()
-    [graph] = [one for one in fields(data) if one.number == 7]
-    parts = [data[one.prefix - 1 : one.end] for one in fields(data, graph)]  # each tag is one byte here
-    unknown = varint(999 << 3) + varint(7)
-    shuffled = b"".join([*reversed(parts), unknown])
-    around = [data[one.prefix - 1 : one.end] for one in fields(data) if one.number != 7]
-    odd = unknown + bytes([7 << 3 | 2]) + varint(len(shuffled)) + shuffled + b"".join(around)
+def _field(number: int, content: bytes) -> bytes:
+    assert len(content) < 128
+    return bytes([number << 3 | 2, len(content)]) + content
+
+
+def test_fields_that_nobody_knows_stay_in_any_order(tmp_path: Path) -> None:
+    data, unknown = _model().SerializeToString(), b"\xba\x3e\x03new"  # number 999
+    tensor = _field(5, _field(8, b"v") + unknown + _field(9, bytes(4)) + b"\x10\x01")  # its name, values and type
+    odd = unknown + _field(7, tensor + unknown) + data
     (file := tmp_path / "odd.onnx").write_bytes(odd)
-    restore(file, tmp_path / "new.onnx", {"w": W}, {"b": OLD["b"]}, {})
+    restore(file, tmp_path / "new.onnx", {"w": W, "v": np.float32(7)}, {"b": OLD["b"]}, {})
     new = (tmp_path / "new.onnx").read_bytes()
-    assert new.replace(W.tobytes(), OLD["w"].tobytes()) == odd
-    assert new != odd
+    assert new.count(unknown) == 3
+    back = new.replace(W.tobytes(), OLD["w"].tobytes()).replace(np.float32(7).tobytes(), bytes(4))
+    assert onnx.ModelProto.FromString(back) == onnx.ModelProto.FromString(odd) != onnx.ModelProto.FromString(new)
 
 
-def test_numbers_in_fields_of_their_own_stay_there(tmp_path: Path) -> None:
+def test_numbers_in_fields_of_their_own_go_back(tmp_path: Path) -> None:
     """The first writers did not pack float_data."""
-    data = _model(raw=False).SerializeToString()
-    [graph] = [one for one in fields(data) if one.number == 7]
-    tensors = [one for one in fields(data, graph) if one.number == 5]
-    edits = []
+    model = _model(raw=False)
+    tensors = [model.graph.initializer.pop() for _ in model.graph.initializer[:]]
+    data = model.SerializeToString()
     for tensor in tensors:
-        parts = b""
-        for one in fields(data, tensor):
-            value = data[one.begin : one.end]
-            if one.number == 4:
-                parts += b"".join(bytes([4 << 3 | 5]) + value[i : i + 4] for i in range(0, len(value), 4))
-            else:
-                parts += data[one.prefix - 1 : one.end]
-        edits.append(Edit(tensor, parts))
-    (file := tmp_path / "old.onnx").write_bytes(edited(data, edits))
+        numbers = [np.float32(number).tobytes() for number in tensor.float_data]
+        del tensor.float_data[:]
+        data += _field(7, _field(5, tensor.SerializeToString() + b"".join(bytes([4 << 3 | 5]) + n for n in numbers)))
+    (file := tmp_path / "old.onnx").write_bytes(data)
     restore(file, tmp_path / "new.onnx", {"w": W, "b": B}, {}, {})
-    assert (tmp_path / "new.onnx").stat().st_size == file.stat().st_size > len(data)
-    assert _arrays(tmp_path / "new.onnx")["w"].tolist() == W.tolist()
+    new = onnx.load(tmp_path / "new.onnx").graph.initializer
+    assert {tensor.name: list(tensor.float_data) for tensor in new} == {"w": W.ravel().tolist(), "b": B.tolist()}
+
+
+@pytest.mark.parametrize("place", ["b/new.onnx", "a/new.onnx", "a/model.onnx"])
+def test_everything_that_was_not_trained_keeps_its_content(place: str, tmp_path: Path) -> None:
+    model, file, output = _rich(), tmp_path / "a" / "model.onnx", tmp_path / place
+    file.parent.mkdir()
+    _saved(model, file)
+    new = {"w": W, "x": B, "i": np.float32([7, 8, 9]), "f": np.float32(4), "y": B + 1}
+    for name, array in (("x.bin", OLD["b"]), ("other.bin", B * 4), ("y.bin", OLD["b"])):
+        file.with_name(name).write_bytes(bytes(8) + array.tobytes())
+    origins = {"f": {"node": "c", "attribute": "value"}, "y": {"node": "y", "attribute": "value"}}
+    restore(file, output, new, {"b": OLD["b"]}, origins)
+
+    found = onnx.load(output, load_external_data=False)
+    prefix = "new.onnx." if place == "a/new.onnx" else ""
+    [w, _, x, *_], [c, y] = found.graph.initializer, found.graph.node[:2]
+    assert [x.external_data[0].value, y.attribute[0].t.external_data[0].value] == [f"{prefix}x.bin", f"{prefix}y.bin"]
+    for name, array in (("x", B), ("y", B + 1)):
+        assert output.with_name(f"{prefix}{name}.bin").read_bytes() == bytes(8) + array.tobytes()
+    assert (file.with_name("x.bin").read_bytes()[8:] == OLD["b"].tobytes()) == (place != "a/model.onnx")
+    assert (list(w.float_data), list(found.graph.initializer[4].int32_data)) == (
+        W.ravel().tolist(),
+        [0x4700, 0x4800, 0x4880],
+    )
+    assert (c.attribute[0].f, file.with_name("other.bin").read_bytes()[8:]) == (4, (B * 4).tobytes())
+
+    w.float_data[:], found.graph.initializer[4].int32_data[:] = OLD["w"].ravel().tolist(), [0, 0, 0x3C00]
+    c.attribute[0].f = 3
+    x.external_data[0].value, y.attribute[0].t.external_data[0].value = "x.bin", "y.bin"
+    assert found == model
+
+
+def _rich() -> onnx.ModelProto:
+    """Return a model with some of everything: typed, raw and external tensors, functions, metadata, branches."""
+    text = """<ir_version: 10, opset_import: ["": 21, "own": 1], producer_name: "p", metadata_props: ["k": "v"]>
+        g (float[N,2] X, bool on) => (float[N,3] z) { c = Constant<value_float = 3.0>()
+            y = Constant<value = float[3] {0, 0, 1}>() h = own.twice(X) v = Mul(h, c) q = If(on)
+            <then_branch = t () => (float[1] p) { p = Constant<value_floats = [1.0]>() },
+             else_branch = e () => (float[1] r) <float[1] r = {2}> { }> z = Mul(v, q) }
+        <opset_import: ["": 21], domain: "own"> twice (a) => (b) { k = Constant<value = float {2}>() b = Mul(a, k) }"""
+    model, plain, raw = onnx.parser.parse_model(text), _model(raw=False), _model()
+    external, other = onnx.TensorProto(), onnx.TensorProto()
+    for tensor, name, file in (
+        (external, "x", "x.bin"),
+        (other, "o", "other.bin"),
+        (model.graph.node[1].attribute[0].t, "y", "y.bin"),
+    ):
+        tensor.CopyFrom(onnx.TensorProto(name=name, data_type=1, dims=[3], data_location=1))
+        for key, value in (("location", file), ("offset", "8"), ("length", "12"), ("basepath", "kept")):
+            tensor.external_data.add(key=key, value=value)
+    half = onnx.helper.make_tensor("i", onnx.TensorProto.FLOAT16, [3], OLD["b"])
+    model.graph.initializer.extend([plain.graph.initializer[0], raw.graph.initializer[1], external, other, half])
+    model.graph.initializer.add(name="words", data_type=onnx.TensorProto.STRING, dims=[1], string_data=[b"a"])
+    for place in (model.graph, model.graph.initializer[0], model.graph.node[0], model.functions[0]):
+        place.doc_string = "text"
+        place.metadata_props.add(key="some", value="thing")
+    model.graph.quantization_annotation.add(tensor_name="w")
+    return model
 
 
 def _external(folder: Path, *, one_file: bool = True) -> Path:
@@ -123,7 +176,8 @@ def test_external_data_are_written_whole_in_another_folder(tmp_path: Path) -> No
     output = tmp_path / "b" / "model.onnx"
     done = restore(file, output, {"w": W}, {"b": OLD["b"]}, {})
     assert [one.name for one in done.files] == ["w.bin", "model.onnx"]
-    assert output.read_bytes() == file.read_bytes()  # it only says where the weights are
+    where = [onnx.load(one, load_external_data=False) for one in (output, file)]
+    assert where[0] == where[1]
     assert output.with_name("w.bin").read_bytes() == before.replace(OLD["w"].tobytes(), W.tobytes())
     assert file.with_name("w.bin").read_bytes() == before
     assert _arrays(output)["w"].tolist() == W.tolist()
@@ -235,7 +289,7 @@ def test_quantized_weights_go_back_rounded(tmp_path: Path) -> None:
     origins = {"w": {"node": "w", "input": 0, "transform": [["dequantize", "s", "z", 0]]}}
     held = np.float32([[0, -1.5], [1, 1.5]])
     assert restore(file, output, {"w": held}, {}, origins).written == ()
-    assert output.read_bytes() == file.read_bytes()
+    assert onnx.load(output) == onnx.load(file)
     done = restore(file, output, {"w": held + np.float32([[0.1, 0], [-70, 0.5]])}, {}, origins)
     assert _arrays(output)["q"].tolist() == [[1, -2], [-128, 5]]  # as int32_data, whose length grows by nine bytes
     assert done.rounding["w"] == pytest.approx(4.5)

@@ -42,7 +42,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_a_checkpoint_of_torch_holds_its_state_dict_somewhere_inside(checkpoint: Path) -> None:
-    tensors = StateDictFile(checkpoint).holding({"fc.weight", "turned"}).tensors
+    tensors = StateDictFile(checkpoint).holding({"fc.weight", "turned"})
     assert {name: (tensor.array.dtype.name, tensor.array.tolist()) for name, tensor in tensors.items()} == {
         "fc.weight": ("float32", [[0, 1, 2], [3, 4, 5]]),
         "fc.bias": ("float16", [0.5, -0.5]),
@@ -57,12 +57,12 @@ def test_a_prefix_in_front_of_all_names_is_left_out(tmp_path: Path) -> None:
     arrays = {"module.fc.weight": np.float32([1, 2]), "module.fc.bias": np.float32([3])}
     save_file(arrays, tmp_path / "net.safetensors")
     file = StateDictFile(tmp_path / "net.safetensors")
-    file.holding({"fc.weight", "fc.bias"}).tensors["fc.bias"].stored[:] = 4
+    file.holding({"fc.weight", "fc.bias"})["fc.bias"].stored[:] = 4
     file.save(tmp_path / "new.safetensors")
     assert load_file(tmp_path / "new.safetensors")["module.fc.bias"] == 4
-    assert "module.fc.weight" in file.holding({"fc.weight", "other"}).tensors
+    assert "module.fc.weight" in file.holding({"fc.weight", "other"})
     save_file({**arrays, "steps": np.float32([5])}, tmp_path / "net.safetensors")  # it may be a part of another network
-    assert "module.fc.bias" in StateDictFile(tmp_path / "net.safetensors").holding({"fc.weight", "fc.bias"}).tensors
+    assert "module.fc.bias" in StateDictFile(tmp_path / "net.safetensors").holding({"fc.weight", "fc.bias"})
 
 
 def test_only_the_numbers_and_checksums_of_what_is_written_change(checkpoint: Path) -> None:
@@ -70,11 +70,11 @@ def test_only_the_numbers_and_checksums_of_what_is_written_change(checkpoint: Pa
     file = StateDictFile(checkpoint)
     file.save(output)
     assert output.read_bytes() == before
-    tensors = file.holding({"turned", "big"}).tensors
+    tensors = file.holding({"turned", "big"})
     for name in ("turned", "big"):
         tensors[name].stored[...] = tensors[name].array + tensors[name].array.dtype.type(1)
     file.save(output)
-    again = StateDictFile(output).holding({"turned", "big"}).tensors
+    again = StateDictFile(output).holding({"turned", "big"})
     assert again["turned"].array.tolist() == [[1, 3, 5], [2, 4, 6]]
     assert again["big"].array.tolist() == [2, 3]
     old, new = zipfile.ZipFile(io.BytesIO(before)), zipfile.ZipFile(output)
@@ -89,7 +89,7 @@ def test_safetensors_keep_their_header_and_all_other_tensors(tmp_path: Path) -> 
     save_file(arrays, file := tmp_path / "model.safetensors", metadata={"format": "pt"})
     before = file.read_bytes()
     opened = StateDictFile(file)
-    opened.holding({"w"}).tensors["w"].stored[...] = 9
+    opened.holding({"w"})["w"].stored[...] = 9
     opened.save(file)
     assert file.read_bytes() == before.replace(arrays["w"].tobytes(), np.full((2, 2), 9, np.float32).tobytes())
     assert load_file(file)["n"].tolist() == [5]

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
 from ortpipe.graph.apart import put_together
 from ortpipe.graph.parameters import some
-from ortpipe.graph.restore import Restored, restore
+from ortpipe.graph.restore import Decision, restore
 from ortpipe.graph.state_dict import SUFFIXES as STATE_DICTS
 from ortpipe.graph.state_dict import StateDictFile
 from ortpipe.settings import local
@@ -36,7 +37,7 @@ from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
 from ortpipe.stages.convert.sources.stored_estimator import stored_estimator
 
 ABOUT = """Write the trained weights of a run into the model that it read; everything else in that file stays unchanged.
-FILE.onnx: names, opset, metadata, operators, the layout of the weights and every byte that was not trained stay.
+FILE.onnx: names, opset, metadata, operators, the layout of the weights and every value that was not trained stay.
 FILE.skops (with --trust .joblib, .pkl): a fitted scikit-learn estimator or Pipeline, which then predicts what the
 trained model does. An estimator that the run fitted itself is written to a new file.
 FILE.safetensors, .pt, .pth, .ckpt, .bin: a PyTorch state_dict, by its names; a new .safetensors gets all weights.
@@ -93,27 +94,25 @@ def _source_copy(file: Path, subject: FoundModel, run: Path) -> Path | None:
     return Path(copy) if copy is not None and Path(copy).suffix in kinds else None
 
 
-def _state_dict(file: Path, output: Path, weights: Weights) -> Restored:
+def _state_dict(file: Path, output: Path, weights: Weights) -> Decision[Any]:
     if file.suffix == ".safetensors" and not file.exists():
         arrays = named_as_in_state_dict(weights)
         atomic_write(output, save(arrays))
-        return Restored(tuple(weights.trained), (), {}, (output,))
+        return Decision({}, tuple(weights.trained), (), {}, (output,))
     state_dict = StateDictFile(file)
     source = state_dict.holding({str(weights.origins.get(n, {}).get("initializer", n)) for n in weights.trained})
     update = into_state_dict(source, str(file), weights)
     for tensor, array in update.changed.items():
         tensor.stored[...] = array
-    is_same_file = output.exists() and output.samefile(file)
-    if update.changed or not is_same_file:
-        state_dict.save(output)
-    return Restored(
-        update.written, update.unchanged, update.rounding, (output,) if update.changed or not is_same_file else ()
-    )
+    if not update.changed and output.exists() and output.samefile(file):
+        return update
+    state_dict.save(output)
+    return replace(update, files=(output,))
 
 
 def _estimator(
     file: Path, output: Path, subject: FoundModel, weights: Weights, *, trust: bool
-) -> tuple[Restored, Path, str]:
+) -> tuple[Decision[Any], Path, str]:
     """Write the estimator of a file, or the run's own; return which weights were written, where, and the check."""
     if file.suffix in PICKLES and file.exists() and not trust:
         rule, fix = (
@@ -130,8 +129,8 @@ def _estimator(
     model = put_together(subject.model, subject.weights)
     count, worst = verify(estimator, model, Facts.from_json(subject.facts), rows)
     atomic_write(output, _to_bytes(estimator, output))
-    result = Restored(update.written, update.unchanged, update.rounding, (output,))
-    return result, output, f"{count} {'rows of the run' if rows else 'random rows'}: largest difference {worst:.3g}"
+    verified = f"{count} {'rows of the run' if rows else 'random rows'}: largest difference {worst:.3g}"
+    return replace(update, files=(output,)), output, verified
 
 
 def _to_bytes(estimator: Any, output: Path) -> bytes:
@@ -153,7 +152,7 @@ def _rows(subject: FoundModel, *, trust: bool) -> Data | None:
     return data if data.digest() == convert_record(subject.facts).get("data") else None
 
 
-def _report(result: Restored, output: Path, verified: str | None = None) -> None:
+def _report(result: Decision[Any], output: Path, verified: str | None = None) -> None:
     print(
         f"written  {len(result.written)} of {len(result.written) + len(result.unchanged)} weights: "
         f"{some(result.written) or 'none'}"

@@ -1,8 +1,9 @@
 """Putting trained weights back into the source of a model: a scikit-learn estimator or a state_dict."""
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +18,10 @@ from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.check import parsed
 from ortpipe.graph.modes import is_statistic
-from ortpipe.graph.origins import Origin, put
+from ortpipe.graph.origins import Origin, Place, put
 from ortpipe.graph.parameters import some
-from ortpipe.graph.restore import Arrays, Decision, decide
-from ortpipe.graph.state_dict import StateDict, StoredTensor
+from ortpipe.graph.restore import Arrays, Decision, Find, decide
+from ortpipe.graph.state_dict import StoredTensor
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.batch import ROWS
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
@@ -61,7 +62,7 @@ def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) ->
     if isinstance(into, Mapping):
         arrays = {name: _array_of(value) for name, value in into.items()}
         tensors = {name: StoredTensor(name, array, array) for name, array in arrays.items() if array is not None}
-        changed = into_state_dict(StateDict(tensors), "the state_dict", weights).changed
+        changed = into_state_dict(tensors, "the state_dict", weights).changed
         new = {tensor.name: array for tensor, array in changed.items()}
         return {name: _like(value, new[name]) if name in new else value for name, value in into.items()}
     if isinstance(into, str | Path) or callable(getattr(into, "state_dict", None)):
@@ -98,33 +99,40 @@ def weights_of(model: onnx.ModelProto, values: Arrays, facts: Mapping[str, Any],
 # State dicts
 
 
-def into_state_dict(source: StateDict, label: str, weights: Weights) -> Decision[StoredTensor]:
+def into_state_dict(tensors: Mapping[str, StoredTensor], label: str, weights: Weights) -> Decision[StoredTensor]:
     """Return which tensors of a state_dict change; tied weights change under each of their names."""
-    keys_by_name = {name: list(_keys(source, name, weights.origins.get(name))) for name in weights.trained}
+    keys_by_name = {
+        name: [key for key in weights.origins.get(name, {}).get("state_dict", ()) if key in tensors]
+        for name in weights.trained
+    }
 
     def by_key(arrays: Arrays) -> dict[str, np.ndarray]:
         return {key: array for name, array in arrays.items() for key in keys_by_name.get(name) or [name]}
 
     origins = {key: origin for name, origin in weights.origins.items() for key in keys_by_name.get(name) or [name]}
     origins = {key: origin for key, origin in origins.items() if "state_dict" not in origin}
-    decision = decide(source, label, by_key(weights.trained), weights.untrained, origins)
+    find = partial(_tensor, tensors)
+    decision = decide(find, label, by_key(weights.trained), weights.untrained, origins, list(tensors))
     source_arrays = by_key({n: a for n, a in weights.source.items() if n in weights.trained})
-    _check_layout(source, label, source_arrays, origins)
-    _check_folded(source, label, source_arrays, {*by_key(weights.trained), *weights.untrained}, origins)
+    _check_layout(find, label, source_arrays, origins)
+    used_keys = {origins.get(n, {}).get("initializer", n) for n in (*by_key(weights.trained), *weights.untrained)}
+    unused = [key for key in tensors if key.endswith("running_var") and key not in used_keys]
+    _check_folded(find, label, source_arrays, unused, origins)
     return decision
 
 
-def _keys(source: StateDict, name: str, origin: Origin | None) -> Iterator[str]:
-    for key in (origin or {}).get("state_dict", ()):
-        if key in source.tensors:
-            yield key
+def _tensor(tensors: Mapping[str, StoredTensor], name: str, origin: Origin | None) -> StoredTensor | None:
+    """Return the tensor named like the parameter, or like the initializer that the parameter came from."""
+    if origin is not None and "initializer" not in origin:
+        return None
+    return tensors.get(name if origin is None else origin["initializer"])
 
 
-def _check_layout(source: StateDict, label: str, source_arrays: Arrays, origins: Mapping[str, Origin]) -> None:
+def _check_layout(find: Find[StoredTensor], label: str, source_arrays: Arrays, origins: Mapping[str, Origin]) -> None:
     """Reject square tensors that an exporter transposed, which their shape does not tell."""
     transposed = []
     for name, array in source_arrays.items():
-        place = source.find(name, origins.get(name))
+        place = find(name, origins.get(name))
         if place is None or array.ndim != 2 or array.shape[0] != array.shape[1] or name in origins:
             continue
         stored = place.array.astype(array.dtype)
@@ -139,12 +147,10 @@ def _check_layout(source: StateDict, label: str, source_arrays: Arrays, origins:
 
 
 def _check_folded(
-    source: StateDict, label: str, arrays: Arrays, names: Collection[str], origins: Mapping[str, Origin]
+    find: Find[StoredTensor], label: str, arrays: Arrays, unused: Sequence[str], origins: Mapping[str, Origin]
 ) -> None:
-    """Reject weights into which an exporter folded the normalization behind them."""
-    used_keys = {origins.get(name, {}).get("initializer", name) for name in names}
-    unused = [key for key in source.tensors if key.endswith("running_var") and key not in used_keys]
-    places = {name: source.find(name, origins.get(name)) for name in arrays if name not in origins}
+    """Reject weights into which an exporter folded the normalization behind them, whose variances are unused."""
+    places = {name: find(name, None) for name in arrays if name not in origins}
     changed = [
         n for n, place in places.items() if place and not np.array_equal(place.array.astype(arrays[n].dtype), arrays[n])
     ]
@@ -197,11 +203,9 @@ def _like(value: Any, array: np.ndarray) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Attribute:
+class Attribute(Place):
     """An array attribute of an estimator, or an entry of an attribute that is a list or dict of arrays."""
 
-    name: str
-    array: np.ndarray = field(repr=False)
     owner: Any = field(repr=False)
     attribute: str
     index: int | str | None = None
@@ -217,32 +221,22 @@ class Attribute:
             container[self.index] = new
 
 
-@dataclass(frozen=True)
-class EstimatorArrays:
-    """Attributes of an estimator and its parts, as `decide` searches them."""
-
-    estimator: Any
-
-    def find(self, name: str, origin: Origin | None) -> Attribute | None:
-        """Return the attribute that an origin names."""
-        if origin is None or "step" not in origin:
-            return None
-        try:
-            owner = self.estimator
-            for step in origin["step"]:
-                owner = _part(owner, step)
-            value = getattr(owner, origin["attribute"])
-            index = origin.get("index")
-            value = value if index is None else value[index]
-        except (AttributeError, LookupError, TypeError):
-            return None
-        array = value.toarray() if hasattr(value, "toarray") else np.asarray(value)
-        path = ".".join(map(str, [*origin["step"], origin["attribute"], *([] if index is None else [index])]))
-        return Attribute(path, array, owner, origin["attribute"], index)
-
-    def values(self, name: str) -> np.ndarray:
-        """Raise KeyError: no step of an estimator's origin names another array."""
-        raise KeyError(f"there is no {name!r}")
+def _attribute(estimator: Any, name: str, origin: Origin | None) -> Attribute | None:
+    """Return the attribute of an estimator or its parts that an origin names."""
+    if origin is None or "step" not in origin:
+        return None
+    try:
+        owner = estimator
+        for step in origin["step"]:
+            owner = _part(owner, step)
+        value = getattr(owner, origin["attribute"])
+        index = origin.get("index")
+        value = value if index is None else value[index]
+    except (AttributeError, LookupError, TypeError):
+        return None
+    array = value.toarray() if hasattr(value, "toarray") else np.asarray(value)
+    path = ".".join(map(str, [*origin["step"], origin["attribute"], *([] if index is None else [index])]))
+    return Attribute(path, array, owner, origin["attribute"], index)
 
 
 def _part(container: Any, step: int | str) -> Any:
@@ -270,7 +264,7 @@ def into_estimator(estimator: Any, weights: Weights) -> tuple[Any, Decision[Attr
             origins[copy_name] = {"step": origin["step"], **second}
             trained |= {copy_name: trained[name]} if name in trained else {}
     label = type(estimator).__name__
-    decision = decide(EstimatorArrays(estimator), label, trained, weights.untrained, origins)
+    decision = decide(partial(_attribute, estimator), label, trained, weights.untrained, origins)
     for place, array in decision.changed.items():
         place.set(array)
     written, intact = (
