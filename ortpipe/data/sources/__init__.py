@@ -19,7 +19,6 @@ SOURCES: Catalogue[type] = Catalogue(
     {
         "bundled": "ortpipe.data.sources.bundled:Bundled",
         "csv": "ortpipe.data.sources.csv:Csv",
-        "flights": "ortpipe.data.sources.flights:Flights",
         "function": "ortpipe.data.sources.function:Function",
         "npy": "ortpipe.data.sources.npy:Npy",
         "npz": "ortpipe.data.sources.npz:Npz",
