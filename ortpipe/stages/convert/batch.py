@@ -25,7 +25,7 @@ from ortpipe.graph.modes import to_inference
 from ortpipe.graph.parameters import some
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.free_batch import free_batch_size
-from ortpipe.stages.convert.heads import Head, read_head
+from ortpipe.stages.convert.heads import Head, read_head, replay
 from ortpipe.stages.convert.inputs import Axes, axis_of, fixed_batch, turn
 from ortpipe.stages.convert.row_scan import scan_batches
 
@@ -154,7 +154,7 @@ def batch_size(graph: ir.Graph, original: Original, batch: Literal["auto", "free
 
 def take_rows(
     model: ir.Model, original: Original, batch: Literal["auto", "free", "rows"], required: Sequence[str]
-) -> tuple[ir.Model, list[tuple[Head, ir.Value]], list[str]]:
+) -> tuple[ir.Model, dict[str, Head], list[str]]:
     """Return the model for any number of rows, first in the required outputs too; the heads of these; and notes.
 
     A model of a batch size is rewritten if that gives the same as one batch after another; else it runs so. The axes of
@@ -193,7 +193,7 @@ def take_rows(
     original.axes = {name: axis for name, axis in axes.items() if axis}
     if moved := [f"{name} has its rows on axis {axis}" for name, axis in original.axes.items()]:
         notes.append(f"{some(moved)}: moved to the first (convert.source.batch_axis)")
-    heads = [read_head(model.graph, query.value(model.graph, name)) for name in required]
+    heads = {name: read_head(model.graph, query.value(model.graph, name)) for name in required}
     return model, _in_batches(model, size, heads) if size is not None and why else heads, notes
 
 
@@ -240,30 +240,29 @@ def _seen(
     return seen
 
 
-def _in_batches(model: ir.Model, size: int, heads: Sequence[tuple[Head, ir.Value]]) -> list[tuple[Head, ir.Value]]:
+def _in_batches(model: ir.Model, size: int, heads: Mapping[str, Head]) -> dict[str, Head]:
     """Put a graph into a loop over batches of rows, in place, but for last activations; return the heads behind it."""
-    graph, ends = model.graph, list[ir.Value]()
-    names = [str(output.name) for _, output in heads]
-    for head, output in heads:
-        ends.append(output)
+    graph, last, ends = model.graph, dict[str, tuple[ir.Node, ir.Value]](), list[ir.Value]()
+    for name, head in heads.items():
+        output = query.value(graph, name)
         node, logits = output.producer(), head.logits
         is_last = node is not None and node.op_type in ("Sigmoid", "Softmax") and node.inputs[0] is logits
-        if is_last and logits is not None and not logits.is_graph_output():
-            logits.shape, output.name, ends[-1] = logits.shape or output.shape, f"{output.name}/batch", logits
+        if is_last and node and logits and not logits.is_graph_output():
+            last[name] = node, logits
+            output.name, logits.shape = f"{name}/batch", logits.shape or output.shape
             graph.outputs[graph.outputs.index(output)] = logits
+        ends.append(logits if logits and name in last else output)
     extra = [v for v in graph.outputs if v.shape and v.shape[0] in (size, "N")]
-    stacked, op, behind = scan_batches(model, size, list(dict.fromkeys([*ends, *extra]))), Builder(graph, "rows"), []
-    for (head, output), end, name in zip(heads, ends, names, strict=True):
-        value, node = stacked[end], output.producer()
-        if end is not output and node is not None:
-            attributes = {key: attribute.value for key, attribute in node.attributes.items()}
-            value = getattr(op, node.op_type)(stacked[end], **attributes)
-            value.name, value.type, value.shape = name, end.type, stacked[end].shape
-            graph.outputs[graph.outputs.index(stacked[end])] = value
-        logits = stacked.get(head.logits) if head.logits is not None else None
-        behind.append((replace(head, logits=logits), value))
+    stacked, op = scan_batches(model, size, list(dict.fromkeys([*ends, *extra]))), Builder(graph, "rows")
+    for name, (node, logits) in last.items():
+        value = replay(op, node, stacked[logits])
+        value.name, value.type, value.shape = name, logits.type, stacked[logits].shape
+        graph.outputs[graph.outputs.index(stacked[logits])] = value
     name_batch(model)
-    return behind
+    return {
+        name: replace(head, logits=stacked.get(head.logits)) if head.logits is not None else head
+        for name, head in heads.items()
+    }
 
 
 def _difference(result: np.ndarray, expected: np.ndarray) -> str | None:

@@ -146,20 +146,14 @@ def _recurrent(rule: _BatchRewriter, node: ir.Node) -> bool:
 RULES: dict[str, Callable[[_BatchRewriter, ir.Node], bool]] = {
     "Concat": _concat,
     "Expand": _expand,
-    "GRU": _recurrent,
-    "LSTM": _recurrent,
-    "RNN": _recurrent,
     "Reshape": _reshape,
     "Slice": _slice,
+    **dict.fromkeys(STATES, _recurrent),
 }
 
 
 def _place(before: Dims, axis: int, after: Dims, size: int) -> int | None:
     """Return the axis of a Reshape's result that holds the operand's rows: equally many entries are in front of it."""
-    static = after[: after.index(None)] if None in after else after
-    if None in before[:axis] or len(static) <= axis:
-        return 0 if axis == 0 and (after[0] is None or after[0] % size == 0) else None
-    expected = math.prod(d for d in before[:axis] if d is not None)
-    fronts = [math.prod(d for d in static[:i] if d is not None) for i in range(len(static))]
-    places = [i for i, d in enumerate(static) if d is not None and d % size == 0 and fronts[i] == expected]
-    return next((i for i in places if after[i] == size), places[0] if places else None)
+    expected, sizes = math.prod(d or 0 for d in before[:axis]), [d or 0 for d in after]  # 0: unknown
+    places = [i for i, d in enumerate(sizes) if math.prod(sizes[:i]) == expected > 0 and d % size == 0]
+    return next((i for i in places if sizes[i] == size), next(iter(places), None))

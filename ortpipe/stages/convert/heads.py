@@ -45,9 +45,6 @@ class Head:
     axis: int | None = None  # of classes, where the prediction is not [N, K]
 
 
-_NO_MOVES = list[ir.Node]()
-
-
 class _Candidate(NamedTuple):
     """A value that may be the logits."""
 
@@ -56,49 +53,49 @@ class _Candidate(NamedTuple):
     array: np.ndarray
 
 
-def read_head(graph: ir.Graph, output: ir.Value) -> tuple[Head, ir.Value]:
-    """Return the head of an output, and the output.
+def read_head(graph: ir.Graph, output: ir.Value) -> Head:
+    """Return the head of an output.
 
     Logits of another shape or type get the prediction's, in place: the activation is written anew behind the changes,
-    and the output is then a new value of the same name.
+    and a new value has the output's name.
     """
     nodes, edges = _end(graph, output)
-    if edges is None or output.shape is None:
-        return Head(), output
+    if len(nodes) > NODES or output.shape is None:
+        return Head()
+    is_recurrent = not edges.isdisjoint(RECURRENT)
     if not nodes:
-        return Head(bound=None if edges & {*RECURRENT} else "outside"), output
+        return Head(bound=None if is_recurrent else "outside")
     path = _path(nodes, output)
     try:
         prediction, candidates = _run(graph, nodes, path)
     except (ModelError, ValueError):  # of sizes that the file does not declare
-        return Head(), output
+        return Head()
     if prediction.ndim == 0 or np.isnan(prediction).any():
-        return Head(), output
+        return Head()
     bound, axis = _bound(prediction)
     _check_gradient(output, prediction, bound, path)
     if prediction.shape[1:] == (2,) and (prediction[:, 0] == -prediction[:, 1]).all() and prediction.any():
-        return Head("opposite", bound=bound), output
+        return Head("opposite", bound=bound)
     if bound == "outside" and (prediction <= 0).all():  # logarithms
-        (shape_of_shares, axis), (log_kind, _, inner) = (
-            _bound(np.exp(prediction)),
-            _activation(np.exp(prediction), candidates),
-        )
-        if shape_of_shares == "sum":
-            return Head("log_softmax", output, bound, axis if prediction.ndim != 2 else None), output
-        if log_kind == "sigmoid" and inner is not None:
-            return Head("log_sigmoid", inner.value, bound), output
+        shares = np.exp(prediction)
+        shares_bound, axis = _bound(shares)
+        if shares_bound == "sum":
+            return Head("log_softmax", output, bound, axis if prediction.ndim != 2 else None)
+        log_kind, _, chosen = _activation(shares, candidates)
+        if log_kind == "sigmoid" and chosen is not None:
+            return Head("log_sigmoid", chosen.value, bound)
     kind, axis_found, chosen = _activation(prediction, candidates)
     axis = axis_found or axis if prediction.ndim != 2 else None
     if chosen is None or kind is None:
-        return Head(bound=None if bound == "outside" and edges & {*RECURRENT} else bound, axis=axis), output
+        return Head(bound=None if bound == "outside" and is_recurrent else bound, axis=axis)
     logits = chosen.value
     if chosen.moves or logits.dtype != output.dtype:
-        logits, output = _move_activation(graph, kind, chosen, output, -1 if axis is None else axis)
-    return Head(kind, logits, bound, axis), output
+        logits = _move_activation(graph, kind, chosen, output, -1 if axis is None else axis)
+    return Head(kind, logits, bound, axis)
 
 
-def _end(graph: ir.Graph, output: ir.Value) -> tuple[list[ir.Node], set[str] | None]:
-    """Return the nodes behind the last weights, and the operators in front of them; None: the end is large."""
+def _end(graph: ir.Graph, output: ir.Value) -> tuple[list[ir.Node], set[str]]:
+    """Return the nodes behind the last weights, and the operators in front of them."""
     weights = {graph.initializers[name] for name in choose(graph, output).trained}
     end, edges, stack = set[ir.Node](), set[str](), [output]
     while stack:
@@ -110,8 +107,6 @@ def _end(graph: ir.Graph, output: ir.Value) -> tuple[list[ir.Node], set[str] | N
             continue
         end.add(node)
         stack += [value for value in node.inputs if value is not None]
-        if len(end) > NODES:
-            return [], None
     return [node for node in graph if node in end], edges
 
 
@@ -128,7 +123,8 @@ def _path(nodes: Sequence[ir.Node], output: ir.Value) -> list[ir.Value]:
 
 def _run(graph: ir.Graph, nodes: Sequence[ir.Node], path: Sequence[ir.Value]) -> tuple[np.ndarray, list[_Candidate]]:
     """Return the prediction of random numbers behind the last weights, and the candidates, the nearest first."""
-    protos, variants = [ir.to_proto(node) for node in nodes], [(value, str(value.name), _NO_MOVES) for value in path]
+    protos = [ir.to_proto(node) for node in nodes]
+    variants: list[tuple[ir.Value, str, Sequence[ir.Node]]] = [(value, str(value.name), ()) for value in path]
     for place, value in enumerate(path):
         if moves := _moves(path[:place]):
             variants.append((value, _append(protos, moves, str(value.name)), moves))
@@ -142,9 +138,7 @@ def _run(graph: ir.Graph, nodes: Sequence[ir.Node], path: Sequence[ir.Value]) ->
     body.initializer.extend(ir.to_proto(ir.tensor(array.numpy(), name=v.name)) for v, array in tensors.items())
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in graph.opset_imports.items()]
     session = Session(onnx.ModelProto(ir_version=10, graph=body, opset_import=opsets))
-    runs = [
-        {**feeds, **dict(zip(outputs, session.run(feeds, outputs), strict=True))} for feeds in _feeds(inputs, path[0])
-    ]
+    runs = [feeds | dict(zip(outputs, session.run(feeds, outputs), strict=True)) for feeds in _feeds(inputs, path[0])]
     arrays = {name: np.concatenate([np.atleast_1d(run[name]) for run in runs]) for _, name, _ in variants}
     return arrays[str(path[0].name)], [_Candidate(value, moves, arrays[name]) for value, name, moves in variants[1:]]
 
@@ -170,12 +164,9 @@ def _feeds(inputs: Sequence[ir.Value], output: ir.Value) -> Iterator[dict[str, n
     """Yield random numbers for inputs, which have the rows of an output; if their number is fixed, several times."""
     sizes, rng = dict[str, int](), np.random.default_rng(0)
     rows = output.shape[0] if output.shape else 1
-    shapes = {
-        v: [
-            d if isinstance(d, int) else sizes.setdefault(str(d), SIZES[len(sizes) % len(SIZES)]) for d in v.shape or ()
-        ]
-        for v in inputs
-    }
+    for d in (d for v in inputs for d in v.shape or () if not isinstance(d, int)):
+        sizes.setdefault(str(d), SIZES[len(sizes) % len(SIZES)])
+    shapes = {v: [d if isinstance(d, int) else sizes[str(d)] for d in v.shape or ()] for v in inputs}
     per_row = max((math.prod(shape[1:]) for shape in shapes.values()), default=1)
     count = min(ROWS, max(1, NUMBERS // max(1, per_row)))
     if not isinstance(rows, int):
@@ -227,14 +218,15 @@ def _activation(
 
     Of several, the nearest one that needs no change; a farther one only if it is other numbers, such as z of z − max z.
     """
-    best: tuple[Kind | None, int | None, _Candidate | None] = (None, None, None)
+    found: list[tuple[Kind, int | None, _Candidate]] = []
     for candidate in candidates:
         close = CLOSE_HALF if min(candidate.array.dtype.itemsize, prediction.dtype.itemsize) <= 2 else CLOSE
         for kind, axis, values in _activated(candidate.array, prediction.shape):
-            is_equal = np.abs(values - prediction.astype(np.float64)).max(initial=0) <= close
-            if is_equal and _is_better(candidate, best[2], prediction.dtype):
-                best = kind, axis, candidate
-    return best
+            if np.abs(values - prediction.astype(np.float64)).max(initial=0) <= close:
+                found.append((kind, axis, candidate))
+    best = [f for f in found if not f[2].moves and f[2].array.dtype == prediction.dtype] or found
+    others = (f for f in best if not np.allclose(f[2].array, best[0][2].array, rtol=1e-2))
+    return next(others, best[0]) if best else (None, None, None)
 
 
 def _activated(array: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Kind, int | None, np.ndarray]]:
@@ -249,26 +241,14 @@ def _activated(array: np.ndarray, shape: tuple[int, ...]) -> Iterator[tuple[Kind
         yield "pair", None, np.hstack([sigmoid(-z), sigmoid(z)])
 
 
-def _is_better(candidate: _Candidate, than: _Candidate | None, dtype: np.dtype) -> bool:
-    if than is None:
-        return True
-    changes = [bool(c.moves) or c.array.dtype != dtype for c in (candidate, than)]
-    if changes[0] is not changes[1]:
-        return changes[1]
-    return candidate.array.shape == than.array.shape and not np.allclose(candidate.array, than.array, rtol=1e-2)
-
-
-def _move_activation(
-    graph: ir.Graph, kind: Kind, chosen: _Candidate, output: ir.Value, axis: int
-) -> tuple[ir.Value, ir.Value]:
-    """Write the activation behind the changes of shape and type; return the new logits and output."""
+def _move_activation(graph: ir.Graph, kind: Kind, chosen: _Candidate, output: ir.Value, axis: int) -> ir.Value:
+    """Write the activation behind the changes of shape and type; return the new logits."""
     producer, name, logits = output.producer(), output.name, chosen.value
     assert producer is not None and output.dtype is not None and logits.dtype is not None
     op = Builder(graph, "head", before=producer)
-    z: ir.Value = logits
+    z = logits
     for node in chosen.moves:
-        attributes = {name: attribute.value for name, attribute in node.attributes.items()}
-        z = getattr(op, node.op_type)(z, *node.inputs[1:], **attributes)
+        z = replay(op, node, z)
     z = op.cast(z, output) if logits.dtype != output.dtype else z
     z.type, z.shape = output.type, ir.Shape([*list(output.shape or ())[:-1], 1]) if kind == "pair" else output.shape
     is_wider = output.dtype.itemsize > logits.dtype.itemsize  # keep the activation in its own, narrower type
@@ -279,4 +259,11 @@ def _move_activation(
     p.type, p.shape = output.type, output.shape
     output.replace_all_uses_with(p, replace_graph_outputs=True)
     output.name, p.name = f"{name}/replaced", name
-    return z, p
+    return z
+
+
+def replay(op: Builder, node: ir.Node, x: ir.Value) -> ir.Value:
+    """Write a node again, with another first input; return its result."""
+    attributes = {name: attribute.value for name, attribute in node.attributes.items()}
+    result: ir.Value = getattr(op, node.op_type)(x, *node.inputs[1:], **attributes)
+    return result

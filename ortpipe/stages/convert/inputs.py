@@ -27,10 +27,7 @@ def set_shapes(graph: ir.Graph, shapes: Mapping[str, Sequence[int | None]]) -> N
     for name, sizes in shapes.items():
         value = _input(inputs, name, f"shape.{name}")
         declared = list(value.shape) if value.shape is not None else [None] * len(sizes)
-        fits = len(declared) == len(sizes) and all(
-            s is None or s == d or not isinstance(d, int) for s, d in zip(sizes, declared, strict=True)
-        )
-        if not fits:
+        if value.shape is not None and not _agree(query.sizes(value) or [], sizes):
             raise ConvertError(
                 "{key} must have one entry per dimension of the input, and agree with the sizes that the file fixes.",
                 key=f"shape.{name}",
@@ -38,6 +35,10 @@ def set_shapes(graph: ir.Graph, shapes: Mapping[str, Sequence[int | None]]) -> N
                 fix="Write null for the rows and for sizes that the file fixes.",
             )
         value.shape = ir.Shape([d if s is None else s for s, d in zip(sizes, declared, strict=True)])
+
+
+def _agree(dims: Sequence[int | None], sizes: Sequence[int | None]) -> bool:
+    return len(dims) == len(sizes) and all(d == n or None in (d, n) for d, n in zip(dims, sizes, strict=True))
 
 
 def drop_unread(graph: ir.Graph, names: Collection[str]) -> list[str]:
@@ -82,7 +83,7 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
         return
     _check_independent_rows(graph, missing)
     if len(missing) == len(inputs):  # no names match: take the input that looks most like rows as the data's
-        missing.remove(min(missing, key=lambda v: (v in scalars, _has_fixed_rows(v))))
+        missing.remove(min(missing, key=lambda v: (v in scalars, (query.sizes(v) or [None])[0] is not None)))
     data_text = "" if data_names is None else f"; the data hold {', '.join(sorted(data_names))}"
     example = ", ".join(f"{v.name}: {'false' if v.dtype == ir.DataType.BOOL else 0}" for v in missing)
     lacks_token_types = "input_ids" in (data_names or ()) and any(v.name == "token_type_ids" for v in missing)
@@ -102,11 +103,11 @@ def check_data_inputs(graph: ir.Graph, data_names: Collection[str] | None) -> No
 def fixed_batch(graph: ir.Graph) -> int | None:
     """Return the batch size of the data inputs, which have their rows first; None if it is free."""
     inputs = query.data_inputs(graph)
-    sizes = {v.shape[0] if isinstance(v.shape[0], int) else None for v in inputs if v.shape}
-    if len(sizes) < 2:
-        return next(iter(sizes), None)
+    sizes = {v.name: dims[0] for v in inputs if (dims := query.sizes(v))}
+    if len({*sizes.values()}) < 2:
+        return next(iter(sizes.values()), None)
     _check_independent_rows(graph, inputs)
-    first = next(v.name for v in inputs if v.shape and isinstance(v.shape[0], int))
+    first = next(name for name, size in sizes.items() if size is not None)
     raise ConvertError(
         "The first dimension of every data input must be the rows.",
         got=f"inputs {listed(inputs)}",
@@ -168,27 +169,19 @@ def axes_of_rows(inputs: Sequence[ir.Value], axes: Axes, rows: Mapping[str, np.n
     Axes of the config have no others unless the data contradict them.
     """
     rows = {str(v.name): a for v in inputs for a in rows.values()} if len(inputs) == len(rows) == 1 else rows
-    likeliest, ranks = (
-        {str(v.name): axis_of(v, axes) for v in inputs},
-        {str(v.name): len(v.shape or ()) for v in inputs},
-    )
+    likeliest = {str(v.name): axis_of(v, axes) for v in inputs}
+    sizes = {str(v.name): query.sizes(v) or [] for v in inputs}
 
-    def fit(candidate: Mapping[str, int]) -> bool:
-        for value in inputs:
-            dims, sizes, axis = query.sizes(value) or [], rows[str(value.name)].shape[1:], candidate[str(value.name)]
-            others = dims[:axis] + dims[axis + 1 :]
-            if len(others) != len(sizes) or any(d not in (None, n) for d, n in zip(others, sizes, strict=True)):
-                return False
-        return True
+    def fits(axis: Mapping[str, int]) -> bool:
+        return all(_agree(d[: axis[n]] + d[axis[n] + 1 :], rows[n].shape[1:]) for n, d in sizes.items())
 
-    if not ranks or not ranks.keys() <= rows.keys() or (axes is not None and fit(likeliest)):
+    if not sizes or not sizes.keys() <= rows.keys() or (axes is not None and fits(likeliest)):
         return [likeliest]
     named = axes if isinstance(axes, Mapping) else {}
+    ranks = {name: len(dims) for name, dims in sizes.items()}
     others = [{n: named.get(n, a if r > 1 else 0) for n, r in ranks.items()} for a in range(max(ranks.values()))]
-    static = fit(likeliest) and {
-        (str(v.name), i) for v in inputs for i, d in enumerate(v.shape or ()) if isinstance(d, int)
-    }
-    return [likeliest, *(c for c in others if c != likeliest and fit(c) and not (static and static & c.items()))]
+    fixed = {(name, i) for name, dims in sizes.items() for i, d in enumerate(dims) if d and fits(likeliest)}
+    return [likeliest, *(c for c in others if c != likeliest and fits(c) and fixed.isdisjoint(c.items()))]
 
 
 def turn(graph: ir.Graph, value: ir.Value, axis: int | None) -> None:
@@ -213,10 +206,6 @@ def turn(graph: ir.Graph, value: ir.Value, axis: int | None) -> None:
 
 def _is_rows(name: str | None) -> bool:
     return name is not None and name.lower() in ROWS_NAMES
-
-
-def _has_fixed_rows(value: ir.Value) -> bool:
-    return value.shape is not None and value.shape.rank() > 0 and isinstance(value.shape[0], int)
 
 
 def _input(values: Mapping[str, ir.Value], name: str, key: str, what: str = "an input") -> ir.Value:
@@ -273,7 +262,6 @@ def sizes_of_rows(graph: ir.Graph, rows: Mapping[str, np.ndarray]) -> dict[str, 
     for value in inputs:
         array = next(iter(rows.values())) if len(inputs) == len(rows) == 1 else rows.get(str(value.name))
         dims = (query.sizes(value) or [])[1:]
-        if array is not None and len(array.shape) == len(dims) + 1 and None in dims:
-            pairs = zip(dims, array.shape[1:], strict=True)
-            sizes_by_input[str(value.name)] = [None, *(n if d is None else None for d, n in pairs)]
+        if array is not None and _agree(dims, array.shape[1:]) and None in dims:
+            sizes_by_input[str(value.name)] = [None, *array.shape[1:]]
     return sizes_by_input

@@ -24,7 +24,6 @@ READINGS: dict[Reading, str] = {
     ("multilabel", "logits"): "raw scores, each column a label of its own",
     ("regression", None): "plain values",
 }
-SOFTMAXES = ("softmax", "log_softmax")
 FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binary"), "pair": ("binary",)}
 BOUNDS = {"sum": "sum to 1 in each row", "unit": "lie in [0, 1]", "outside": "have any size"}
 SEEN = {
@@ -118,7 +117,9 @@ class Prediction:
             return [self.settings.task]
         if kind == "sigmoid" and width != 1:
             return ["multilabel"]
-        is_pair = kind in ("pair", "opposite") or (width == 2 and self.labelled and kind not in SOFTMAXES)
+        is_pair = kind in ("pair", "opposite") or (
+            width == 2 and self.labelled and kind not in ("softmax", "log_softmax")
+        )
         exclusive: Task = "binary" if is_pair or width == 1 else "multiclass"
         if self.labelled or self.settings.scores or kind or labels == "classes" or "sum" in (bound, self._seen):
             return [exclusive]
@@ -183,7 +184,7 @@ class Prediction:
         if not len(labels):
             return None
         elements = [d for axis, d in enumerate(self._shape or ()) if axis not in (0, self._axis or 1)]
-        one_per_element = len(_without_ones(elements)) == len(_without_ones(self.label_shape))
+        one_per_element = len(without_ones(elements)) == len(without_ones(self.label_shape))
         if self._is_text or (one_per_element and width > 1 < len(labels) and np.isin(labels, np.arange(width)).all()):
             return "classes"
         return "0 or 1" if len(labels) == 2 and (labels == (0, 1)).all() else "values"
@@ -197,12 +198,7 @@ class Prediction:
 
     @functools.cached_property
     def _seen(self) -> Seen | None:
-        return None if self._columns is None else look(self._columns)
-
-    @functools.cached_property
-    def _columns(self) -> np.ndarray | None:
-        """The prediction of real rows [N, E…, K]."""
-        return None if self.rows is None else classes_last(self.rows, self._axis)
+        return None if self.rows is None else look(classes_last(self.rows, self._axis))
 
     @functools.cached_property
     def _axis(self) -> int | None:
@@ -269,11 +265,8 @@ class Prediction:
 
     def _check_classes(self, classes: tuple[int | str, ...] | None, count: int | None) -> None:
         if len({*(classes or ())}) < len(classes or ()):
-            rule, got = (
-                "Class labels must be distinct.",
-                f"{', '.join(map(str, classes or ()))} for output {self.name!r}",
-            )
-            raise ConvertError(rule, got=got, fix="Correct {at}classes.")
+            got = f"{', '.join(map(str, classes or ()))} for output {self.name!r}"
+            raise ConvertError("Class labels must be distinct.", got=got, fix="Correct {at}classes.")
         if classes is not None and count is not None and len(classes) != count:
             raise ConvertError(
                 "A classifier must have one class for each column of its prediction (two for a single column).",
@@ -336,5 +329,6 @@ class Prediction:
         )
 
 
-def _without_ones(sizes: Sequence[int | None]) -> list[int | None]:
+def without_ones(sizes: Sequence[int | None]) -> list[int | None]:
+    """Return the sizes that are not 1."""
     return [d for d in sizes if d != 1]

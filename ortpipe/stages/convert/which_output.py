@@ -14,7 +14,7 @@ from ortpipe.graph import query
 from ortpipe.metrics.predictions import classes_last
 from ortpipe.stages.convert.batch import Original
 from ortpipe.stages.convert.heads import Head, read_head
-from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.meaning import Meaning, without_ones
 
 LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes the model a classifier
 AGREE = 0.9  # share of rows; the votes of support vectors may differ from their probabilities
@@ -81,7 +81,7 @@ def _fit(model: ir.Model, value: ir.Value, result: np.ndarray, label: np.ndarray
     """Return 0 if an output does not fit labels, 2 if it has just as many columns as they have classes, else 1."""
     trial = model.clone()
     try:
-        head, _ = read_head(trial.graph, query.value(trial.graph, str(value.name)))
+        head = read_head(trial.graph, query.value(trial.graph, str(value.name)))
         reading = meaning(result, value, head)
     except ConvertError:
         return 0
@@ -124,16 +124,12 @@ def _index(prediction: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     """Return the index of the largest column for each label, or whether a single column exceeds the threshold."""
     for axis in range(prediction.ndim - 1, 0, -1):
         rest = prediction.shape[:axis] + prediction.shape[axis + 1 :]
-        if prediction.shape[axis] > 1 and _without_ones(rest) == _without_ones(shape):
+        if prediction.shape[axis] > 1 and without_ones(rest) == without_ones(shape):
             return prediction.argmax(axis=axis)
-    if _without_ones(prediction.shape) != _without_ones(shape):
+    if without_ones(prediction.shape) != without_ones(shape):
         return None
     is_share = prediction.min() >= 0 and prediction.max() <= 1
     return (prediction > (0.5 if is_share else 0)).astype(int)
-
-
-def _without_ones(shape: Sequence[int]) -> list[int]:
-    return [*shape[:1], *(d for d in shape[1:] if d != 1)]
 
 
 def _classes(match: Agreement, columns: int) -> tuple[Class, ...] | None:

@@ -189,16 +189,16 @@ def from_model(
             "those of each batch, but these layers run inside a loop or a branch"
         )
     vars(original).pop("session", None)  # frees its weights until predictions are compared
-    further = {
-        str(output.name): functools.partial(meaning, output=output, head=head, is_head=True)
-        for head, output in heads[1:]
+    meanings = {
+        output: functools.partial(meaning, output=query.value(graph, output), head=head, is_head=output != name)
+        for output, head in heads.items()
     }
     return Forward(
         forward,
         prediction=name,
-        meaning=functools.partial(meaning, output=heads[0][1], head=heads[0][0]),
+        meaning=meanings.pop(name),
         expected=original.run,
-        heads=further,
+        heads=meanings,
         origin=config.origin,
         notes=(*file_notes, *dialects.notes, *notes),
         rounding=max(dialects.rounding, iterated),
