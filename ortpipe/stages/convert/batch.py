@@ -22,11 +22,10 @@ from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import proto_apart
 from ortpipe.graph.modes import to_inference
-from ortpipe.graph.parameters import some
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.free_batch import free_batch_size
 from ortpipe.stages.convert.heads import Head, read_head, replay
-from ortpipe.stages.convert.inputs import Axes, axis_of, fixed_batch, turn
+from ortpipe.stages.convert.inputs import Axes, axis_of, fixed_batch, moved, turn
 from ortpipe.stages.convert.row_scan import scan_batches
 
 Inputs = Mapping[str, np.ndarray]
@@ -162,15 +161,15 @@ def take_rows(
     """
     size, notes, why = original.size, list[str](), "convert.source.batch=rows" if batch == "rows" else None
     axes: dict[str, int | None] = {str(v.name): axis_of(v, original.named) for v in model.graph.outputs}
-    with contextlib.suppress(ConvertError, ModelError):  # there are no rows, or it takes several rows, but not one
-        if size is None and original.data is not None:
+    if size is None and original.data is not None:
+        with contextlib.suppress(ConvertError, ModelError):  # it takes several rows, but not one
             axes |= {name: axis for name, (axis, _) in _seen(model.graph, original, required, FEW).items()}
     if size is not None and why is None:
         try:
             model, axes = _freed(model, original, required)
         except OrtpipeError as error:
             why = str(error.got)[:200]
-    if size is not None and why is not None:
+    if why is not None:
         if batch == "free":
             raise ConvertError(
                 "With {key}=free, all rows at once must give the same results as batch by batch.",
@@ -179,20 +178,16 @@ def take_rows(
                 fix="Set {key}=auto: the model then runs batch by batch.",
             )
         with contextlib.suppress(ConvertError):  # there are no rows
-            for name, (axis, difference) in _seen(model.graph, original, list(axes), size).items():
+            for name, (axis, difference) in _seen(model.graph, original, list(axes), size or 1).items():
                 axes[name] = None if size == 1 and difference not in SAME else axis
     if size is not None:
-        how = (
-            f" and runs batch by batch, which is slower ({why})"
-            if why
-            else "; the model now takes any number, with the same results"
-        )
+        runs = f" and runs batch by batch, which is slower ({why})"
+        how = runs if why else "; the model now takes any number, with the same results"
         notes.append(f"the file takes {'1 row' if size == 1 else f'{size} rows'} at a time{how}")
     for output in list(model.graph.outputs):
         turn(model.graph, output, axes[str(output.name)])
     original.axes = {name: axis for name, axis in axes.items() if axis}
-    if moved := [f"{name} has its rows on axis {axis}" for name, axis in original.axes.items()]:
-        notes.append(f"{some(moved)}: moved to the first (convert.source.batch_axis)")
+    notes += moved(original.axes)
     heads = {name: read_head(model.graph, query.value(model.graph, name)) for name in required}
     return model, _in_batches(model, size, heads) if size is not None and why else heads, notes
 

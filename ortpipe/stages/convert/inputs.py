@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.parameters import some
 from ortpipe.graph.show import type_of
 
 Axes = int | Mapping[str, int] | None
@@ -184,6 +185,12 @@ def axes_of_rows(inputs: Sequence[ir.Value], axes: Axes, rows: Mapping[str, np.n
     return [likeliest, *(c for c in others if c != likeliest and fits(c) and fixed.isdisjoint(c.items()))]
 
 
+def moved(axes: Mapping[str, int]) -> list[str]:
+    """Return a note of the inputs or outputs whose rows are not on the first axis."""
+    others = [f"{name} has its rows on axis {axis}" for name, axis in axes.items() if axis]
+    return [f"{some(others)}: moved to the first (convert.source.batch_axis)"] if others else []
+
+
 def turn(graph: ir.Graph, value: ir.Value, axis: int | None) -> None:
     """Move the axis of rows of an input or output first, in place; None: an output has none and gets one."""
     if axis == 0:
@@ -217,11 +224,9 @@ def _input(values: Mapping[str, ir.Value], name: str, key: str, what: str = "an 
 def _fixed_value(value: ir.Value, entries: Any, rows: Collection[str]) -> np.ndarray:
     """Return the value of an input from the config, of size 1 along its rows, or everywhere if it is one number."""
     name, dtype, dims, key = str(value.name), value.dtype, query.sizes(value), f"fixed.{value.name}"
-    if dims is None or dtype is None:
-        rule = "An input with a constant value must have a known shape."
-        raise ConvertError(rule, key=key, got=f"{name!r} of unknown shape", fix=f"Set {{at}}shape.{name} too.")
-    free_dims = [d for d in value.shape or () if not isinstance(d, int)]
-    if len(free_dims) > 1 and not all(d.value in rows or _is_rows(d.value) for d in free_dims):
+    free_dims = [d.value for d in value.shape or () if not isinstance(d, int)]
+    are_rows = len(free_dims) < 2 or all(d in rows or _is_rows(d) for d in free_dims)
+    if dims is None or dtype is None or not are_rows:
         raise ConvertError(
             "An input with a constant value must have known sizes; only that of the rows may be free.",
             key=key,

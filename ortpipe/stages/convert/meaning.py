@@ -83,7 +83,8 @@ class Prediction:
         """Return the only meaning that the evidence allows; raise an error that names every open setting."""
         if self._shape == []:  # one number for all rows, such as a loss
             return Meaning("regression", None)
-        allowed = [reading for task in self._tasks() for reading in self._readings(task)]
+        forms: Sequence[Form] = [self.settings.scores] if self.settings.scores else ["probabilities", "logits"]
+        allowed = [(task, form) for task in self._tasks() for form in ([None] if task == "regression" else forms)]
         passed = [reading for reading in allowed if self._against(*reading) is None]
         if len(passed) != 1:
             raise self._open(passed) if passed else self._contradiction(allowed[0])
@@ -128,33 +129,21 @@ class Prediction:
             return [several] if labels == "0 or 1" else [several, "regression"]
         return [several, "regression"] if labels == "0 or 1" and self._distinct.dtype.kind != "f" else ["regression"]
 
-    def _readings(self, task: Task) -> Sequence[Reading]:
-        """Return what the prediction may hold, as far as the graph and the values of rows tell."""
-        bound, seen = self.head.bound, self._seen
-        if task == "regression":
-            return [(task, None)]
-        if self.settings.scores is not None:
-            return [(task, self.settings.scores)]
-        if bound in ("sum", "unit") or (bound is None and (seen == "sum" or (seen == "unit" and self._is_named_so))):
-            return [(task, "probabilities")]
-        if seen == "outside" or (bound == "outside" and seen != "sum"):
-            return [(task, "logits")]
-        return [(task, "probabilities"), (task, "logits")]
-
     def _against(self, task: Task, form: Form | None, *, by_name: bool = True) -> str | None:
         """Return the evidence against a reading; `by_name`: the output's name is evidence, too."""
-        head, width, seen, scores = self.head, self.width, self._seen, self.settings.scores
-        exclusive = task in ("binary", "multiclass")
-        logits, shares = form == "logits", form == "probabilities"
-        by_name = by_name and scores is None and self._is_named_so
+        head, width, seen, is_open = self.head, self.width, self._seen, self.settings.scores is None
+        exclusive, logits, shares = task in ("binary", "multiclass"), form == "logits", form == "probabilities"
+        by_name = by_name and is_open and self._is_named_so
         reasons = {
             f"{width} columns": task == "binary" and (width or 0) > 2,
             "1 column": task == "multiclass" and width == 1,
             f"labels such as {self._fraction}": exclusive and self._fraction is not None,
             "one label per row": task == "multilabel" and self.settings.task is None and self._labels_are == "classes",
-            SEEN[seen]: shares
-            and (seen == "outside" or (exclusive and width != 1 and seen == "unit" and head.bound != "sum")),
-            "the end of the graph is a softmax or sigmoid": logits and scores is None and head.bound in ("sum", "unit"),
+            SEEN[seen]: (shares and seen == "outside")
+            or (shares and exclusive and width != 1 and seen == "unit" and head.bound != "sum")
+            or (logits and is_open and head.bound is None and seen == "sum"),
+            "the end of the graph is a softmax or sigmoid": logits and is_open and head.bound in ("sum", "unit"),
+            "the values have any size": shares and is_open and head.bound == "outside" and seen != "sum",
             "the logarithm of a sigmoid": logits and head.kind == "log_sigmoid",
             "two opposite scores [−s, s]": logits and head.kind == "opposite" and task != "binary",
             f"{self._evidence}, in an output named like probabilities": logits and by_name,
@@ -298,13 +287,13 @@ class Prediction:
         )
 
     def _as_settings(self, task: Task, form: Form | None) -> str:
-        parts: dict[str, str | bool | None] = {
-            "task": task != self.settings.task and task,
-            "scores": form != self.settings.scores and form,
-        }
-        parts["classes"] = form is not None and self._is_text and not self.settings.classes and "[…]"
-        words = [f"{{at}}{name}={value}" for name, value in parts.items() if value] or [f"{{at}}task={task}"]
-        return " ".join(words) + (" in the order of the columns" if parts["classes"] else "")
+        told = self.settings
+        words = [f"{{at}}task={task}"] * (task != told.task) + [f"{{at}}scores={form}"] * (
+            form not in (None, told.scores)
+        )
+        if form is not None and self._is_text and told.classes is None:
+            words.append("{at}classes=[…] in the order of the columns")
+        return " ".join(words or [f"{{at}}task={task}"])
 
     @property
     def _evidence(self) -> str:

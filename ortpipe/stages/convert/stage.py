@@ -105,7 +105,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
     objective = forward.objective
-    notes = [*forward.notes, *mixing_notes, *_unread_notes(facts, data)]
+    kept = {} if data is None else data.train.head(1).kept
+    unread = [name for name in kept if name not in facts.inputs and len(kept) > 1]
+    notes = [*forward.notes, *mixing_notes, *([f"does not read {some(unread)} of the data"] if unread else [])]
     unset_weights = [name.removeprefix("source/") for name in source_weights]
     if config is not None and config.head is not None:
         with under("head"):
@@ -138,10 +140,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
             rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
             raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)
         quantized_model = quantize(forward.model, facts, calibration_rows(data.train.sample()))
-        record["quantize"], facts = (
-            config.quantize,
-            dataclasses.replace(facts, constants=(*facts.constants, *quantized_model.scales)),
-        )
+        record["quantize"] = config.quantize
+        facts = dataclasses.replace(facts, constants=(*facts.constants, *quantized_model.scales))
         notes.append(quantized_model.note)
         source_weights = {}  # the quantized model's weights are no longer the source's
     if not record.keys().isdisjoint(("head", "init", "quantize")):
@@ -163,13 +163,6 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     meaning["heads"] = {name: HeadFacts(**facts) for name, facts in head_fields.items()}
     facts = dataclasses.replace(facts, **meaning, lineage=(record,))
     return Artifact(model, facts, source_weights if forward.expected is not None else {}, weights=weights)
-
-
-def _unread_notes(facts: Facts, data: Data | None) -> list[str]:
-    """Return a note of the table's columns that the model does not read."""
-    columns = {} if data is None else data.train.head(1).kept
-    unread = [name for name in columns if name not in facts.inputs and len(columns) > 1]
-    return [f"does not read {some(unread)} of the data"] if unread else []
 
 
 def _facts(graph: ir.Graph, prediction: str, choice: Choice, previous: Facts | None = None) -> Facts:
@@ -200,7 +193,7 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
     if isinstance(source, str | Path):
         fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(GraphSettings)}
         return OnnxFile(path=str(source), **fields)(data, "")
-    if _is_module(source):
+    if "torch" in sys.modules and isinstance(source, sys.modules["torch"].nn.Module):  # who has one has imported it
         if settings.origin == Given().origin:
             settings = Given(**vars(settings) | {"name": f"torch:{type(source).__name__}"})
         forward = from_module(source, settings, data)
@@ -209,11 +202,6 @@ def _forward(source: Any, config: ConvertConfig | None, data: Data | None) -> Fo
             warnings.warn(f"{type(source).__name__} {IN_INFERENCE}: {advice}.", stacklevel=3)
         return forward
     return from_estimator(source, data, config.dtype if config else "float32")
-
-
-def _is_module(source: Any) -> bool:
-    """Return whether a source is a PyTorch module, without importing torch: whoever has a module has imported it."""
-    return "torch" in sys.modules and isinstance(source, sys.modules["torch"].nn.Module)
 
 
 def _compare(
@@ -270,16 +258,16 @@ def _difference(
     difference = float(np.abs(predicted - expected).max() / max(1.0, np.abs(expected).max()))
     allowed = (config.tolerance if config else None) or max(TOLERANCE.get(predicted.dtype.name, 1e-2), forward.rounding)
     if not difference <= allowed:
+        reason = (
+            f": {forward.rounding_reason}"
+            if forward.rounding_reason
+            else ", or use {at}dtype=float64 for an estimator."
+        )
         raise ConvertError(
             "The converted model must predict what its source predicts.",
             key="tolerance",
             got=f"{forward.origin}: largest difference {difference:.3g} on {count} rows, tolerance {allowed:g}",
-            fix="Raise {key} if the difference is acceptable"
-            + (
-                f": {forward.rounding_reason}"
-                if forward.rounding_reason
-                else ", or use {at}dtype=float64 for an estimator."
-            ),
+            fix=f"Raise {{key}} if the difference is acceptable{reason}",
         )
     return difference
 

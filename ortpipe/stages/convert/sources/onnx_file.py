@@ -39,6 +39,7 @@ from ortpipe.stages.convert.inputs import (
     fix,
     fixed_batch,
     listed,
+    moved,
     needs_sizes,
     set_shapes,
     sizes_of_rows,
@@ -137,7 +138,8 @@ def from_model(
     name_batch(forward)
     capture_unchanged(graph)
     take_branches(forward)
-    if data is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, _first(data))):
+    first = None if data is None else data.train.head(1)
+    if first is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, first.inputs)):
         set_shapes(graph, free)
         name_batch(forward)
         take_branches(forward)
@@ -160,7 +162,7 @@ def from_model(
         name, settings = str(output.name), OutputSettings(config.task, config.scores, classes, config.class_axis)
         explicit = _output_settings(name, config.heads.get(name, settings), written.get(name, {}))
         labels = data.train.labels if data is not None and not is_head else None
-        per_row = data.train.head(1).label.shape[1:] if data is not None and not is_head else ()
+        per_row = first.label.shape[1:] if first is not None and not is_head else ()
         is_labelled, sizes = labelled and not is_head, query.sizes(output)
         return Prediction(name, sizes, is_labelled, head, explicit, rows, is_head, labels, per_row).meaning()
 
@@ -228,20 +230,16 @@ def _with_sizes(model: onnx.ModelProto, config: GraphSettings) -> onnx.ModelProt
 
 def _end_at_values(model: ir.Model, config: GraphSettings) -> str | None:
     """Make the prediction and heads that are inner values of the graph its outputs, in place; return a note."""
-    cut, heads = _inner(model.graph, config.prediction), [h for h in config.heads if _inner(model.graph, h) is not None]
-    if cut is None and not heads:
-        return None
     outputs = [str(o.name) for o in model.graph.outputs]
-    keep_outputs(model, [*(outputs if cut is None else [cut, *(o for o in outputs if o in config.heads)]), *heads])
-    if cut is None:
-        return f"gives values inside of the graph as outputs too: {some(heads)}"
-    return f"ends at {cut!r}: the outputs of the file are left out{' but for heads' if config.heads else ''}"
-
-
-def _inner(graph: ir.Graph, choice: str | int | None) -> str | None:
-    """Return the choice if it is an inner value of the graph."""
-    value = query.values(graph).get(choice) if isinstance(choice, str) else None
-    return str(choice) if value is not None and value.producer() is not None and not value.is_graph_output() else None
+    inner = {name for name, value in query.values(model.graph).items() if value.producer() is not None} - {*outputs}
+    cut, heads = config.prediction, [head for head in config.heads if head in inner]
+    if cut in inner:
+        keep_outputs(model, [str(cut), *(o for o in outputs if o in config.heads), *heads])
+        return f"ends at {cut!r}: the outputs of the file are left out{' but for heads' if config.heads else ''}"
+    if not heads:
+        return None
+    keep_outputs(model, [*outputs, *heads])
+    return f"gives values inside of the graph as outputs too: {some(heads)}"
 
 
 def _output_settings(output: str, configured: OutputSettings, written: Mapping[str, Any]) -> OutputSettings:
@@ -272,7 +270,7 @@ def _heads(graph: ir.Graph, config: GraphSettings, prediction: str) -> list[str]
 
 def _rows_first(model: ir.Model, config: GraphSettings, data: Data | None) -> tuple[ir.Model, list[str]]:
     """Return the model with only the inputs that hold rows, these first, as runs confirm; and notes."""
-    graph, arrays, notes = model.graph, None if data is None else _first(data), list[str]()
+    graph, arrays, notes = model.graph, None if data is None else data.train.head(1).inputs, list[str]()
     if arrays is not None and (unread := drop_unread(graph, arrays)):
         notes.append(f"leaves out inputs that nothing reads: {some(unread)}")
     check_axes(graph, config.batch_axis)
@@ -289,13 +287,7 @@ def _rows_first(model: ir.Model, config: GraphSettings, data: Data | None) -> tu
             break
     else:
         axes, trial = candidates[0], trials[0]
-    if moved_axes := [f"{name} has its rows on axis {axis}" for name, axis in axes.items() if axis]:
-        notes.append(f"{some(moved_axes)}: moved to the first (convert.source.batch_axis)")
-    return trial, notes
-
-
-def _first(data: Data) -> Mapping[str, np.ndarray]:
-    return data.train.head(1).inputs
+    return trial, [*notes, *moved(axes)]
 
 
 def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: GraphSettings, *, written: bool) -> list[str]:
@@ -309,13 +301,6 @@ def _lift(graph: ir.Graph, constants: Sequence[ir.Value], config: GraphSettings,
     return lift(graph, constants, floats, lambda names: query.select(patterns, names, ConvertError, "lift"))
 
 
-def _scores(graph: ir.Graph, outputs: Sequence[ir.Value]) -> str | None:
-    """Return the last float value that outputs of another type, such as labels, are computed from."""
-    ancestors = query.ancestors(outputs)
-    floats = [v for node in graph for v in node.outputs if v in ancestors and v.dtype in query.FLOATS]
-    return next((str(v.name) for v in reversed(floats) if query.float_initializers(graph, v)), None)
-
-
 def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
     names = [str(o.name) for o in graph.outputs]
     if isinstance(choice, int):
@@ -324,18 +309,19 @@ def _prediction(graph: ir.Graph, choice: str | int | None) -> ir.Value:
             raise ConvertError(rule, key="prediction", got=choice, fix=fix)
         choice = names[choice]
     if choice is not None and choice not in names:
-        rule, inner = "{key} must be an output, or a value inside of the graph.", query.values(graph).items()
-        close = difflib.get_close_matches(choice, [name for name, value in inner if value.producer() is not None])
+        rule, values = "{key} must be an output, or a value inside of the graph.", query.values(graph).items()
+        close = difflib.get_close_matches(choice, [name for name, value in values if value.producer() is not None])
         raise ConvertError(rule, key="prediction", got=repr(choice), fix=nearest(choice, {*names, *close}))
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS and choice in (None, o.name)]
     if not floats:
         candidates = [o for o in graph.outputs if choice in (None, o.name)]
-        scores = _scores(graph, candidates)
+        ancestors = query.ancestors(candidates)
+        inner = [v for node in graph for v in node.outputs if v in ancestors and v.dtype in query.FLOATS]
+        scores = next((f": {v.name!r}." for v in reversed(inner) if query.float_initializers(graph, v)), ".")
         raise ConvertError(
             "A model needs a float output to train.",
             got=f"outputs {', '.join(str(o.name) for o in candidates)}",
             key="prediction",
-            fix="Name a float value inside of the graph with {key}, such as the scores in front of the labels"
-            + (f": {scores!r}." if scores is not None else "."),
+            fix="Name a float value inside of the graph with {key}, such as the scores in front of the labels" + scores,
         )
     return next((o for o in floats if query.float_initializers(graph, o)), floats[0])
