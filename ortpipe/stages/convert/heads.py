@@ -218,13 +218,13 @@ def _activation(
 
     Of several, the nearest one that needs no change; a farther one only if it is other numbers, such as z of z − max z.
     """
-    found: list[tuple[Kind, int | None, _Candidate]] = []
+    matches: list[tuple[Kind, int | None, _Candidate]] = []
     for candidate in candidates:
         close = CLOSE_HALF if min(candidate.array.dtype.itemsize, prediction.dtype.itemsize) <= 2 else CLOSE
         for kind, axis, values in _activated(candidate.array, prediction.shape):
             if np.abs(values - prediction.astype(np.float64)).max(initial=0) <= close:
-                found.append((kind, axis, candidate))
-    best = [f for f in found if not f[2].moves and f[2].array.dtype == prediction.dtype] or found
+                matches.append((kind, axis, candidate))
+    best = [f for f in matches if not f[2].moves and f[2].array.dtype == prediction.dtype] or matches
     others = (f for f in best if not np.allclose(f[2].array, best[0][2].array, rtol=1e-2))
     return next(others, best[0]) if best else (None, None, None)
 

@@ -287,11 +287,11 @@ class Prediction:
         )
 
     def _as_settings(self, task: Task, form: Form | None) -> str:
-        told = self.settings
-        words = [f"{{at}}task={task}"] * (task != told.task) + [f"{{at}}scores={form}"] * (
-            form not in (None, told.scores)
+        settings = self.settings
+        words = [f"{{at}}task={task}"] * (task != settings.task) + [f"{{at}}scores={form}"] * (
+            form not in (None, settings.scores)
         )
-        if form is not None and self._is_text and told.classes is None:
+        if form is not None and self._is_text and settings.classes is None:
             words.append("{at}classes=[…] in the order of the columns")
         return " ".join(words or [f"{{at}}task={task}"])
 
