@@ -288,9 +288,9 @@ class Prediction:
 
     def _as_settings(self, task: Task, form: Form | None) -> str:
         settings = self.settings
-        words = [f"{{at}}task={task}"] * (task != settings.task) + [f"{{at}}scores={form}"] * (
-            form not in (None, settings.scores)
-        )
+        words = [f"{{at}}task={task}"] if task != settings.task else []
+        if form not in (None, settings.scores):
+            words.append(f"{{at}}scores={form}")
         if form is not None and self._is_text and settings.classes is None:
             words.append("{at}classes=[…] in the order of the columns")
         return " ".join(words or [f"{{at}}task={task}"])

@@ -105,8 +105,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
         facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
     objective = forward.objective
-    table = {} if data is None else data.train.head(1).kept
-    unread = [name for name in table if name not in facts.inputs and len(table) > 1]
+    all_columns = {} if data is None else data.train.head(1).kept
+    unread = [name for name in all_columns if name not in facts.inputs and len(all_columns) > 1]
     notes = [*forward.notes, *mixing_notes, *([f"does not read {some(unread)} of the data"] if unread else [])]
     unset_weights = [name.removeprefix("source/") for name in source_weights]
     if config is not None and config.head is not None:
