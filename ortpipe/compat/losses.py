@@ -124,7 +124,7 @@ def add_loss_output(
         sample_weight=weight_name is not None,
         loss_name=loss_name,
         label_name=label_name,
-        weight_name=weight_name or "",
+        weight_name=weight_name or AddLossConfig.weight_name,
     )
     task |= {"outputs": (output,), "prediction": str(table.name)}
     scored = add_penalty(add_loss(artifact_of(forward, [*weights, *inputs], **task), config), PenaltyConfig(terms))
