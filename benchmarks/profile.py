@@ -27,7 +27,6 @@ from ortpipe.graph.apart import pieces
 from ortpipe.graph.check import finish_apart
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.train.epoch import build_epoch
-from ortpipe.stages.train.kernels import has_adam_kernel
 from ortpipe.stages.train.load import passes_for
 from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.step import build_step
@@ -44,7 +43,7 @@ def epoch(name: str, optimizer: str, folder: Path) -> tuple[bytes, dict[str, np.
     loss = LOSSES["cross_entropy" if problem.classes else "l2"]()
     gradient = derive(add_loss(convert(None, ConvertConfig(source), data=data), AddLossConfig(loss)))
     config = TrainConfig(OPTIMIZERS[optimizer](lr=problem.lr), batch_size=problem.batch)
-    step = build_step(gradient, config, kernels=has_adam_kernel(None))
+    step = build_step(gradient, config)
     proto, weights = finish_apart(for_batch_size(build_epoch(step), problem.batch, passes_for(None)), deep=True)
     index, rows = order(problem, 1), feeds(gradient.model, gradient.facts, data.train)
     given = {n: a[index.ravel()].reshape(*index.shape, *a.shape[1:]) for n, a in rows.items() if n in step.batch}

@@ -13,7 +13,7 @@ BATCHES = "batches"  # the first dimension of every scanned input
 
 @dataclass(frozen=True)
 class EpochGraph:
-    """Scan(carried; scanned) → (carried, losses, what nobody reads): one run does any number of steps."""
+    """Scan(carried; scanned) → (carried, losses): one run does any number of steps."""
 
     model: ir.Model  # inputs have the step's names, scanned ones shape [batches, …]; outputs: what is carried, losses
     seed: str | None = None  # the body's initializer that the backward pass starts from; None: there is none
@@ -49,9 +49,7 @@ def build_epoch(step: TrainStep) -> EpochGraph:
     node = ir.node("Scan", inputs, {"body": body, "num_scan_inputs": len(step.scanned)}, num_outputs=len(body.outputs))
     for output, inner in zip(node.outputs, body.outputs, strict=True):
         output.type, output.shape, output.name = inner.type, inner.shape, names.fresh(f"{inner.name}/end")
-    last = len(step.carried)
-    for output in node.outputs[last:]:
-        output.shape = ir.Shape([BATCHES])
-    node.outputs[last].name = names.fresh("losses")
+    losses = node.outputs[-1]
+    losses.name, losses.shape = names.fresh("losses"), ir.Shape([BATCHES])
     graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports=dict(body.opset_imports), name="epoch")
     return EpochGraph(ir.Model(graph, ir_version=IR_VERSION), step.seed, step.gradients)

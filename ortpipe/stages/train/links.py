@@ -44,7 +44,6 @@ class Link:
     slots: tuple[str, ...] = ()  # its state: values of θ's shape, zero at first (those of `AVERAGE`: θ)
     scalars: Mapping[str, Scalar] = field(default_factory=dict)  # what each step has of its own, by name
     linear: bool = False  # u is only scaled and summed, so that the products of the backward pass can do it
-    replaces: bool = False  # what it gives is the next θ itself
 
 
 def scale_by_rate() -> Link:

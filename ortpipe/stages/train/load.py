@@ -20,7 +20,6 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.blocked import block_channels
 from ortpipe.stages.train.epoch import BATCHES, EpochGraph, build_epoch
-from ortpipe.stages.train.kernels import has_adam_kernel
 from ortpipe.stages.train.losses import Compiled
 from ortpipe.stages.train.passes import PASSES, PASSES_OF_COMPILED, for_batch_size
 from ortpipe.stages.train.step import TrainStep, build_step
@@ -50,11 +49,6 @@ def passes_for(runtime: RuntimeConfig | None) -> Sequence[Callable[[EpochGraph],
     return (*PASSES, block_channels) if (runtime or RuntimeConfig()).provider == "cpu" else PASSES
 
 
-def step_of(training: Training) -> TrainStep:
-    """Return the train step, as the engine runs it fastest."""
-    return build_step(training.artifact, training.config, kernels=has_adam_kernel(training.runtime))
-
-
 def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
     """Return what loads the epoch graph for an epoch's number and a batch size; the step's graph becomes part of it.
 
@@ -68,8 +62,9 @@ def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
     @functools.cache
     @gc_paused()
     def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
-        epoch = first.pop() if first else build_epoch(step_of(training))  # cheaper than a copy of each
-        model = for_batch_size(epoch, size, passes)
+        if not first:  # cheaper than a copy of each
+            first.append(build_epoch(build_step(training.artifact, training.config)))
+        model = for_batch_size(first.pop(), size, passes)
         clean(model)
         return proto_apart(model, deep=True)  # derive has checked it, and the runtime does again
 

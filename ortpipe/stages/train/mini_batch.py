@@ -15,11 +15,11 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
 from ortpipe.stages.train.diagnose import largest_gradients
 from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.load import loader, runs_in_onnxruntime, step_of
+from ortpipe.stages.train.load import loader, runs_in_onnxruntime
 from ortpipe.stages.train.losses import PHASES, Epoch, Losses
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.snapshot import Snapshot
-from ortpipe.stages.train.step import TrainStep
+from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
 CARRIED = 2**26  # bytes from step to step, from which on a run does one step: a Scan of more holds two copies besides
@@ -40,7 +40,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             got="a checkpoint of another run",
             fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
         )
-    step = step_of(training)
+    step = build_step(training.artifact, training.config)
     initial = training.first_values()
     loop = _EpochLoop(training, step, step.pack(step.init(initial) if before is None else before))
     stop = EarlyStop(config.early_stop, loop.whole)
@@ -202,7 +202,8 @@ class _EpochLoop:
         """Return the error of what is not finite, with the gradients at that step of the latest run."""
         assert self._latest is not None
         config, (number, size, run) = self._config, self._latest
-        load = functools.partial(loader(self._training, step_of(self._training)), number, size)
+        step = build_step(self._training.artifact, self._training.config)
+        load = functools.partial(loader(self._training, step), number, size)
         norms = largest_gradients(self._training, self._step, load, run, at)
         rate = float(self.losses.rate[-1][-1]) if rate is None else rate
         finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"

@@ -31,7 +31,7 @@ class TrainStep:
     What it carries is known outside by the names of train's tensors: `parameter/w`, `optimizer/velocity/w`, …
     """
 
-    graph: ir.Graph  # inputs: what is carried, what is scanned; outputs: what is carried, the loss, what nobody reads
+    graph: ir.Graph  # inputs: what is carried, what is scanned; outputs: what is carried, the loss
     layout: Layout  # of the parameters and their state
     variables: Mapping[tuple[str, str], str]  # (folder, variable) → the name under which it is carried
     statistics: tuple[str, ...]  # the names of running statistics, which are carried too
@@ -103,8 +103,8 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
 
 
 @gc_paused()
-def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False) -> TrainStep:
-    """Join a gradient model and the chain that `config` says; `kernels`: or the kernel that does all of the chain."""
+def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
+    """Join a gradient model and the chain that `config` says."""
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
     op, front = Builder(graph, "update", names=names), Builder(graph, "update", before=graph[0], names=names)
@@ -123,15 +123,11 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     dtype = ir.DataType.DOUBLE if ir.DataType.DOUBLE in types else ir.DataType.FLOAT
     apart = Layout.of({name: artifact.initializers[name] for name in parameters})
     links, layout = _chain(config, apart, narrow, None if types == {dtype} else dtype)
-    if kernels and types == {ir.DataType.FLOAT} and len(links) == len(config.optimizer()):
-        kernel = config.optimizer.kernel()
-        links, layout = (links, layout) if kernel is None else ([kernel], apart)
     per_link = [{op.input(name, dtype, []): function for name, function in link.scalars.items()} for link in links]
     scalars = {value: function for inputs in per_link for value, function in inputs.items()}
     carried: dict[ir.Value, ir.Value] = {}
     variables: dict[tuple[str, str], ir.Value] = {}
     averaged = any(AVERAGE in link.slots for link in links)
-    graph.outputs.clear()  # what kernels give besides stands there
     written = layout.write(front, op, parameters, gradients)
     for variable, (theta, u) in written.items():
         variables[ITERATE if averaged else PARAMETER, variable] = theta
@@ -142,7 +138,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
                 u, following = link.update(op, Inputs(theta, u, [*state.values()], [*inputs]))
             carried |= zip(state.values(), following, strict=True)
             variables |= {(PARAMETER if s == AVERAGE else f"optimizer/{s}", variable): v for s, v in state.items()}
-        carried[theta] = u if links[-1].replaces else op.Add(theta, u)
+        carried[theta] = op.Add(theta, u)
     carried = {value: carried[value] for value in variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name).const_value = None  # passes over the graph take what has one for a constant
@@ -154,7 +150,6 @@ def build_step(artifact: Artifact, config: TrainConfig, *, kernels: bool = False
     graph.outputs[:] = [
         *carried.values(),
         op.cast(loss, next(iter(scalars))) if loss.dtype != dtype else loss,
-        *graph.outputs,
     ]
     return TrainStep(
         graph,

@@ -246,9 +246,8 @@ def noted(model):
     return {v.name: (v.dtype, None if v.shape is None else tuple(v.shape)) for v in values}
 
 
-@pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if OPTIMIZERS[name]().solver == "minibatch"])
-def test_what_steps_note_of_their_shapes_is_what_inference_finds(from_text, monkeypatch, optimizer, kernels):
+def test_what_steps_note_of_their_shapes_is_what_inference_finds(from_text, monkeypatch, optimizer):
     text = """g (float[N,2] X) => (float[N,1] y) <float[2,3] w = {1, 2, 0.5, -1, 0.3, 0.1}, float[3] b = {0.1, 0, 0.2},
       float[3,1] u = {0.2, -0.4, 0.7}> { h = Gemm(X, w, b) r = Relu(h) m = MatMul(r, u) y = Tanh(m) }"""
     source = derive(add_loss(from_text(text), AddLossConfig(LOSSES["l2"]())))
@@ -266,6 +265,6 @@ def test_what_steps_note_of_their_shapes_is_what_inference_finds(from_text, monk
     monkeypatch.setattr(passes, "fold_sizes", compare)
     monkeypatch.setattr(passes, "infer", lambda model: (again.append(model), infer(model)))
     for chosen in (config, TrainConfig(OPTIMIZERS[optimizer]())):
-        passes.for_batch_size(build_epoch(build_step(source, chosen, kernels=kernels)), 32)
+        passes.for_batch_size(build_epoch(build_step(source, chosen)), 32)
     assert len(seen) == 2
     assert len(again) == (1 if optimizer == "sgd" else len(again))  # a plain step's shapes are all known

@@ -16,10 +16,6 @@ class Optimizer(Config):
     def __call__(self) -> tuple[Link, ...]:
         return ()
 
-    def kernel(self) -> Link | None:
-        """Return one link that does all of it in a kernel of the training build, if there is one."""
-        return None
-
 
 OPTIMIZERS: Catalogue[type] = Catalogue(
     "optimizer",

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.kernels import adam_kernel
 from ortpipe.stages.train.links import Link, scale_by_adam
 from ortpipe.stages.train.optimizers import Optimizer
 
@@ -26,6 +25,3 @@ class Adam(Optimizer):
 
     def __call__(self) -> tuple[Link, ...]:
         return (scale_by_adam(self.beta1, self.beta2, self.epsilon),)
-
-    def kernel(self) -> Link:
-        return adam_kernel(self.beta1, self.beta2, self.epsilon)

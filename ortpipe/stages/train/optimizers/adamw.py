@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.kernels import adam_kernel
 from ortpipe.stages.train.links import Link, decay, scale_by_adam
 from ortpipe.stages.train.optimizers import Optimizer
 
@@ -28,6 +27,3 @@ class AdamW(Optimizer):
 
     def __call__(self) -> tuple[Link, ...]:
         return scale_by_adam(self.beta1, self.beta2, self.epsilon), decay(self.weight_decay)
-
-    def kernel(self) -> Link:
-        return adam_kernel(self.beta1, self.beta2, self.epsilon, self.weight_decay)
