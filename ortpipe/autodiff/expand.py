@@ -1,6 +1,6 @@
 """Operators that are functions, replaced by their bodies where no rule is faster or stabler than the body's own."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 from onnx_ir import Graph, Node
@@ -40,11 +40,6 @@ def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = (
             infer(model)
             fold_sizes(model)
     return model
-
-
-def with_bodies(model: ir.Model, kinds: Collection[str]) -> ir.Model:
-    """Return the model with model-local functions inlined, and these of ONNX's operators written as their bodies."""
-    return _inlined(model, lambda model: {n.op_type for n in model.graph.all_nodes()}.intersection(kinds))
 
 
 def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Model:

@@ -70,7 +70,11 @@ def gradient_model(
         builder.initialize(model.SerializeToString(), config)
         builder.build(bindings.TrainingGraphTransformerConfiguration())
     except Exception as error:
-        raise DeriveError(str(error).strip()) from error
+        raise DeriveError(
+            "The gradient builder must know every operator of the model.",
+            got=str(error).strip(),
+            fix="Choose derive=native, or simplify the model.",
+        ) from error
     built, info = onnx.load_model_from_string(builder.get_gradient_model()), builder.get_graph_info()
     gradients = dict(zip(ordered, info.initializer_grad_names_to_train, strict=False)) | dict(
         info.user_input_grad_names

@@ -208,8 +208,8 @@ def test_a_group_left_out_the_wrong_way_is_explained(cli: Callable) -> None:
 @pytest.mark.parametrize(
     ("file", "words"),
     [
-        ("atan.onnx", ["Atan at node 'activation'", "no gradient"]),
-        ("pad.onnx", ["Pad at node 'fill'", "does right"]),
+        ("atan.onnx", ["Atan at node 'activation'", "gradient is missing or wrong", "derive=native"]),
+        ("pad.onnx", ["Pad at node 'fill'", "right only for mode=constant"]),
     ],
 )
 def test_what_the_ort_engine_cannot_do_is_named_with_its_node(

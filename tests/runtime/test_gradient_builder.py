@@ -31,7 +31,7 @@ FEEDS = {"X": rng.normal(size=(5, 3)).astype(np.float32), "label": rng.normal(si
 def gradients(model, parameters, inputs=()):
     """Run the builder's graph, called through the engine, with YieldOp answered by ∂loss/∂loss = 1."""
     copy = onnx.ModelProto.FromString(model.SerializeToString())
-    own, names = with_yield(ir.from_proto(copy), parameters, inputs)
+    own, names = with_yield(ir.from_proto(copy), parameters, inputs, ())
     infer(own)
     [node] = [node for node in own.graph if node.op_type == "YieldOp"]
     one = ir.node("Constant", [], {"value": ir.tensor(np.ones((), np.float32))})

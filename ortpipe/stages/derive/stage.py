@@ -150,7 +150,8 @@ def _yielding(
 ) -> Artifact:
     """Return the training build's graph as it is; it has no facts about gradients, for no other stage can run it."""
     keep_outputs(model, outputs)
-    model, _ = with_yield(differentiable(model, outputs, [*parameters, *inputs]), parameters, inputs)
+    differentiable(model, outputs, [*parameters, *inputs])
+    model, _ = with_yield(model, parameters, inputs, ())
     facts: dict[str, Any] = {"loss": None, "outputs": (), "parameters": tuple(parameters)}
     return artifact.next("derive", VERSION, model=ir.to_proto(model), **facts)
 

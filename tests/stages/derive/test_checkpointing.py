@@ -50,7 +50,8 @@ def engine(request):
 def test_values_between_marks_are_computed_again_by_the_runtime_too_and_gradients_are_the_same(
     chain, engine, marks, tmp_path
 ):
-    plain, thrifty = (derive(chain, DeriveConfig(engine, checkpointing=m)) for m in (None, marks))
+    parameters = None if engine == ENGINES["native"]() else ("w[1-5]",)  # ort rejects what w0 is behind
+    plain, thrifty = (derive(chain, DeriveConfig(engine, parameters, checkpointing=m)) for m in (None, marks))
     again = [node.op_type for node in thrifty.model.graph.node if node.name.endswith("/again")]
     assert again.count("Tanh") >= 2
     assert "BatchNormalization" in again or marks == "auto" or engine != ENGINES["native"]()

@@ -7,15 +7,12 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.graph.modes import UNBIASED, VARIANCE, is_random, to_inference
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
-from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import TrainConfig
@@ -92,18 +89,6 @@ def test_a_layer_that_runs_twice_moves_its_statistics_twice(rows):
     np.testing.assert_allclose(  # a normalized value has the mean `shift`
         result.tensors["parameter/mean"], 0.75 * once + 0.25 * np.array([0.1, 0, -0.1]), atol=1e-7
     )
-
-
-def test_the_ort_engine_moves_the_same_statistics(rows, run, training_build):
-    loss = add_loss(convert(onnx.parser.parse_model(NORMALIZED)), AddLossConfig(LOSSES["l2"]()))
-    values = []
-    for name in ("ort", "native"):
-        result = derive(loss, DeriveConfig(ENGINES[name]()))
-        kept = [*result.facts.gradients.values(), *result.facts.statistics.values()]
-        values.append(run(result.model, feeds(result.model, result.facts, rows.train), kept))
-    assert values[0].keys() == values[1].keys()
-    for name, value in values[0].items():
-        np.testing.assert_allclose(value, values[1][name], rtol=1e-9, atol=1e-10)
 
 
 def test_dropout_draws_another_mask_in_every_step_and_the_same_ones_in_every_training(rows):

@@ -1,21 +1,102 @@
-"""The training build's gradient builder, with its own operators rewritten in standard ones."""
+"""The training build's gradient builder (onnxruntime-training 1.19.2), for the operators that it does right."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
+from onnx_ir import Node, Value
 
-from ortpipe.autodiff.expand import with_bodies
+from ortpipe.autodiff.backward import same
 from ortpipe.autodiff.walk import between, operands
 from ortpipe.errors import DeriveError
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import clean, infer
+from ortpipe.graph.check import infer
 from ortpipe.graph.edit import add_outputs, keep_outputs
-from ortpipe.graph.rewrite import rewrite
+from ortpipe.graph.rewrite import Rewrite, replace, rewrite
 from ortpipe.runtime.library import gradient_model
 from ortpipe.settings import Config
-from ortpipe.stages.derive.engines.ort_lowering import DOMAIN, RULES, without_yield
-from ortpipe.stages.derive.engines.ort_operators import BODIES, REWRITES, check_differentiable
+
+# Operators whose gradients agree with central differences. The builder has none of others, a wrong one, or it dies.
+# fmt: off
+RIGHT = frozenset((
+    "Abs", "Add", "Cast", "Clip", "Concat", "Conv", "Cos", "Div", "Erf", "Exp", "Expand", "Flatten", "Gather",
+    "GatherElements", "GatherND", "Gemm", "GlobalAveragePool", "Identity", "LeakyRelu", "Log", "LogSoftmax", "MatMul",
+    "Max", "Min", "Mul", "Neg", "Pad", "Pow", "ReduceMean", "ReduceSum", "Relu", "Reshape",
+    "ScatterElements", "ScatterND", "Sigmoid", "Sin", "Slice", "Softmax", "Split", "Sqrt", "Squeeze", "Sub", "Tanh",
+    "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
+))
+# fmt: on
+Derived = tuple[ir.Model, dict[str, str]]
+
+
+def _text(name: str, only: str) -> tuple[str, Callable[[Node], bool]]:
+    return f"{name}={only}", lambda n: n.attributes.get_string(name, only) == only
+
+
+def _positive(value: Value | None) -> bool:
+    array = query.constant(value)
+    return array is not None and bool((array > 0).all())
+
+
+def _ranks(node: Node) -> list[int]:
+    return [x.shape.rank() if x is not None and x.shape is not None else 0 for x in node.inputs]
+
+
+def _alike(node: Node) -> bool:
+    first, *others = [x.shape for x in node.inputs if x is not None]
+    return first is not None and all(shape is not None and same(shape, first) for shape in others)
+
+
+# Operators of which only some forms are right: which these are, in words and as a test
+FORMS: dict[str, tuple[str, Callable[[Node], bool]]] = {
+    "Conv": _text("auto_pad", "NOTSET"),
+    "MatMul": ("two matrices or stacks of them", lambda n: min(_ranks(n)) > 1),
+    "Pad": ("mode=constant, every axis", lambda n: _text("mode", "constant")[1](n) and len(n.inputs) < 4),
+    **dict.fromkeys(("ScatterElements", "ScatterND"), _text("reduction", "none")),
+    "Slice": ("positive, constant steps", lambda n: all(map(_positive, n.inputs[4:]))),
+    "Split": ("outputs that are all read", lambda n: all(y.uses() or y.is_graph_output() for y in n.outputs)),
+    "Transpose": ("a given perm", lambda n: "perm" in n.attributes),
+    "Where": ("inputs of one known shape", _alike),
+}
+
+
+def _rule(formula: Callable[..., Value]) -> Rewrite:
+    return lambda op, n: [formula(op, *n.inputs, n.attributes)]
+
+
+def _product(op: Builder, node: Node) -> list[Value] | None:
+    at, flags = node.attributes, {name: node.attributes.get_int(name, 0) for name in ("transA", "transB")}
+    return [op.Gemm(*node.inputs, alpha=at.get_float("alpha", 1.0), **flags)] if _ranks(node) == [2, 2] else None
+
+
+# What gradients of dense networks are made of, for which the training build's own kernels compute in float32 alone
+STANDARD: dict[str, Rewrite] = {
+    "FusedMatMul": _product,
+    "LogSoftmaxGrad_13": _rule(lambda op, dy, y, at: dy - op.Exp(y) * op.ReduceSum(dy, [at.get_int("axis", -1)])),
+    "ReluGrad": _rule(lambda op, dy, y, at: dy * op.cast(op.Greater(y, 0), y)),
+    "Scale": _rule(lambda op, x, k, at: (op.Div if at.get_int("scale_down", 0) else op.Mul)(x, op.cast(k, x))),
+    "SigmoidGrad": _rule(lambda op, dy, y, at: dy * (y * (1 - y))),
+    "SoftmaxGrad_13": _rule(lambda op, dy, y, at: (dy - op.ReduceSum(dy * y, [at.get_int("axis", -1)])) * y),
+    "TanhGrad": _rule(lambda op, dy, y, at: dy * (1 - y * y)),
+}
+
+
+def differentiable(model: ir.Model, outputs: Sequence[str], sources: Sequence[str]) -> list[Node]:
+    """Return the nodes between the sources and the outputs; one whose gradient is wrong or missing is rejected."""
+    infer(model)
+    nodes = between(model.graph, outputs, sources)
+    for node in [*nodes, *(n for n in model.graph if n.op_type == "Transpose")]:  # without a perm it dies of any
+        forms, fits = FORMS.get(node.op_type, ("", lambda n: True))
+        listed = node.op_type in RIGHT and not node.domain
+        if not listed or not fits(node):
+            gradient = f"right only for {forms}" if listed else "missing or wrong"
+            raise DeriveError(
+                "The ort engine differentiates only what the training build does right.",
+                got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, whose gradient is {gradient}",
+                fix="Choose derive=native, or freeze the parameters in front of it ({@derive.frozen}).",
+            )
+    return nodes
 
 
 @dataclass(frozen=True)
@@ -23,77 +104,47 @@ class Ort(Config):
     """onnxruntime-training's OrtModuleGraphBuilder (1.19.2, opset ≤ 21).
 
     Attributes:
-        yield_op: give the builder's own graph, where YieldOp hands the outputs out and takes their gradients in: what
-            a training agent runs, and nothing else does.
+        yield_op: leave the builder's YieldOp, which hands the outputs out and takes their gradients in, for an agent.
     """
 
     yield_op: bool = False
 
-    def __call__(
-        self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
-    ) -> tuple[ir.Model, dict[str, str]]:
+    def __call__(self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]) -> Derived:
         """See `Engine`; an operator on the way without a gradient, or with a wrong one, is a DeriveError."""
-        other_outputs = [str(o.name) for o in model.graph.outputs if o.name != loss]
-        model = differentiable(model, [loss], [*parameters, *inputs])
-        passed = between(model.graph, [loss], [*parameters, *inputs])
-        read = {x.name for node in passed for x in operands(node) if x is not None}  # it fails on what is not
+        nodes = differentiable(model, [loss], [*parameters, *inputs])
+        read = {x.name for node in nodes for x in operands(node) if x is not None}  # it fails on others
+        trained, fed = ([name for name in names if name in read] for names in (parameters, inputs))
         part = model.clone()
         keep_outputs(part, [loss])
-        taken = used_names(model.graph) - used_names(part.graph)
-        targets = ([name for name in names if name in read] for names in (parameters, inputs))
-        result, gradients = with_yield(part, *targets)
+        result, gradients = with_yield(part, trained, fed, used_names(model.graph) - used_names(part.graph))
         infer(result)  # the builder drops some types
-        without_yield(result.graph)
-        rewrite(result.graph, RULES, DOMAIN)
-        names, moved = Names(used_names(result.graph) | taken), dict[str, str]()
-        for name, value in ir.convenience.create_value_mapping(result.graph).items():
-            if name in taken:  # what the builder added makes way for the rest of the model
-                value.name = moved[name] = names.fresh(name)
-        add_outputs(result, model, other_outputs)
-        return result, {name: moved.get(gradient, gradient) for name, gradient in gradients.items()}
+        add_outputs(result, model, [str(o.name) for o in model.graph.outputs if o.name != loss])
+        total = query.value(result.graph, loss)
+        total.shape = ir.Shape([])  # lost where the builder could not infer it
+        [node] = [n for n in result.graph if n.op_type == "YieldOp"]
+        replace(node, [Builder(result.graph, "derive", before=node).like(1, total)])
+        result.graph.outputs.insert(0, total)
+        rewrite(result.graph, STANDARD, "com.microsoft")
+        return result, gradients
 
 
-def differentiable(model: ir.Model, outputs: Sequence[str], sources: Sequence[str]) -> ir.Model:
-    """Return the model with what the builder cannot do written otherwise, or refused by name (DeriveError)."""
-    model = with_bodies(model, BODIES)
-    rewrite(model.graph, REWRITES, nodes=between(model.graph, outputs, sources))
-    clean(model)
-    infer(model)
-    check_differentiable(model.graph, outputs, sources)
-    return model
-
-
-def with_yield(model: ir.Model, parameters: Sequence[str], inputs: Sequence[str]) -> tuple[ir.Model, dict[str, str]]:
-    """Return the builder's graph of a model's outputs (forward, YieldOp, backward), and each name's gradient.
-
-    Raises:
-        DeriveError: an operator on the way has no gradient; in the builder's own words, where the tables lack it.
-    """
-    graph = model.graph
-    names, renamed = Names(used_names(graph)), dict[str, str]()
+def with_yield(model: ir.Model, parameters: Sequence[str], inputs: Sequence[str], taken: Collection[str]) -> Derived:
+    """Return the builder's graph (forward, YieldOp, backward), with names that are not `taken`, and the gradients'."""
+    graph, names, renamed = model.graph, Names(used_names(model.graph)), dict[str, str]()
     for name, value in ir.convenience.create_value_mapping(graph).items():
         if "_grad" in name:  # the builder calls its gradients so without asking
             value.name = renamed[name] = names.fresh(name.replace("_grad", "_Grad"))
     for node in list(graph):  # it dies of a node that reads one input or initializer twice
         for i, x in enumerate(node.inputs):
             if x is not None and x.producer() is None and x in node.inputs[:i]:
-                copy = Builder(graph, f"{x.name}/again", before=node, names=names).Identity(x)
-                copy.type, copy.shape = x.type, x.shape
-                node.replace_input_with(i, copy)
-    try:
-        built, gradients = gradient_model(
-            ir.to_proto(model), *([renamed.get(name, name) for name in group] for group in (parameters, inputs))
-        )
-    except DeriveError as error:
-        raise DeriveError(
-            "The ort engine must be able to differentiate the model.",
-            got=error,
-            fix="Choose derive=native, or simplify the model.",
-        ) from error
-    result = ir.from_proto(built)
-    values, back = ir.convenience.create_value_mapping(result.graph), {new: old for old, new in renamed.items()}
+                op = Builder(graph, f"{x.name}/again", before=node, names=names)
+                node.replace_input_with(i, op.Identity(x))
+    targets = ([renamed.get(name, name) for name in group] for group in (parameters, inputs))
+    built, gradients = gradient_model(ir.to_proto(model), *targets)
+    result, back = ir.from_proto(built), {new: old for old, new in renamed.items()}
+    names = Names({*used_names(result.graph), *renamed, *taken})
+    values = ir.convenience.create_value_mapping(result.graph)
     results = {back.get(name, name): values[gradient] for name, gradient in gradients.items()}
-    names = Names({*used_names(result.graph), *renamed})
     for name, value in values.items():
-        value.name = back.get(name) or (names.fresh(name) if name in renamed else name)
+        value.name = back.get(name) or (names.fresh(name) if name in renamed or name in taken else name)
     return result, {name: str(value.name) for name, value in results.items()}
