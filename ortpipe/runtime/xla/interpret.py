@@ -66,7 +66,6 @@ class Interpreter:
     key: Any = None
 
     def __post_init__(self) -> None:
-        self._version = next((o.version for o in self.model.opset_import if o.domain in ("", "ai.onnx")), 1)
         random = (node for node in _nodes(self.model.graph.node) if node.op_type in RANDOM)
         self._numbers = {node.output[0]: number for number, node in enumerate(random)}  # of random nodes
 
@@ -97,7 +96,6 @@ class Interpreter:
             proto.op_type,
             {a.name: _value(a) for a in proto.attribute},
             max((i for i, name in enumerate(proto.output, 1) if name), default=0),
-            self._version,
             lambda graph, *arguments, number=None: self._inner(graph, arguments, values, number),
             lambda: self._key(proto),
         )

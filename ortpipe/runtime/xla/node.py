@@ -1,6 +1,6 @@
 """A node as its operator's function sees it, and what such functions share."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,6 @@ class Node:
         op: its operator.
         attributes: as Python's values, strings decoded.
         outputs: how many it declares, up to the last that has a name.
-        version: the opset of its domain.
         run: a graph among the attributes, arrays for its inputs → its outputs; other values it finds by itself.
             `number` is the round of a loop, in which it draws numbers of its own.
         key: gives the key of random numbers of this node, in this step.
@@ -39,7 +38,6 @@ class Node:
     op: str
     attributes: Mapping[str, Any] = field(default_factory=dict)
     outputs: int = 1
-    version: int = 21
     run: Callable[..., list[Array]] | None = None
     key: Callable[[], Any] | None = None
 
@@ -66,9 +64,6 @@ def check_numbers(value: Array) -> None:
         raise Unsupported(f"values of type {name}")
 
 
-def axes_of(node: Node, inputs: Sequence[Array], rank: int) -> tuple[int, ...] | None:
-    """Return the axes that are an attribute, or the next input, counted from 0; None where none are given."""
-    axes = node.get("axes")
-    if axes is None and inputs and inputs[0] is not None:
-        axes = integers(inputs[0], "axes")
-    return None if axes is None else tuple(int(axis) % rank if rank else 0 for axis in axes)
+def axes_of(axes: Array | None, rank: int) -> tuple[int, ...] | None:
+    """Return axes counted from 0; None where none are given."""
+    return None if axes is None else tuple(axis % rank if rank else 0 for axis in integers(axes, "axes"))

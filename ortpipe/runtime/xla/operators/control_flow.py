@@ -37,9 +37,6 @@ def scan(node: Node, *inputs: Array) -> Result:
         moved = jnp.moveaxis(scanned[i], axis, 0)
         scanned[i] = jnp.flip(moved, 0) if back else moved
 
-    if node.version < 9:
-        raise Unsupported("the form before opset 9")
-
     def step(values: tuple[Array, ...], scanned: tuple[Array, ...]) -> Any:
         number, *rows = scanned
         results = run(body, *values, *rows, number=number)

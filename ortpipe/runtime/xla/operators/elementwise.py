@@ -61,8 +61,6 @@ def power(node: Node, x: Array, y: Array) -> Array:
 
 def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     """min(max(x, low), high)."""
-    if node.version < 11:
-        low, high = (None if node.get(name) is None else _number(node, name, 0, x) for name in ("min", "max"))
     x = x if low is None else jnp.maximum(x, low)
     return x if high is None else jnp.minimum(x, high)
 
@@ -162,10 +160,6 @@ def _leaky(node: Node, x: Array) -> Array:
     return jnp.where(x < 0, _number(node, "alpha", 0.01, x) * x, x)
 
 
-def _swish(node: Node, x: Array) -> Array:
-    return x * lax.logistic(_number(node, "alpha", 1.0, x) * x)
-
-
 def _hard_swish(node: Node, x: Array) -> Array:
     return x * jnp.clip(x / np.asarray(6).astype(x.dtype) + _half(x), 0, 1)
 
@@ -239,7 +233,6 @@ OPERATORS: Mapping[str, Callable[..., Array]] = {
     "Sqrt": _plain(jnp.sqrt),
     "Sub": _plain(jnp.subtract),
     "Sum": _variadic(jnp.add),
-    "Swish": _of_float(_swish),
     "Tan": _plain(jnp.tan),
     "Tanh": _plain(jnp.tanh),
     "ThresholdedRelu": _of_float(_thresholded),

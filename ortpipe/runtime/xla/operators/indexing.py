@@ -91,29 +91,15 @@ def top_k(node: Node, x: Array, k: Array) -> Result:
 def cum_sum(node: Node, x: Array, axis: Array) -> Array:
     """Sums of what comes before, along an axis."""
     [along] = integers(axis, "an axis")
-    return cumulated(x, along, jnp.cumsum, 0, node)
-
-
-def cum_prod(node: Node, x: Array, axis: Array) -> Array:
-    """Products of what comes before, along an axis."""
-    [along] = integers(axis, "an axis")
-    return cumulated(x, along, jnp.cumprod, 1, node)
-
-
-def cumulated(x: Array, axis: int, function: Callable[..., Array], first: int, node: Node) -> Array:
-    """Return what a function accumulates, from the other end with `reverse`, one behind with `exclusive`."""
-    axis %= x.ndim
-    x = jnp.flip(x, axis) if node.get("reverse", 0) else x
-    done = function(x, axis=axis, dtype=x.dtype)
+    x = jnp.flip(x, along) if node.get("reverse", 0) else x
+    done = jnp.cumsum(x, along, dtype=x.dtype)
     if node.get("exclusive", 0):
-        ahead = [(1, 0) if i == axis else (0, 0) for i in range(x.ndim)]
-        cut = tuple(slice(-1) if i == axis else slice(None) for i in range(x.ndim))
-        done = jnp.pad(done[cut], ahead, constant_values=first)
-    return jnp.flip(done, axis) if node.get("reverse", 0) else done
+        ahead = [(i == along % x.ndim, 0) for i in range(x.ndim)]
+        done = jnp.pad(done, ahead)[tuple(slice(n) for n in x.shape)]
+    return jnp.flip(done, along) if node.get("reverse", 0) else done
 
 
 OPERATORS: Mapping[str, Callable[..., Result]] = {
-    "CumProd": cum_prod,
     "CumSum": cum_sum,
     "Gather": gather,
     "GatherElements": gather_elements,

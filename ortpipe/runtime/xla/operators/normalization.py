@@ -13,16 +13,8 @@ FLOAT = 1  # ONNX's number of the type
 
 
 def _along(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the operator of a function along one axis; before opset 13 what is behind it is one axis."""
-
-    def run(node: Node, x: Array) -> Array:
-        if node.version >= 13:
-            return function(x, node.get("axis", -1) % max(x.ndim, 1))
-        axis = node.get("axis", 1) % x.ndim
-        flat = x.reshape(int(np.prod(x.shape[:axis])), -1)
-        return function(flat, 1).reshape(x.shape)
-
-    return run
+    """Return the operator of a function along one axis."""
+    return lambda node, x: function(x, node.get("axis", -1) % max(x.ndim, 1))
 
 
 def _hardmax(x: Array, axis: int) -> Array:
@@ -77,10 +69,9 @@ def instance_normalization(node: Node, x: Array, scale: Array, bias: Array) -> A
 
 
 def group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
-    """Each group of channels of each row by itself; before opset 21 the scale is by group."""
+    """Each group of channels of each row by itself; the scale is by channel, before opset 21 by group."""
     groups, rows = node.get("num_groups"), (1, -1, *[1] * (x.ndim - 2))
-    if node.version < 21:
-        scale, bias = (jnp.repeat(part, x.shape[1] // groups) for part in (scale, bias))
+    scale, bias = (jnp.repeat(part, x.shape[1] // len(part)) for part in (scale, bias))
     apart = x.reshape(x.shape[0], groups, -1)
     y = _normal(apart, (2,), node.get("epsilon", 1e-5)).reshape(x.shape)
     return y * scale.reshape(rows) + bias.reshape(rows)
@@ -89,16 +80,6 @@ def group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Arra
 def _normal(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     apart = x - jnp.mean(x, axes, keepdims=True)
     return apart * jax.lax.rsqrt(jnp.mean(apart * apart, axes, keepdims=True) + np.asarray(epsilon).astype(x.dtype))
-
-
-def rms_normalization(node: Node, x: Array, scale: Array) -> Array:
-    """s·x / √(mean x² + ε) over the last axes."""
-    axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
-    wide = as_type(x, node.get("stash_type", FLOAT)) if x.dtype != np.float64 else x
-    root = jax.lax.rsqrt(
-        jnp.mean(wide * wide, axes, keepdims=True) + np.asarray(node.get("epsilon", 1e-5)).astype(wide.dtype)
-    )
-    return (wide * root).astype(x.dtype) * scale
 
 
 def mean_variance_normalization(node: Node, x: Array) -> Array:
@@ -138,6 +119,5 @@ OPERATORS: Mapping[str, Callable[..., Result]] = {
     "LogSoftmax": _along(log_softmax),
     "LpNormalization": lp_normalization,
     "MeanVarianceNormalization": mean_variance_normalization,
-    "RMSNormalization": rms_normalization,
     "Softmax": _along(_softmax),
 }

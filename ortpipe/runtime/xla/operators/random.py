@@ -20,7 +20,7 @@ def _key(node: Node) -> Any:
 
 def dropout(node: Node, x: Array, ratio: Array | None = None, training: Array | None = None) -> Result:
     """x / (1 − ratio) where a number that is drawn is at least the ratio, else 0; and where."""
-    trains = node.version >= 12 and training is not None and bool(constant(training, "a mode"))
+    trains = training is not None and bool(constant(training, "a mode"))
     if not trains:
         return (x, jnp.ones(x.shape, bool))[: node.outputs]
     share = np.asarray(0.5).astype(x.dtype) if ratio is None else ratio

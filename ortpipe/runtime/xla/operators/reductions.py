@@ -13,8 +13,8 @@ from ortpipe.runtime.xla.node import Array, Node, axes_of
 def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
     """Return the operator of a function of an array, `axis` and `keepdims`; the type stays."""
 
-    def run(node: Node, x: Array, *inputs: Array) -> Array:
-        axes = axes_of(node, inputs, x.ndim)
+    def run(node: Node, x: Array, listed: Array | None = None) -> Array:
+        axes = axes_of(listed, x.ndim)
         if not axes:
             if node.get("noop_with_empty_axes", 0):
                 return jnp.asarray(function(x, axis=(), keepdims=True)).astype(x.dtype)

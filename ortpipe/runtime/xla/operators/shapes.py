@@ -55,16 +55,14 @@ def flatten(node: Node, x: Array) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-def squeeze(node: Node, x: Array, *inputs: Array) -> Array:
+def squeeze(node: Node, x: Array, axes: Array | None = None) -> Array:
     """x without axes of one entry."""
-    axes = axes_of(node, inputs, x.ndim)
-    return jnp.squeeze(x, axes)
+    return jnp.squeeze(x, axes_of(axes, x.ndim))
 
 
-def unsqueeze(node: Node, x: Array, *inputs: Array) -> Array:
+def unsqueeze(node: Node, x: Array, axes: Array) -> Array:
     """x with more axes of one entry."""
-    axes = node.get("axes") or integers(inputs[0], "axes")
-    return jnp.expand_dims(x, tuple(axis % (x.ndim + len(axes)) for axis in axes))
+    return jnp.expand_dims(x, axes_of(axes, x.ndim + axes.size) or ())
 
 
 def transpose(node: Node, x: Array) -> Array:
@@ -80,8 +78,8 @@ def concat(node: Node, *inputs: Array) -> Array:
 def split(node: Node, x: Array, sizes: Array | None = None) -> Result:
     """x cut along an axis."""
     axis = node.get("axis", 0)
-    if node.get("split") is not None or sizes is not None:
-        parts = list(node.get("split") or integers(sizes, "sizes"))
+    if sizes is not None:
+        parts = integers(sizes, "sizes")
     else:
         count = node.get("num_outputs", node.outputs)
         each = -(-x.shape[axis] // count)
@@ -99,16 +97,15 @@ def tile(node: Node, x: Array, repeats: Array) -> Array:
     return jnp.tile(x, integers(repeats, "repeats"))
 
 
-def slice_(node: Node, x: Array, *inputs: Array) -> Array:
+def slice_(
+    node: Node, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
+) -> Array:
     """A part of x."""
-    if node.version < 10:
-        starts, ends, axes, steps = node.get("starts"), node.get("ends"), node.get("axes"), None
-    else:
-        bounds = [None if part is None else integers(part, "places") for part in (*inputs, *[None] * (4 - len(inputs)))]
-        starts, ends, axes, steps = bounds[:4]
-    axes = range(len(starts)) if axes is None else axes
+    first, last = integers(starts, "places"), integers(ends, "places")
+    along = range(len(first)) if axes is None else integers(axes, "places")
+    by = [1] * len(first) if steps is None else integers(steps, "places")
     cut: list[slice] = [slice(None)] * x.ndim
-    for start, end, axis, step in zip(starts, ends, axes, steps or [1] * len(starts), strict=True):
+    for start, end, axis, step in zip(first, last, along, by, strict=True):
         cut[axis % x.ndim] = _slice(start, end, step, x.shape[axis % x.ndim])
     return x[tuple(cut)]
 
@@ -122,19 +119,18 @@ def _slice(start: int, end: int, step: int, count: int) -> slice:
     return slice(start, None if end < 0 else end, step)
 
 
-def pad(node: Node, x: Array, *inputs: Array) -> Array:
+def pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
     """x with more, or less, at its ends."""
-    pads = node.get("pads") or integers(inputs[0], "pads")
-    axes = integers(inputs[2], "axes") if len(inputs) > 2 and inputs[2] is not None else range(x.ndim)
+    ends = integers(pads, "pads")
     widths = [(0, 0)] * x.ndim
-    for place, axis in enumerate(axes):
-        widths[axis % x.ndim] = (pads[place], pads[place + len(pads) // 2])
+    for place, axis in enumerate(range(x.ndim) if axes is None else integers(axes, "axes")):
+        widths[axis % x.ndim] = (ends[place], ends[place + len(ends) // 2])
     cut = tuple(slice(max(0, -a), x.shape[i] - max(0, -b)) for i, (a, b) in enumerate(widths))
     widths = [(max(0, a), max(0, b)) for a, b in widths]
     mode = node.get("mode", "constant")
     if mode != "constant":
         return jnp.pad(x[cut], widths, MODES[mode])
-    value = inputs[1] if len(inputs) > 1 and inputs[1] is not None else node.get("value", 0)
+    value = 0 if value is None else value
     return jnp.pad(x[cut], widths, constant_values=jnp.asarray(value).astype(x.dtype).reshape(()))
 
 
