@@ -223,9 +223,8 @@ def _seen(
     together = (session or original.session).run(rows, outputs)
     sizes = [d for v in query.data_inputs(graph) for d in list(v.shape or ())[1:]]
     static = all(isinstance(d, int) for d in sizes) or (session is None and original.size is not None)  # as in a loop
-    for name, result, batches in zip(
-        outputs, together, original.batches(rows, outputs, original.size or 1), strict=True
-    ):
+    one_by_one = original.batches(rows, outputs, original.size or 1)
+    for name, result, batches in zip(outputs, together, one_by_one, strict=True):
         output = query.value(graph, name)
         if len(output.shape or ()) != result.ndim:
             output.shape = ir.Shape([None] * result.ndim)
@@ -245,8 +244,8 @@ def _in_batches(model: ir.Model, size: int, heads: Mapping[str, Head]) -> dict[s
         if is_last and node and logits and not logits.is_graph_output():
             last[name] = node, logits
             output.name, logits.shape = f"{name}/batch", logits.shape or output.shape
-            graph.outputs[graph.outputs.index(output)] = logits
-        ends.append(logits if logits and name in last else output)
+            graph.outputs[graph.outputs.index(output)] = output = logits
+        ends.append(output)
     extra = [v for v in graph.outputs if v.shape and v.shape[0] in (size, "N")]
     stacked, op = scan_batches(model, size, list(dict.fromkeys([*ends, *extra]))), Builder(graph, "rows")
     for name, (node, logits) in last.items():

@@ -72,20 +72,19 @@ def read_head(graph: ir.Graph, output: ir.Value) -> Head:
         return Head()
     if prediction.ndim == 0 or np.isnan(prediction).any():
         return Head()
-    bound, axis = _bound(prediction)
+    bound, _ = _bound(prediction)
     _check_gradient(output, prediction, bound, path)
     if prediction.shape[1:] == (2,) and (prediction[:, 0] == -prediction[:, 1]).all() and prediction.any():
         return Head("opposite", bound=bound)
-    if bound == "outside" and (prediction <= 0).all():  # logarithms
-        shares = np.exp(prediction)
-        shares_bound, axis = _bound(shares)
-        if shares_bound == "sum":
-            return Head("log_softmax", output, bound, axis if prediction.ndim != 2 else None)
-        log_kind, _, chosen = _activation(shares, candidates)
-        if log_kind == "sigmoid" and chosen is not None:
-            return Head("log_sigmoid", chosen.value, bound)
-    kind, axis_found, chosen = _activation(prediction, candidates)
+    is_log = bound == "outside" and (prediction <= 0).all()
+    values = np.exp(prediction) if is_log else prediction
+    shares, axis = _bound(values)
+    kind, axis_found, chosen = _activation(values, candidates)
     axis = axis_found or axis if prediction.ndim != 2 else None
+    if is_log and shares == "sum":
+        return Head("log_softmax", output, bound, axis)
+    if is_log and chosen is not None:
+        return Head("log_sigmoid", chosen.value, bound)
     if chosen is None or kind is None:
         return Head(bound=None if bound == "outside" and is_recurrent else bound, axis=axis)
     logits = chosen.value

@@ -249,14 +249,10 @@ def _fixed_value(value: ir.Value, entries: Any, rows: Collection[str]) -> np.nda
 
 def needs_sizes(graph: ir.Graph) -> bool:
     """Return whether a node with free sizes would have a simpler gradient with static ones."""
-    for node in graph.all_nodes():
-        x = node.inputs[0] if node.inputs else None
-        if node.op_type == "If" and not node.domain:  # exporters write one where a size is unknown
-            return True
-        if x is None or x.shape is None or not x.shape.rank() or node.domain:
-            continue
-        same_padding = node.attributes.get_string("auto_pad", "").startswith("SAME")
-        if (node.op_type in STATIC or same_padding) and any(not isinstance(d, int) for d in list(x.shape)[2:]):
+    for node in (node for node in graph.all_nodes() if not node.domain):
+        has_free_sizes = None in (query.sizes(next(iter(node.inputs), None)) or [])[2:]
+        reads_sizes = node.op_type in STATIC or node.attributes.get_string("auto_pad", "").startswith("SAME")
+        if node.op_type == "If" or (has_free_sizes and reads_sizes):  # exporters write an If where a size is unknown
             return True
     return False
 

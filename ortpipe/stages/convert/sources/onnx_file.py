@@ -106,9 +106,7 @@ def from_model(
     metadata = read_metadata(model)
     forward = parsed(low)
     attach(forward, weights)
-    file_notes = [*changed_opset(model, low), *moved_windows(with_sizes, low)]
-    if (note := _end_at_values(forward, config)) is not None:
-        file_notes.append(note)
+    file_notes = [*changed_opset(model, low), *moved_windows(with_sizes, low), *_end_at_values(forward, config)]
     if config.dtype == "float32" and write_float32(forward):
         file_notes.append("reads float16 and bfloat16 as float32, inputs and outputs too")
     classes = config.classes or tuple(metadata.get("classes", ())) or zip_map_classes or classes_in(forward.graph)
@@ -117,7 +115,6 @@ def from_model(
     named = by_name if config.batch_axis is None else config.batch_axis
     forward, notes = _rows_first(forward, config, data)
     graph, original = forward.graph, Original.of(forward, data, named)
-    constants = {v for v in float_constants(graph) if v.name in constant_names}
     dialects = read_dialects(forward, config.quantized)
     original.fused = dialects.rounding == 0
     if dialects.notes and data is not None:
@@ -148,8 +145,8 @@ def from_model(
             f"fixes sizes at those of the rows, which the gradients of some operators need: {sizes} "
             "(convert.source.shape)"
         )
-    constants &= {*float_constants(graph)}
-    weight_names = _lift(graph, [v for v in float_constants(graph) if v in constants], config, written=bool(metadata))
+    constants = [v for v in float_constants(graph) if v.name in constant_names]
+    weight_names = _lift(graph, constants, config, written=bool(metadata))
     if weight_names:
         notes.append(f"lifts {len(weight_names)} weights from constants: {some(weight_names)}")
     chosen = config.prediction if config.prediction is not None else metadata.get("prediction")
@@ -228,18 +225,18 @@ def _with_sizes(model: onnx.ModelProto, config: GraphSettings) -> onnx.ModelProt
     return ir.to_proto(with_sizes)
 
 
-def _end_at_values(model: ir.Model, config: GraphSettings) -> str | None:
+def _end_at_values(model: ir.Model, config: GraphSettings) -> list[str]:
     """Make the prediction and heads that are inner values of the graph its outputs, in place; return a note."""
     outputs = [str(o.name) for o in model.graph.outputs]
     inner = {name for name, value in query.values(model.graph).items() if value.producer() is not None} - {*outputs}
     cut, heads = config.prediction, [head for head in config.heads if head in inner]
     if cut in inner:
         keep_outputs(model, [str(cut), *(o for o in outputs if o in config.heads), *heads])
-        return f"ends at {cut!r}: the outputs of the file are left out{' but for heads' if config.heads else ''}"
+        return [f"ends at {cut!r}: the outputs of the file are left out{' but for heads' if config.heads else ''}"]
     if not heads:
-        return None
+        return []
     keep_outputs(model, [*outputs, *heads])
-    return f"gives values inside of the graph as outputs too: {some(heads)}"
+    return [f"gives values inside of the graph as outputs too: {some(heads)}"]
 
 
 def _output_settings(output: str, configured: OutputSettings, written: Mapping[str, Any]) -> OutputSettings:
