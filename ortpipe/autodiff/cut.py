@@ -9,13 +9,18 @@ from ortpipe.autodiff.backward import Backward
 from ortpipe.graph import query
 from ortpipe.graph.operators import is_random
 
+# operators whose inputs decide the size of the result, and the first such input
+RESIZING = {"Compress": 1, "ConstantOfShape": 0, "Expand": 1, "NonZero": 0, "Pad": 1, "Range": 0, "Reshape": 1}
+RESIZING |= {"Resize": 2, "Slice": 1, "Tile": 1, "Unique": 0}
+
 
 def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:
     """Move what was written behind a body, and leads to the outputs, to a graph of its own.
 
     Returns:
         The graph, whose inputs are still to be listed, and its new input for each value that it has to be given. What
-        is cheap (constants, shapes, masks, and what is the same in every step) is computed again instead.
+        is cheap (constants, shapes, masks, and what is the same in every step) is computed again instead, and so are values
+        whose size may differ from step to step, which no scan output could hold.
     """
     body = inner.graph
     nodes = [n for n in body if n not in inner.forward]
@@ -24,6 +29,7 @@ def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, V
     prune(graph)
     forward = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
     varying = _varying(body)
+    resized = _resized(body, varying)
     copies: dict[Value, Value] = {}
     inputs: dict[Value, Value] = {}
     repeated: list[Node] = []
@@ -32,7 +38,7 @@ def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, V
         if value not in forward or value in copies:
             return copies.get(value, value)
         node = value.producer()
-        if node is None or not _again(node, value, varying):
+        if node is None or not _again(node, value, varying, resized):
             copies[value] = inputs[value] = inner.placeholder("kept", value, value.shape)
             return copies[value]
         read = [find(x) if x is not None else None for x in node.inputs]
@@ -64,10 +70,20 @@ def _varying(body: Graph) -> set[Value]:
     return varying
 
 
-def _again(node: Node, value: Value, varying: set[Value]) -> bool:
+def _resized(body: Graph, varying: set[Value]) -> set[Value]:
+    """Return the values whose size may differ from step to step, because a varying value decides it."""
+    resized: set[Value] = set()
+    for node in body:
+        deciding = node.inputs[RESIZING[node.op_type] :] if node.op_type in RESIZING else ()
+        if any(x in varying for x in deciding) or any(x in resized for x in node.inputs):
+            resized.update(y for y in node.outputs if y.shape is None or not y.shape.is_static())
+    return resized
+
+
+def _again(node: Node, value: Value, varying: set[Value], resized: set[Value]) -> bool:
     if query.subgraphs(node) or is_random(node):
         return False
-    return value not in varying or (value.dtype not in query.FLOATS and len(node.outputs) == 1)
+    return value not in varying or value in resized or (value.dtype not in query.FLOATS and len(node.outputs) == 1)
 
 
 def distinct(inner: Backward, values: Sequence[Value], like: Sequence[Value]) -> list[Value]:

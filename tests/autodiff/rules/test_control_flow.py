@@ -5,6 +5,7 @@ import onnx
 import onnx.parser
 import pytest
 from autodiff.numeric import in_double, in_single, node_cases, runtime_error, scalar_loss, worst_error
+from differences import slopes
 from engines import expanded, native
 from onnx.reference import ReferenceEvaluator
 
@@ -312,3 +313,21 @@ def test_no_step_at_all_hands_on_the_gradient():
     derived, names = native(loss, "check/loss", [], ["h0", "v"])
     results = Session(derived).run(feeds, [names["h0"], names["v"]])
     np.testing.assert_array_equal(results, [np.ones(3), np.zeros(3)])
+
+
+def test_bags_of_unequal_length_are_summed_in_a_loop_as_torch_exports_embedding_bag():
+    text = """<ir_version: 10, opset_import: ["" : 18]>
+    g (int64[K] ids, int64[M] offsets, double[5,3] w) => (double loss)
+    { zero = Constant<value=int64[1] {0}>()  one = Constant<value=int64[1] {1}>()  yes = Constant<value=bool {1}>()
+      count = Shape(ids)  ends = Concat<axis=0>(offsets, count)  bags = Size(offsets)
+      sums = Loop(bags, yes) <body = b (int64 i, bool c) => (bool c1, double[3] s)
+       { at = Reshape(i, one)  after = Add(at, one)  start = Gather(ends, at)  stop = Gather(ends, after)
+         bag = Slice(ids, start, stop, zero)  rows = Gather(w, bag)  t = Tanh(rows)
+         s = ReduceSum<keepdims=0>(t, zero)  c1 = Identity(c) }>
+      squares = Mul(sums, sums)  loss = ReduceSum<keepdims=0>(squares) }"""
+    model = onnx.parser.parse_model(text)
+    w = np.random.default_rng(0).normal(size=(5, 3))
+    feeds = {"ids": np.array([0, 1, 1, 4, 2, 3, 0]), "offsets": np.array([0, 3, 3, 4]), "w": w}  # the second is empty
+    derived, names = native(model, "loss", [], ["w"])
+    [got] = Session(derived).run(feeds, [names["w"]])
+    np.testing.assert_allclose(got, slopes(model, "loss", feeds, ["w"])["w"], atol=1e-8)
