@@ -18,9 +18,9 @@ def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, V
     """Move what was written behind a body, and leads to the outputs, to a graph of its own.
 
     Returns:
-        The graph, whose inputs are still to be listed, and its new input for each value that it has to be given. What
-        is cheap (constants, shapes, masks, and what is the same in every step) is computed again instead, and so are values
-        whose size may differ from step to step, which no scan output could hold.
+        The graph, whose inputs are still to be listed, and its new input for each value that it has to be given. Cheap
+        values are computed again instead (constants, shapes, masks, those that are the same in every step), and so are
+        values whose size may differ from step to step, which no scan output could hold.
     """
     body = inner.graph
     nodes = [n for n in body if n not in inner.forward]
