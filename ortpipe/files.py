@@ -68,7 +68,7 @@ def _rename(folder: Path, target: Path, once: bool) -> None:
                 raise
             shutil.rmtree(folder)  # another process was first
         return
-    if not target.exists():
+    if not os.path.lexists(target):
         os.rename(folder, target)
         return
     older = temporary(target)
@@ -78,7 +78,16 @@ def _rename(folder: Path, target: Path, once: bool) -> None:
     except BaseException:  # restore the older folder
         os.rename(older, target)
         raise
-    shutil.rmtree(older, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        delete(older)
+
+
+def delete(path: Path) -> None:
+    """Remove a file, or a folder and everything in it; of a link, only the link."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def link_files(source: Path, folder: Path, needed: Collection[str], *, without: str) -> bool:

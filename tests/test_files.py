@@ -138,3 +138,22 @@ def test_each_file_of_a_new_folder_is_synced_before_it_takes_its_place_but_what_
     partial = folder.name
     assert sorted(done[:3]) == sorted(["own", "deep", partial])
     assert done[3:] == [tmp_path.name]
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "file"])
+def test_a_folder_replaces_whatever_has_its_name(tmp_path, kind):
+    target, outside = tmp_path / "figures", tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    if kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "file":
+        target.write_text("older")
+    else:
+        target.symlink_to(outside if kind == "link" else tmp_path / "nothing")
+    with atomic_folder(target) as folder:
+        (folder / "new").write_text("new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["figures", "outside"]
+    assert not target.is_symlink()
+    assert (target / "new").read_text() == "new"
+    assert (outside / "kept").read_text() == "kept"

@@ -2,14 +2,13 @@
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ortpipe.errors import ConfigError
-from ortpipe.files import TEMPORARY
+from ortpipe.files import TEMPORARY, delete
 from ortpipe.pipeline.locks import lock
 from ortpipe.settings import local
 
@@ -44,7 +43,7 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
     with lock(folder / LOCK, busy=busy, missing=missing):
         for path in folder.iterdir():
             if TEMPORARY.fullmatch(path.name):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                delete(path)
         yield
 
 

@@ -2,14 +2,13 @@
 
 import contextlib
 import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from ortpipe.bounded import files_below, parse_json, read
-from ortpipe.files import TEMPORARY, temporary
+from ortpipe.files import TEMPORARY, delete, temporary
 from ortpipe.pipeline.locks import Notify, folder_lock, remove_stale
 from ortpipe.pipeline.store import Damaged, Entry, Store, listed
 
@@ -113,10 +112,11 @@ def remove(store: Store, entries: Iterable[Entry]) -> int:
             if not TEMPORARY.fullmatch(folder.name):  # else a killed publisher left it
                 garbage = temporary(folder)  # so that a kill leaves no partial artifact under its name
                 os.rename(folder, garbage)
-            shutil.rmtree(garbage)
-        for file in (store.folder / "entries").glob("*/.*"):
-            file.unlink()
-        remove_stale(store.folder / "locks")
+            delete(garbage)
+        for file in files_below(store.folder, "entries"):
+            if file.name.startswith("."):
+                file.unlink()
+        remove_stale(files_below(store.folder, "locks"))
         return before - size(store.folder)
 
 

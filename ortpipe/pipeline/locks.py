@@ -4,7 +4,7 @@ import contextlib
 import errno
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 Notify = Callable[[str], None]
@@ -68,9 +68,9 @@ def folder_lock(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
         yield
 
 
-def remove_stale(folder: Path) -> None:
+def remove_stale(paths: Iterable[Path]) -> None:
     """Remove lock files that no process holds, which killed ones left."""
-    for path in folder.glob("*"):
+    for path in paths:
         with contextlib.suppress(FileNotFoundError), _open(path) as handle:
             if _try_lock(handle) and _is_at(handle, path):
                 with contextlib.suppress(PermissionError):  # Windows does not remove open files
@@ -80,11 +80,12 @@ def remove_stale(folder: Path) -> None:
 @contextlib.contextmanager
 def _open(path: Path) -> Iterator[int]:
     """Open a lock's file; unlock and close it at the end, also if Ctrl-C interrupts a wait."""
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)  # network file systems lock only files opened for writing
+    no_link = getattr(os, "O_NOFOLLOW", 0)  # a lock's file is emptied and removed
+    try:  # network file systems lock only files opened for writing
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | no_link, 0o666)
     except PermissionError as error:
         try:
-            handle = os.open(path, os.O_RDONLY)  # another user's file
+            handle = os.open(path, os.O_RDONLY | no_link)  # another user's file
         except FileNotFoundError:
             raise error from None
     try:

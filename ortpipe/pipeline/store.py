@@ -14,11 +14,12 @@ import dataclasses
 import hmac
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from ortpipe.artifact import Artifact, load_artifact, save_artifact
 from ortpipe.bounded import MOST, parse_json, read_below
@@ -28,8 +29,10 @@ from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
 from ortpipe.pipeline.trust import VARIABLE, other_writers
+from ortpipe.settings import Config, Must
 
 T = TypeVar("T")
+Digest = Annotated[str, Must("a digest", re.compile("[0-9a-f]{64}").fullmatch)]  # it becomes a path
 
 
 class Damaged(Exception):
@@ -37,13 +40,13 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(Config):
     """A stage's result."""
 
     stage: str  # stored under the stage and the `key`
     key: str
     parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
-    output: str  # the artifact's digest
+    output: Digest  # of the artifact
     record: Mapping[str, Any]  # its own line of the lineage
     seconds: float  # the time to compute it
     made: float  # when it was computed, in seconds since 1970
@@ -233,9 +236,9 @@ class Store:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names in a folder, [] if it does not exist; unlike `glob`, it raises if the folder cannot be read."""
+    """Return the names in a folder, [] if there is none or it is a link; raises if the folder cannot be read."""
     try:
-        return sorted(os.listdir(folder))
+        return [] if folder.is_symlink() else sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
 

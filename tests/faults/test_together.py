@@ -143,7 +143,7 @@ def test_a_lock_is_let_go_although_a_process_was_forked_under_it(tmp_path: Path)
 def test_only_locks_that_nobody_holds_are_removed(tmp_path: Path) -> None:
     (tmp_path / "left behind").write_text("process 1 on a machine that is no more")
     with key_lock(tmp_path / "held", print):
-        remove_stale(tmp_path)
+        remove_stale(tmp_path.iterdir())
         assert [path.name for path in tmp_path.iterdir()] == ["held"]
 
 

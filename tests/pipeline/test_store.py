@@ -16,10 +16,11 @@ from ortpipe.data.split import split
 from ortpipe.errors import ConvergenceError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.events import StageFinished, StageNotice
-from ortpipe.pipeline.gc import evictable, remove, usage
+from ortpipe.pipeline.gc import evictable, remove, usage, verify
+from ortpipe.pipeline.locks import key_lock
 from ortpipe.pipeline.plan import Step
 from ortpipe.pipeline.run import run
-from ortpipe.pipeline.store import Store
+from ortpipe.pipeline.store import Store, _sum
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.l2 import L2
@@ -273,3 +274,54 @@ def test_the_lock_of_a_process_that_was_killed_is_free(store):
     with store.lock(entry.key, said.append):
         assert said == []
     assert not (store.folder / "locks" / entry.key).exists()
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A user's folder, which nothing in a store may lead to."""
+    for name in ("photos/a.png", ".bashrc", "letter.txt"):
+        (tmp_path / "home" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "home" / name).write_text("precious")
+    yield tmp_path / "home"
+    kept = {path.relative_to(tmp_path / "home").as_posix() for path in (tmp_path / "home").rglob("*.*")}
+    assert kept == {"photos/a.png", ".bashrc", "letter.txt"}
+    assert {path.read_text() for path in (tmp_path / "home").rglob("*.*")} == {"precious"}
+
+
+@pytest.mark.parametrize("place", ["artifacts", "artifacts/zz", "entries/zz", "locks", "locks/x", "artifacts/zz/x"])
+def test_garbage_collection_follows_no_link(store, home, place):
+    link = store.folder / place
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(home)
+    (store.folder / "a.file").write_text("")
+    remove(store, [])
+
+
+def test_garbage_collection_removes_whatever_is_no_artifact(store):
+    (store.folder / "artifacts" / "ab").mkdir(parents=True)
+    (store.folder / "artifacts" / "ab" / "file").write_text("")
+    os.mkfifo(store.folder / "artifacts" / "ab" / "pipe")
+    (store.folder / "entries" / "train" / ".git").mkdir(parents=True)
+    remove(store, [])
+    assert list((store.folder / "artifacts" / "ab").iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["{home}", "../../../home", "a" * 63, None])
+def test_an_entry_names_only_an_artifact_of_its_store(store, home, form):
+    perform(plan(), store)
+    path = store.files("train")[0]
+    fields = json.loads(path.read_text())
+    del fields["sha256"]
+    fields["output"] = form and form.format(home=home)
+    path.write_text(json.dumps({**fields, "sha256": _sum(fields)}))
+    assert verify(store, print) == {"intact": 5, "damaged": 1}
+    assert perform(plan(), store)[1] == [name for name in NAMES if name != "train"]
+
+
+def test_a_lock_that_is_a_link_is_not_written_to(home, capsys):
+    with key_lock(home.parent / "free", print):
+        pass
+    (home.parent / "lock").symlink_to(home / "letter.txt")
+    with key_lock(home.parent / "lock", print):
+        pass
+    assert "no lock on" in capsys.readouterr().out

@@ -23,7 +23,7 @@ from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
 from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import OrtpipeError, TrackingError
-from ortpipe.files import atomic_folder, atomic_write
+from ortpipe.files import atomic_folder, atomic_write, delete
 from ortpipe.graph.int8 import is_quantized, to_int8
 from ortpipe.graph.serial import write_atomically
 from ortpipe.graph.show import to_text
@@ -97,11 +97,7 @@ class RunFolder:
     def _start(self, plan: Plan) -> None:
         self.record.write()  # first: a record that says FINISHED must not outlive the files that it lists
         for name in OF_ONE_RUN:  # of an older run into the same folder
-            place = self.folder / name
-            if place.is_dir():
-                shutil.rmtree(place)
-            else:
-                place.unlink(missing_ok=True)
+            delete(self.folder / name)
         atomic_write(self.folder / "config.yaml", self._config)
         keep_inputs(plan, self.folder)
         atomic_write(self.folder / "environment.json", json.dumps(self._environment, indent=1) + "\n")
