@@ -158,15 +158,15 @@ def _bounds(node: Node) -> list[tuple[Value, Value | None, int]] | None:
         if value is body.inputs[1] or _is_true(value):
             continue
         inputs = [x for x in maker.inputs if x is not None] if maker is not None and maker.graph is body else []
-        if maker is None or not inputs:
-            return None
-        if maker.op_type in ("And", "Identity"):
+        if maker is not None and maker.op_type in ("And", "Identity"):
             parts += inputs
             continue
+        if maker is None or maker.op_type not in COMPARISONS or len(inputs) < 2:
+            return None
         low, high = inputs[::-1] if maker.op_type.startswith("Greater") else inputs[:2]
         (count, offset), (bound, more) = _shifted(low), _shifted(high)
         start, end = _start(node, count), _outside(node, bound)
-        if maker.op_type not in COMPARISONS or start is None or end is None or end.dtype not in INTEGERS:
+        if start is None or end is None or end.dtype not in INTEGERS:
             return None
         bounds.append((end, start[0], offset - more - maker.op_type.endswith("OrEqual")))
     return bounds

@@ -296,6 +296,7 @@ def test_a_loop_that_counts_runs_as_often_as_a_scan_and_has_its_gradient(name):
         f"{NEXT} two = Mul(i1, i1) going = Less(two, T)",
         f"{NEXT} a = Less(i1, T) b = Less(T, i1) going = Or(a, b)",
         f"{NEXT} t = Add(T, i) going = Less(i1, t)",
+        f"{NEXT} past = GreaterOrEqual(i1, T) going = Not(past)",
     ],
 )
 def test_a_loop_that_ends_otherwise_is_rejected_without_an_empty_list(condition):
