@@ -51,7 +51,19 @@ def plain(column: Any) -> Any:
     )
 
 
-def without_intervals(frame: Any) -> Any:
+def arrow_table(frame: Any, where: str) -> Any:
+    """Return a frame as an Arrow table; reject columns of types that Arrow does not have."""
+    import pyarrow as pa
+
+    try:
+        pandas = hasattr(frame, "iloc")
+        return pa.Table.from_pandas(_without_intervals(frame), preserve_index=False) if pandas else pa.table(frame)
+    except (pa.ArrowException, TypeError) as error:
+        rule, fix = "Every column of a table must hold values of one type.", "Make it numbers, text or truth values."
+        raise DataError(rule, got=f"{where}: {'; '.join(map(str, error.args))}", fix=fix) from error
+
+
+def _without_intervals(frame: Any) -> Any:
     """Return a pandas frame with categories that are intervals, as pd.cut makes them, turned into words: (0, 1]."""
 
     def holds_intervals(dtype: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortpipe.data.arrow import plain
-from ortpipe.data.frames import check_unique_columns, column_names, without_intervals
+from ortpipe.data.frames import arrow_table, check_unique_columns, column_names
 from ortpipe.data.position import by_row
 from ortpipe.data.raw_columns import RawColumn, check_kinds, kind_of, numbers, texts, truth_values
 from ortpipe.errors import DataError
@@ -64,17 +64,8 @@ def read(X: Any, columns: Mapping[str, RawColumn]) -> FrameInputs:
 
 
 def _table(frame: Any) -> Any:
-    import pyarrow as pa
-
     check_unique_columns("X", column_names(frame))
-    try:
-        if hasattr(frame, "iloc"):
-            table = pa.Table.from_pandas(without_intervals(frame.rename(columns=str)), preserve_index=False)
-        else:
-            table = frame if isinstance(frame, pa.Table) else pa.table(frame)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        rule, fix = "Every column of a table must hold values of one type.", "Make it numbers, strings or booleans."
-        raise DataError(rule, got="; ".join(map(str, error.args)), fix=fix) from error
+    table = arrow_table(frame.rename(columns=str) if hasattr(frame, "iloc") else frame, "X")
     check_kinds(table.schema, "X")
     return table
 

@@ -3,6 +3,7 @@
 import sys
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from sklearn.datasets import load_diabetes
@@ -54,6 +55,13 @@ def test_the_settings_of_tables_hold_for_a_frame():
     rows = source(params={"form": "a frame"}, inputs={"a": ("bmi", "age")}, sample_weight="target")()
     np.testing.assert_array_equal(rows.inputs["a"], FRAME[["bmi", "age"]])
     np.testing.assert_array_equal(rows.sample_weight, Y)
+
+
+@pytest.mark.parametrize("column", [pd.arrays.SparseArray([0] * len(Y)), Y * 1j], ids=["sparse", "complex"])
+def test_columns_that_arrow_does_not_know_are_rejected(column, monkeypatch):
+    monkeypatch.setitem(FORMS, "a frame", lambda: FRAME.assign(odd=column))
+    with pytest.raises(DataError, match=r"values of one type(.|\n)*column odd"):
+        source(params={"form": "a frame"})()
 
 
 @pytest.mark.parametrize("form", ["a dict", "a frame"])

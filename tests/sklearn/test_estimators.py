@@ -400,6 +400,13 @@ def test_columns_of_other_types_are_rejected_as_the_command_line_rejects_them(co
             Parquet(path=str(tmp_path / "rows.parquet"), label="y", encode=encode)()
 
 
+@pytest.mark.parametrize("column", [pd.arrays.SparseArray([0, 1] * 50), np.ones(100) * 1j], ids=["sparse", "complex"])
+def test_columns_that_arrow_does_not_know_are_rejected(column):
+    frame = pd.DataFrame({"length": X[:100, 0], "odd": column})
+    with pytest.raises(DataError, match=r"values of one type(.|\n)*column odd"):
+        OrtClassifier(epochs=1).fit(frame, Y[:100])
+
+
 def test_integers_above_2_to_the_53_become_the_nearest_float_in_every_frame():
     big = np.array([2**53 + 1, 2**60 + 2**36 + 1, -(2**62) - 3] * 20)
     frame = pd.DataFrame({"big": big, "city": ["x", "y"] * 30})

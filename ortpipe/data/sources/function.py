@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe import own
 from ortpipe.data.arrays import ArrayReader, ArraySet
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.frames import without_intervals
+from ortpipe.data.frames import arrow_table
 from ortpipe.data.reader import Reader
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Stream
@@ -86,15 +86,5 @@ class Function(TableSource):
         return Stream(reader, window=None).rows()
 
     def _table(self, frame: Any, column: str | None) -> TableReader:
-        import pyarrow as pa
-
-        try:
-            pandas = hasattr(frame, "iloc")
-            table = pa.Table.from_pandas(without_intervals(frame), preserve_index=False) if pandas else pa.table(frame)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise DataError(
-                "Every column of a table must hold values of one type.",
-                got=f"{self.function} returned a table with {'; '.join(map(str, error.args))}",
-                fix="Convert each column to numbers, text or truth values.",
-            ) from error
+        table = arrow_table(frame, self.function)
         return TableReader(self, {self.function: table.schema}, [group_of(table, self.function)], column)
