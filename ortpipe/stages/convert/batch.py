@@ -230,7 +230,8 @@ def _seen(
             output.shape = ir.Shape([None] * result.ndim)
         axis, difference = seen[name] = batches.axis(result, axis_of(output, original.named))
         dims = [n if static or isinstance(d, int) else d for d, n in zip(output.shape or (), result.shape, strict=True)]
-        output.shape = ir.Shape(["N" if i == axis and difference in SAME else d for i, d in enumerate(dims)])
+        has_rows = difference in SAME or (original.size is None and result.shape[axis : axis + 1] == (count,))
+        output.shape = ir.Shape(["N" if i == axis and has_rows else d for i, d in enumerate(dims)])
     return seen
 
 

@@ -237,6 +237,13 @@ def test_row_by_row_is_never_ignored(tmp_path):
     assert not noted(artifact, "beside it")
 
 
+def test_rows_that_depend_on_each_other_keep_their_number_free(tmp_path):
+    text = "g (float[N, 3] X) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64[1] rows = {0}> "
+    text += "{ m = ReduceMean(X, rows)  d = Sub(X, m)  Y = MatMul(d, w) }"
+    artifact = converted(tmp_path, text, rng.normal(size=(5, 3)).astype(np.float32))
+    assert shape_of(artifact.model.graph.output[0]) == ["N", 2]
+
+
 EDGES = """g (float[N, 3] X, int64[2, E] edges) => (float[N, 2] Y)
 <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64 zero = {0}, int64 one = {1}, int64[1] last = {1}> {
   h = MatMul(X, w)  source = Gather(edges, zero)  sent = Gather(h, source)  target = Gather(edges, one)
