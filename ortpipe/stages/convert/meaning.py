@@ -130,15 +130,20 @@ class Prediction:
         return [several, "regression"] if labels == "0 or 1" and self._distinct.dtype.kind != "f" else ["regression"]
 
     def _against(self, task: Task, form: Form | None, *, by_name: bool = True) -> str | None:
-        """Return the evidence against a reading; `by_name`: the output's name is evidence, too."""
+        """Return the evidence against a reading; `by_name`: so are the output's name, and labels beside shares."""
         head, width, seen, is_open = self.head, self.width, self._seen, self.settings.scores is None
         exclusive, logits, shares = task in ("binary", "multiclass"), form == "logits", form == "probabilities"
+        is_told, count = self.settings.task is not None, len(self._distinct)
+        is_share = by_name and not is_told and head.bound in ("sum", "unit")
         by_name = by_name and is_open and self._is_named_so
+        beyond = not self._is_text and ((self._distinct < 0) | (self._distinct > 1)).any()
         reasons = {
             f"{width} columns": task == "binary" and (width or 0) > 2,
             "1 column": task == "multiclass" and width == 1,
             f"labels such as {self._fraction}": exclusive and self._fraction is not None,
-            "one label per row": task == "multilabel" and self.settings.task is None and self._labels_are == "classes",
+            "labels outside [0, 1]": task == "regression" and is_share and beyond,
+            f"{count} labels": task == "binary" and not is_told and count > 2,
+            "one label per row": task == "multilabel" and not is_told and self._labels_are == "classes",
             SEEN[seen]: (shares and seen == "outside")
             or (shares and exclusive and width != 1 and seen == "unit" and head.bound != "sum")
             or (logits and is_open and head.bound is None and seen == "sum"),
@@ -307,7 +312,7 @@ class Prediction:
 
     @property
     def _values(self) -> str:
-        return SEEN[self._seen].partition(",")[0] if self.width == 1 else SEEN[self._seen]
+        return SEEN[self._seen].partition(", and")[0] if self.width == 1 else SEEN[self._seen]
 
     def _note(self, form: str, task: Task) -> str:
         losses = "the loss reads them, for no logits are behind them" if form == "probabilities" else "raw scores"

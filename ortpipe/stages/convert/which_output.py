@@ -16,7 +16,7 @@ from ortpipe.stages.convert.batch import Original
 from ortpipe.stages.convert.heads import Head, read_head
 from ortpipe.stages.convert.meaning import Meaning, without_ones
 
-LABELS = ("INT64", "INT32", "STRING")  # types of an output that makes the model a classifier
+LABELS = "biuO"  # kinds of types of an output that makes the model a classifier
 AGREE = 0.9  # share of rows; the votes of support vectors may differ from their probabilities
 INNER = 40  # values in front of the labels that are tried for a message
 
@@ -38,7 +38,7 @@ class Agreement(NamedTuple):
 
 def label_outputs(graph: ir.Graph) -> list[ir.Value]:
     """Return the outputs of a label type that depend on weights."""
-    labels = [o for o in graph.outputs if o.dtype is not None and o.dtype.name in LABELS]
+    labels = [o for o in graph.outputs if o.dtype and o.dtype.numpy().kind in LABELS]
     return [o for o in labels if query.float_initializers(graph, o)]
 
 
@@ -58,12 +58,13 @@ def choose_output(
         results, *truths = ({v: original.run(inputs, str(v.name)) for v in part} for part in (candidates, label_values))
     except ModelError:  # of rows that do not fit, which a later step names
         return candidates[0], None
-    for labels, truth in truths[0].items():
-        matches = {value: match for value, result in results.items() if (match := agreement(result, truth))}
+    whole = {v: a for v, a in results.items() if (a == np.floor(a)).all() and len(np.unique(a)) > 1}  # labels as floats
+    for labels, truth in (truths[0] | whole).items():
+        matches = {v: match for v, a in results.items() if v is not labels and (match := agreement(a, truth))}
         agree = [value for value, match in matches.items() if match.share >= AGREE]
         for value in sorted(agree, key=lambda value: not matches[value].in_order):
             return value, _classes(matches[value], max(2, results[value].shape[-1]))
-        if matches:
+        if matches and labels not in whole:
             raise _contradiction(model.graph, original, labels, truth, matches, inputs)
     fits = {value: _fit(model, value, result, rows.label, meaning) for value, result in results.items()}
     best = [value for value in candidates if fits[value] == max(fits.values()) > 0]
@@ -112,7 +113,7 @@ def agreement(prediction: np.ndarray, labels: np.ndarray) -> Agreement | None:
     index = _index(prediction, labels.shape)
     if index is None or not labels.size:
         return None
-    names, codes = np.unique(labels.astype(str) if labels.dtype == object else labels, return_inverse=True)
+    names, codes = np.unique(labels.astype(str if labels.dtype == object else np.int64), return_inverse=True)
     counts = np.zeros((int(index.max()) + 1, len(names)), int)
     np.add.at(counts, (index.ravel(), codes.ravel()), 1)
     classes = {k: names[row.argmax()].item() for k, row in enumerate(counts) if row.any()}
@@ -133,14 +134,12 @@ def _index(prediction: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def _classes(match: Agreement, columns: int) -> tuple[Class, ...] | None:
-    """Return the label of each column; None if rows do not show all of them, or if they are 0, 1, 2 …"""
+    """Return the label of each column; None if rows do not show all of them."""
     classes = dict(match.classes)
     if columns == 2 and len(classes) == 1 and not match.in_order:
         [(k, label)] = classes.items()
         classes |= {1 - k: 1 - int(label)} if label in (0, 1) else {}
-    if len(classes) < columns or (match.in_order and isinstance(classes[0], int)):
-        return None
-    return tuple(classes[k] for k in range(columns))
+    return tuple(classes[k] for k in range(columns)) if len(classes) == columns else None
 
 
 def _contradiction(

@@ -103,6 +103,21 @@ def test_sigmoids_of_classes_that_exclude_each_other_are_asked_about_once():
     assert convert(model, ConvertConfig(told), data=rows).facts.task == "multiclass"
 
 
+@pytest.mark.parametrize("kind", ["bool", "uint8", "int32", "float", "double"])
+def test_labels_of_every_type_decide(kind):
+    cast = f"label = Cast<to={onnx.TensorProto.DataType.Value(kind.upper())}>(flat)"
+    text = f"{FLAGS} g (float[N,2] x) => ({kind}[N] label, float[N,1] score) {TWO}"
+    nodes = f"z = MatMul(x, w) yes = Sigmoid(z) score = Sub(one, yes) {LABEL.partition('label')[0]} {cast}"
+    facts = convert(onnx.parser.parse_model(f"{text} {{ {nodes} }}"), data=Data(Rows({"x": X}, YES.astype(int)))).facts
+    assert (facts.prediction, facts.classes) == ("score", (1, 0))
+
+
+def test_labels_in_the_order_of_the_columns_outweigh_a_table_that_is_none_of_labels():
+    nodes = f"{Z} p = Softmax(z) label = ArgMax<axis=1, keepdims=0>(p) rank = Gather(table, label)"
+    model = file("int64[N] rank, float[N,3] p", THREE, nodes)
+    assert convert(model, data=Data(Rows({"x": X}, CLASS))).facts.classes == (0, 1, 2)
+
+
 def test_an_output_of_counts_is_no_label():
     model = file("float[N,3] p", THREE, f"{Z} p = Softmax(z) s = Shape<start=0, end=1>(x) label = Expand(axis, s)")
     assert convert(model, data=Data(Rows({"x": X}, CLASS))).facts.classes == (0, 1, 2)
@@ -121,6 +136,18 @@ def test_of_outputs_without_labels_the_one_that_fits_those_of_the_rows_is_traine
     assert (facts.prediction, facts.task) == ("p", "multiclass")
     boxes = Data(Rows({"x": X}, rng.normal(size=(60, 4))))
     assert convert(model, data=boxes).facts.prediction == "box"
+
+
+def test_a_share_is_no_value_of_class_indices():
+    parts = "a = MatMul(x, v) p = Softmax(a) first, more, c, d = Split<axis=1, num_outputs=4>(p)"
+    text = "float[N,1] first, float[N,1] more, float[N,1] c, float[N,1] d"
+    model = without_labels(text, parts.replace(", num_outputs=4", ""))
+    rows = Data(Rows({"x": X}, np.arange(60) % 4))
+    with pytest.raises(
+        ConvertError, match=r"labels outside \[0, 1\], which excludes plain values(.|\n)*value inside of the graph"
+    ):
+        convert(model, data=rows)
+    assert convert(model, ConvertConfig(Given(prediction="p")), data=rows).facts.task == "multiclass"
 
 
 def test_two_outputs_that_fit_the_labels_and_differ_are_asked_about():

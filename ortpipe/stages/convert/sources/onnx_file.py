@@ -167,7 +167,9 @@ def from_model(
     candidates = [o for o in floats if query.float_initializers(graph, o)]
     if chosen is None and data is not None and candidates:
         output, own_classes = choose_output(forward, original, candidates, compared_rows(data), meaning)
-        if own_classes is not None and own_classes != classes and config.classes is None:
+        indices = tuple(range(len(own_classes or ())))  # a file may compute these beside the names of classes
+        is_told = own_classes not in (None, classes) and (own_classes != indices or {*(classes or ())} == {*indices})
+        if own_classes is not None and is_told and config.classes is None:
             classes = own_classes
             listed_labels = some([str(label) for label in own_classes])
             notes.append(f"the columns of {output.name!r} are {listed_labels}, by the labels that the file computes")
