@@ -134,7 +134,11 @@ def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> n
             got=f"{_format_shape(label.shape[1:])} per row",
             fix=f"Give {_format_shape(tuple(expected))} {'values' if values else 'classes'} per row, or set "
             f"{{@{facts.settings}.class_axis}} to the prediction's axis of classes"
-            + ("." if values else "; labels that are sequences of another length need the loss ctc."),
+            + (
+                f"; if classes are predicted, set {{@{facts.settings}.task}}=multiclass."
+                if values
+                else "; labels that are sequences of another length need the loss ctc."
+            ),
         )
     remaining_sizes = iter(sizes)
     fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(remaining_sizes) for d in expected))

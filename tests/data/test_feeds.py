@@ -3,7 +3,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.artifact import Facts
-from ortpipe.data.feeds import class_index, feed_inputs, feed_label, feeds
+from ortpipe.data.feeds import class_index, feed_inputs, feed_label, feeds, fit_label
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError
 
@@ -233,3 +233,8 @@ def test_an_input_that_nothing_reads_any_more_is_not_fed() -> None:
     facts = Facts(task="regression", inputs=("x", "length"), outputs=("y",), prediction="y", parameters=())
     rows = Rows({"x": np.ones((3, 2)), "length": np.full(3, 2)}, np.zeros(3))
     assert feed_inputs(model, facts, rows).keys() == {"x"}
+
+
+def test_one_class_per_element_of_values_names_the_task_of_classes():
+    with pytest.raises(DataError, match=r"5 per row(.|\n)*5×4 values per row(.|\n)*source\.task\}?=multiclass"):
+        fit_label(facts(class_axis=2), np.full((3, 5), -100), [None, 5, 4])
