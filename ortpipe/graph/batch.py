@@ -40,16 +40,18 @@ def name_batch(model: ir.Model) -> ir.Model:
     The file's declared shapes are used where inference finds none: after loops with an unknown number of steps, and
     after operators of other domains.
     """
-    graph, renamed = model.graph, set[str | None]()
-    for value in query.data_inputs(graph):
-        if value.shape is not None and value.shape.rank() and not isinstance(value.shape[0], int):
-            renamed |= {value.shape[0].value} - {None}
-            value.shape = ir.Shape(["N", *list(value.shape)[1:]])
+    graph, renamed, names = model.graph, set[str | None](), dict[str, None]()  # "N" if the file calls another size so
+    for value, shape in [(v, v.shape) for v in query.data_inputs(graph) if v.shape is not None and v.shape.rank()]:
+        first, *others = shape
+        names |= {"N": None} if first != "N" and "N" in others else {}
+        renamed |= set() if isinstance(first, int) else {first.value} - {None}
+        value.shape = ir.Shape([first if isinstance(first, int) else "N", *(names.get(str(d), d) for d in others)])
     declared: Declared = {}
     for node in graph:
         for output in node.outputs:
             if output.name and output.shape is not None:
-                dims = ["N" if isinstance(d, ir.SymbolicDim) and d.value in renamed else d for d in output.shape]
+                free = [names.get(str(d), d) for d in output.shape]
+                dims = ["N" if isinstance(d, ir.SymbolicDim) and d.value in renamed else d for d in free]
                 declared[output.name] = ir.Shape(dims)
             output.shape = None
     infer(model)

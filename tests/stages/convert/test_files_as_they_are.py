@@ -237,6 +237,17 @@ def test_row_by_row_is_never_ignored(tmp_path):
     assert not noted(artifact, "beside it")
 
 
+@pytest.mark.parametrize("rows", ["6", "B"])
+def test_a_size_that_the_file_calls_as_ortpipe_calls_the_rows_is_another(tmp_path, rows):
+    text = f"g (float[{rows}, N, 3] X) => (float[{rows}, N, 2] Y) <float[3, 2] w = {{1, 2, 3, 4, 5, 6}}> "
+    text += "{ Y = MatMul(X, w) }"
+    given = rng.normal(size=(8, 5, 3)).astype(np.float32)
+    artifact = converted(tmp_path, text, given)
+    assert [shape_of(v).count("N") for v in (artifact.model.graph.input[0], artifact.model.graph.output[0])] == [1, 1]
+    [got] = Session(artifact.model).run({"X": given}, ["Y"])
+    np.testing.assert_allclose(got, given @ np.float32([[1, 2], [3, 4], [5, 6]]), rtol=1e-5)
+
+
 def test_rows_that_depend_on_each_other_keep_their_number_free(tmp_path):
     text = "g (float[N, 3] X) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}, int64[1] rows = {0}> "
     text += "{ m = ReduceMean(X, rows)  d = Sub(X, m)  Y = MatMul(d, w) }"
