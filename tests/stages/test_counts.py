@@ -36,7 +36,7 @@ WATCHED = {
 }
 # For a two-layer MLP: parses, serialisations, shape inferences and checks.
 MOST = {
-    "convert": (3, 2, 2, 2),
+    "convert": (3, 3, 2, 2),  # the reference, the model that is compared with it, the artifact
     "add_loss": (1, 1, 1, 1),
     "penalty": (1, 1, 1, 1),
     "derive": (1, 1, 1, 1),

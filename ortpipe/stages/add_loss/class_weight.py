@@ -28,7 +28,8 @@ def weighted_by_class(op: Builder, label: ir.Value, terms: ir.Value, facts: Fact
     Weights of columns, [negatives', positives'], count where each class or label has a term of its own. Elsewhere the
     weight of a row is that of its class as a positive.
     """
-    assert terms.dtype is not None
+    if terms.dtype is None or not (facts.class_weight or "class_weight" in facts.objective):
+        return terms
     numbers = terms.dtype.numpy()
     kind, shape, weights = terms.type, terms.shape, np.array(facts.class_weight or 1.0, numbers)
     source = np.array(facts.objective.get("class_weight", 1.0), numbers)

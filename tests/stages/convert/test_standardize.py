@@ -372,7 +372,7 @@ def test_probabilities_that_skl2onnx_writes_with_the_wrong_sign_are_refused():
 
 def test_without_rows_a_name_alone_makes_no_probabilities():
     _, model, _ = exported(SVC(), FLOWERS)
-    with pytest.raises(ConvertError, match=r"there are no rows to look at(.|\n)*or give rows, which tell"):
+    with pytest.raises(ConvertError, match=r"which excludes probabilities(.|\n)*or give rows, which tell"):
         convert(model)
 
 
