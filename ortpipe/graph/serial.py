@@ -16,6 +16,7 @@ import onnx
 import onnx.external_data_helper
 from google.protobuf.message import DecodeError
 
+from ortpipe.bounded import check_size
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
 from ortpipe.graph.apart import MANY, TYPES, Weights, pieces, sealed, split, stub, take_apart, write_beside
@@ -25,6 +26,7 @@ from ortpipe.graph.sound import HEAVY, check_sound, is_large
 Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
 OPSET = 21  # the newest opset that onnxruntime-training 1.19.2 runs
 IR_VERSION = 10  # the newest IR version that it loads
+LARGEST = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit
 OLDEST_IR_VERSION = 8  # older models are written at this one; before 4, initializers had to be inputs, too
 NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
 
@@ -67,6 +69,7 @@ def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
             fix="Check the path; relative ones start at the current folder.",
         )
     try:
+        check_size(path.stat().st_size, LARGEST)
         model, weights = load()
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:

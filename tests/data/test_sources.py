@@ -1,3 +1,5 @@
+import os
+
 import numpy as np
 import pytest
 from sklearn import datasets
@@ -186,6 +188,12 @@ def test_a_file_that_holds_no_plain_arrays_is_refused(tmp_path, make):
     make(path)
     with pytest.raises(DataError, match=r"arrays of numbers or text(.|\n)*rows\.npz"):
         Npz(str(path))()
+
+
+def test_a_pipe_is_rejected_as_an_npz_file_without_waiting_for_its_writer(tmp_path):
+    os.mkfifo(tmp_path / "rows.npz")
+    with pytest.raises(DataError, match="not a file"):
+        Npz(str(tmp_path / "rows.npz"))()
 
 
 SETTINGS = {

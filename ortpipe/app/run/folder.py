@@ -17,7 +17,7 @@ from ortpipe.app.run.checkpoint import write_checkpoint
 from ortpipe.app.run.clock import Clock
 from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.example import EXAMPLE, write_example
-from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord
+from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord, read_config
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
@@ -187,6 +187,7 @@ def save_figures(pictures: Mapping[str, bytes], run: Path) -> None:
 
 def illustrate(run: RunRecord) -> None:
     """Draw the figures of a finished run, and write its report again."""
+    read_config(run.folder)  # raises if the folder has none
     if run.status == FINISHED and run.stages:
         save_figures(figures(stage_artifact(run.folder, run.stage_folders[-1])), run.folder)
     write_report(run.folder)

@@ -38,8 +38,13 @@ FAILED: Final = "FAILED"
 KILLED: Final = "KILLED"
 DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 PARTS = {"version": int, "input": str | None, "packages": dict[str, str], "machine": str}  # of every stage's key
-DATA = {"rows": dict[str, int], "digests": dict[str, str], "source": dict[str, Any]}  # of a run, where there are any
-DATA |= dict.fromkeys(("columns", "label"), dict[str, dict[str, Any]])
+DATA = {
+    "digest": str,
+    "rows": dict[str, int],
+    "digests": dict[str, str] | None,
+    "source": dict[str, Any],
+}  # of a run, where there are any
+DATA |= dict.fromkeys(("columns", "label"), dict[str, dict[str, Any]] | None)
 MODEL = {"from": str, "task": str, "discrepancy": float | None, "parameters": dict[str, tuple[int, ...]]}
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
 LATEST = 253_402_300_799_000  # milliseconds since 1970 until the year 10000, the last that datetime knows
@@ -161,9 +166,10 @@ class RunRecord(Config):
     sweep: Manifest | None = None  # of a sweep itself
 
     def __post_init__(self) -> None:
+        checked(self.epochs, tuple[tuple[int, int], ...], "epochs")
         for key, values, kinds in (("data", self.data, DATA), ("model", self.model, MODEL)):
-            for name in kinds.keys() & values.keys():
-                checked(values[name], kinds[name], f"{key}.{name}")
+            for name in kinds if values else ():
+                checked(values.get(name), kinds[name], f"{key}.{name}")
 
     @property
     def seconds(self) -> float | None:

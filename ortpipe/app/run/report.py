@@ -79,7 +79,7 @@ def report_contents(folder: Path) -> dict[str, Any]:
         "run": run,
         "status": STATUS[run.status],
         "started": datetime.fromtimestamp(run.started / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "command": run.tags[COMMAND],
+        "command": run.tags.get(COMMAND, ""),
         "stages": stages,
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
         "metrics": metrics_of(run.metrics),

@@ -14,11 +14,13 @@ class Npz(ArraySource):
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
         """Return the arrays of the archive."""
         try:
+            if not path.is_file():  # a pipe would wait
+                raise ValueError("not a file")
             return npz_arrays(path)
         except Exception as error:
             raise DataError(
                 "{key} must be an .npz file of arrays of numbers or text.",
                 key="path",
-                got=f"{path}: {'not a file' if not path.is_file() else error}",
+                got=f"{path}: {error}",
                 fix="Check the path; write such a file with numpy.savez.",
             ) from error

@@ -133,6 +133,9 @@ FIELDS: dict[str, dict[str, Any]] = {
     "the status": {"status": "<b>"},
     "a time": {"started": 10**20},
     "the rows": {"data": {"rows": [1]}},
+    "the digest of the data": {"data": {"rows": {}, "digests": {}, "source": {}, "columns": {}, "label": {}}},
+    "an epoch": {"epochs": [[1], [2, 3, 4]]},
+    "the model": {"model": {"task": "binary"}},
     "the parameters": {"model": {"parameters": {"w": ["x"]}}},
     "an interval": {"intervals": {"r2": [1]}},
     "an importance": {"importance": {"r2": {"x": "ab"}}},
@@ -147,3 +150,17 @@ def test_a_record_is_validated_where_it_is_read(field: str, folder: Path, tmp_pa
         with pytest.raises(OrtpipeError, match=r"must have a readable run\.json"):
             COMMANDS[command](folder)
     assert leaks(folder, "") == []
+
+
+def test_files_larger_than_any_real_one_are_not_read(folder: Path) -> None:
+    for name, command in (("config.yaml", "report"), (f"{LAST}/model.onnx", "show")):
+        os.truncate(folder / name, 2**34)  # no byte of it is on the disk
+        with pytest.raises(OrtpipeError, match="it has more than"):
+            COMMANDS[command](folder)
+
+
+def test_a_record_may_lack_its_command_and_the_name_of_its_source(folder: Path) -> None:
+    record = json.loads((folder / "run.json").read_text())
+    edit(folder, tags={}, data={**record["data"], "source": {}})
+    report([str(folder)])
+    assert (folder / "report.html").is_file()
