@@ -255,7 +255,6 @@ OWN_FILES = {  # what a file may still read: what this process or this installat
     "artifact.py": "a checked .safetensors file, and files that it wrote",
     "facts.py": "what it has just written",
     "pipeline/digest.py": "hashes a file",
-    "pipeline/gc.py": "names in the store",
     "pipeline/locks.py": "locks",
     "pipeline/store.py": "names in the store",
     "stages/convert/sources/snapshot.py": "names in a folder",

@@ -118,7 +118,7 @@ def agreement(prediction: np.ndarray, labels: np.ndarray) -> Agreement | None:
     np.add.at(counts, (index.ravel(), codes.ravel()), 1)
     classes = {k: names[row.argmax()].item() for k, row in enumerate(counts) if row.any()}
     distinct = len({*classes.values()}) == len(classes)
-    return Agreement(counts.max(axis=1).sum() / labels.size if distinct else 0.0, classes)
+    return Agreement(float(counts.max(axis=1).sum() / labels.size) if distinct else 0.0, classes)
 
 
 def _index(prediction: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:

@@ -44,7 +44,7 @@ def test_slow_epochs_are_recorded_as_they_come_and_the_others_at_the_end(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, expected: list[int]
 ) -> None:
     monkeypatch.setattr(metrics, "EVERY", 0.0)
-    monkeypatch.setattr(metrics, "MOST", most)
+    monkeypatch.setattr(metrics, "MOST_EPOCHS", most)
     shutil.copytree(made, tmp_path / "run")
     before = RunRecord.read(made)
     state = RunRecord(tmp_path / "run", "live", before.tags)
