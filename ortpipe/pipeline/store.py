@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 from ortpipe.artifact import Artifact, load_artifact, save_artifact
 from ortpipe.bounded import MOST, parse_json, read_below
@@ -29,10 +29,9 @@ from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
 from ortpipe.pipeline.trust import VARIABLE, other_writers
-from ortpipe.settings import Config, Must
 
 T = TypeVar("T")
-Digest = Annotated[str, Must("a digest", re.compile("[0-9a-f]{64}").fullmatch)]  # it becomes a path
+DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Damaged(Exception):
@@ -40,13 +39,13 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True)
-class Entry(Config):
+class Entry:
     """A stage's result."""
 
     stage: str  # stored under the stage and the `key`
     key: str
     parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
-    output: Digest  # of the artifact
+    output: str  # the artifact's digest, which becomes a path
     record: Mapping[str, Any]  # its own line of the lineage
     seconds: float  # the time to compute it
     made: float  # when it was computed, in seconds since 1970
@@ -179,7 +178,7 @@ class Store:
             digest = fields.pop("sha256")
             entry = Entry(**fields)
             intact = digest == _sum(fields) and entry.key == path.stem == key_of(entry.parts)
-            intact = intact and entry.stage == path.parent.name
+            intact = intact and entry.stage == path.parent.name and DIGEST.fullmatch(entry.output) is not None
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
