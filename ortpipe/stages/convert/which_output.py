@@ -62,7 +62,8 @@ def choose_output(
     for labels, truth in (truths[0] | whole).items():
         matches = {v: match for v, a in results.items() if v is not labels and (match := agreement(a, truth))}
         agree = [value for value, match in matches.items() if match.share >= AGREE]
-        for value in sorted(agree, key=lambda value: not matches[value].in_order):
+        if agree:
+            value = min(agree, key=lambda value: not matches[value].in_order)
             return value, _classes(matches[value], max(2, results[value].shape[-1]))
         if matches and labels not in whole:
             raise _contradiction(model.graph, original, labels, truth, matches, inputs)
