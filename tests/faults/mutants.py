@@ -1,12 +1,13 @@
 """Change one place of the core at a time, and print which changes no test notices.
 
-    pip install cosmic-ray
-    PYTHONPATH=.:tests python -m faults.mutants 200 [--seed 0] [--all] [--record mutants.jsonl]
+    pip install cosmic-ray pytest-cov
+    PYTHONPATH=.:tests python -m faults.mutants 200 [--seed 0] [--jobs 2] [--record mutants.jsonl]
 
-Cosmic Ray makes the mutants. The places are drawn with a seed, and one mutant at each place. The tests run on a copy of
-the checkout: first the doctests and tests named after the file, then those of its folder, then all that run in one
-process, and with `--all` the whole suite. A survivor is a missing test, or a mutant that behaves like the original:
-read each. With `--record`, a run that was interrupted continues with the next mutant.
+Cosmic Ray makes the mutants. The places are drawn with a seed, and one mutant at each place. Coverage finds the tests
+that run each line, among those that run in one process. It measures once, into `.coverage`; delete that file after a
+change. Each mutant lives in a copy of the checkout, where the tests of its line run until one fails; a line that runs
+at import has all tests of its file. A survivor is a missing test, or a mutant that behaves like the original.
+With `--record`, a run that was interrupted continues with the next mutant.
 """
 
 from __future__ import annotations
@@ -16,26 +17,32 @@ import ast
 import collections
 import json
 import os
+import queue
 import random
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
+from typing import Any
 
 from command import ROOT
 from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
+from coverage import CoverageData
 
 FOLDERS = ("autodiff", "data", "graph", "metrics", "pipeline", "runtime", "stages")
 CORE = (*FOLDERS, "artifact.py", "facts.py", "hashing.py")
 COPIED = ("ortpipe", "conf", "tests", "docs", "benchmarks", "pyproject.toml", "README.md")
-IN_PROCESS = (*(f"tests/{name}" for name in FOLDERS), "tests/test_artifact.py", "tests/compat", "tests/sklearn")
-SECONDS = 900  # for each step of tests: a mutant may loop without end
+IN_PROCESS = ("ortpipe", *(f"tests/{name}" for name in (*FOLDERS, "compat", "sklearn", "test_artifact.py")))
+SECONDS = 900  # for the tests of one mutant: it may loop without end
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
 Place = tuple[str, tuple[int, int]]  # a file below ortpipe/, and line and column
 
 
@@ -44,6 +51,7 @@ class Mutant:
     """The n-th change that an operator of Cosmic Ray makes in a file."""
 
     file: str
+    line: int
     operator: str
     occurrence: int
 
@@ -66,7 +74,7 @@ def mutants(root: Path) -> dict[Place, list[Mutant]]:
             for operator, maker in operators.items():
                 for start, _ in maker.mutation_positions(node):
                     if start not in skipped:
-                        by_place[name, start].append(Mutant(name, operator, counts[operator]))
+                        by_place[name, start].append(Mutant(name, start[0], operator, counts[operator]))
                     counts[operator] += 1
     return by_place
 
@@ -84,29 +92,63 @@ def idle(source: str) -> Iterator[tuple[int, int]]:
             yield node.value.lineno, node.value.col_offset
 
 
-def steps(file: str, everything: bool) -> list[list[str]]:
-    """Return the arguments of pytest for a file's tests, from the nearest to the rest."""
-    folder = Path("tests", *Path(file).parts[1:-1])
-    while not (ROOT / folder).is_dir():
-        folder = folder.parent
-    near = sorted(str(path.relative_to(ROOT)) for path in (ROOT / folder).glob(f"test_{Path(file).stem}*.py"))
-    own = [[str(folder)]] if folder != Path("tests") else []
-    return [[file, *near], *own, list(IN_PROCESS), *([["tests"]] if everything else [])]
+def measure(root: Path) -> CoverageData:
+    """Return which tests run which lines of a checkout, measured now unless `.coverage` is there."""
+    if not (root / ".coverage").exists():
+        environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"}
+        options = ("--cov=ortpipe", "--cov-context=test", "--cov-report=")
+        subprocess.run([*PYTEST, *options, *IN_PROCESS], cwd=root, env=environment, check=False)
+    data = CoverageData(str(root / ".coverage"))
+    data.read()
+    return data
 
 
-def killer(root: Path, file: str, everything: bool) -> str | None:
+def tests(data: CoverageData, root: Path, mutant: Mutant) -> list[str]:
+    """Return the tests that run a mutant's line or, where it runs at import, its file: those named after it first."""
+    by_line = data.contexts_by_lineno(str(root / mutant.file))
+    lines = {
+        number: {name.split("|run")[0] for name in names if name.endswith("|run")} for number, names in by_line.items()
+    }
+    statement = enclosing((root / mutant.file).read_text(), mutant.line)
+    found = set().union(*(lines.get(line, set()) for line in statement)) or set().union(*lines.values())
+    stem = Path(mutant.file).stem
+    return sorted(found, key=lambda name: (not name.startswith(mutant.file), f"test_{stem}" not in name, name))
+
+
+def enclosing(source: str, line: int) -> range:
+    """Return the lines of the smallest statement around a line; of one with a body, the line itself."""
+    around = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    around = [node for node in around if node.lineno <= line <= (node.end_lineno or line)]
+    smallest = min(around, key=lambda node: (node.end_lineno or line) - node.lineno)
+    if hasattr(smallest, "body"):
+        return range(line, line + 1)
+    return range(smallest.lineno, (smallest.end_lineno or line) + 1)
+
+
+def killer(root: Path, nodes: list[str]) -> str | None:
     """Return the first test that fails, or None."""
     environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}", "PYTHONDONTWRITEBYTECODE": "1"}
-    for arguments in steps(file, everything):
-        command = [sys.executable, "-m", "pytest", "-n", "0", "-x", "-q", "-p", "no:cacheprovider", *arguments]
-        try:
-            done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            return f"no end within {SECONDS} s of {' '.join(arguments)}"
-        if done.returncode not in (0, 5):  # 5: no tests there
-            failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-            return (failed or [done.stdout[-200:] + done.stderr[-200:]])[0]
-    return None
+    chosen = root / "nodes.txt"
+    chosen.write_text("\n".join(nodes))
+    command = [*PYTEST, "-n", "0", "-x", f"@{chosen}"]
+    try:
+        done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"no end within {SECONDS} s"
+    if done.returncode == 0:
+        return None
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (failed or [done.stdout[-200:] + done.stderr[-200:]])[0]
+
+
+def copy(folder: Path) -> Path:
+    """Return a copy of the checkout."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
 
 
 def main() -> None:
@@ -114,37 +156,44 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--all", action="store_true", help="run the whole suite on survivors")
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--record", type=Path, help="a file of JSON lines to continue from")
     options = parser.parse_args()
-    recorded = options.record.read_text().splitlines() if options.record and options.record.exists() else []
-    killed_by: list[str | None] = [json.loads(line)["killed_by"] for line in recorded]
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder, "checkout")
-        for name in COPIED:
-            source = ROOT / name
-            if source.is_dir():
-                shutil.copytree(source, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, root / name)
-        by_place = mutants(root)
-        random.seed(options.seed)
-        drawn = [random.choice(by_place[place]) for place in random.sample(sorted(by_place), options.count)]
-        for number, mutant in enumerate(drawn[len(killed_by) :], len(killed_by) + 1):
+    lines = options.record.read_text().splitlines() if options.record and options.record.exists() else []
+    results: dict[int, dict[str, Any]] = {record["number"]: record for record in map(json.loads, lines)}
+    data = measure(ROOT)
+    by_place = mutants(ROOT)
+    random.seed(options.seed)
+    drawn = [random.choice(by_place[place]) for place in random.sample(sorted(by_place), options.count)]
+    with ExitStack() as stack, ThreadPoolExecutor(options.jobs) as threads:
+        free: queue.Queue[Path] = queue.Queue()
+        for _ in range(options.jobs):
+            free.put(copy(Path(stack.enter_context(tempfile.TemporaryDirectory()))))
+
+        def test(number: int) -> dict[str, Any]:
+            mutant, root = drawn[number], free.get()
             path = root / mutant.file
             before = path.read_text()
             path.write_text(after := mutant.apply(before))
-            killed_by.append(killer(root, mutant.file, options.all))
+            nodes = tests(data, ROOT, mutant)
+            killed_by = killer(root, nodes) if nodes else None
             path.write_text(before)
-            print(f"{number}/{options.count} {mutant.file}: {killed_by[-1] or 'SURVIVED'}", flush=True)
-            lines = [*unified_diff(before.splitlines(), after.splitlines(), mutant.file, mutant.file, lineterm="", n=1)]
-            if killed_by[-1] is None:
-                print("\n".join(lines), flush=True)
+            free.put(root)
+            change = [
+                *unified_diff(before.splitlines(), after.splitlines(), mutant.file, mutant.file, lineterm="", n=1)
+            ]
+            return {"number": number, "file": mutant.file, "tests": len(nodes), "killed_by": killed_by, "diff": change}
+
+        for record in threads.map(test, [number for number in range(len(drawn)) if number not in results]):
+            results[record["number"]] = record
+            print(f"{len(results)}/{len(drawn)} {record['file']}: {record['killed_by'] or 'SURVIVED'}", flush=True)
+            if record["killed_by"] is None:
+                print("\n".join(record["diff"]), flush=True)
             if options.record:
                 with options.record.open("a") as file:
-                    file.write(json.dumps({"file": mutant.file, "killed_by": killed_by[-1], "diff": lines}) + "\n")
-    killed = sum(test is not None for test in killed_by)
-    print(f"{killed} of {len(killed_by)} killed ({killed / len(killed_by):.1%}) among {len(by_place)} places")
+                    file.write(json.dumps(record) + "\n")
+    killed = sum(record["killed_by"] is not None for record in results.values())
+    print(f"{killed} of {len(results)} killed ({killed / len(results):.1%}) among {len(by_place)} places")
 
 
 if __name__ == "__main__":
