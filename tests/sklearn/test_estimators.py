@@ -123,6 +123,20 @@ def test_class_weights_of_the_model_count(model, weighted):
     assert not any("=" in note and "class" in note for note in trained.notes_)  # which name keys of a config
 
 
+@pytest.mark.parametrize("setting", ["balanced", {1: 4.0}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_own_class_weights_are_those_of_scikit_learns_softmax(setting, weighted):
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(200, 3))
+    labels = np.digitize(rows[:, 0] + random.normal(size=200), [0.5, 1.8])
+    weight = random.uniform(1, 5, 200) if weighted else None
+    model = LogisticRegression(C=10.0, tol=1e-9)
+    own = clone(model).set_params(class_weight=setting).fit(rows, labels, sample_weight=weight)
+    exact = {"optimizer": "lbfgs", "epochs": 100, "dtype": "float64"}
+    trained = OrtClassifier(model.fit(rows, labels), class_weight=setting, **exact).fit(rows, labels, weight)
+    np.testing.assert_allclose(trained.predict_proba(rows), own.predict_proba(rows), atol=1e-4)
+
+
 def test_targets_and_labels_may_have_columns():
     wide, y = load_diabetes(return_X_y=True)
     regressor = OrtRegressor(hidden=(8,), epochs=60, learning_rate=0.05).fit(wide, np.stack([y, -9 * y], axis=1))

@@ -7,7 +7,9 @@ import warnings
 import numpy as np
 import pytest
 from scipy.optimize import minimize
+from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud, make_multilabel_classification
+from sklearn.ensemble import BaggingClassifier, VotingClassifier
 from sklearn.linear_model import (
     LogisticRegression,
     MultiTaskLasso,
@@ -20,6 +22,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.preprocessing import scale
+from sklearn.svm import SVC, NuSVC
 from sklearn.utils.class_weight import compute_class_weight
 
 from benchmarks.sklearn_table import objective
@@ -71,6 +74,7 @@ CASES = [  # settings that make scikit-learn's own solver exact, rows, what it l
     ("linear_model.TweedieRegressor", {"alpha": 0.2, "power": 1.7, "tol": 1e-9}, VALUES, 1e-7, "tweedie"),
     ("linear_model.LogisticRegression", {"C": 0.5, **LONG}, TWO, 1e-7, "log"),
     ("linear_model.LogisticRegression", {"C": 0.5, **LONG}, THREE, 1e-7, "cross_entropy"),
+    ("linear_model.LogisticRegression", {"C": np.inf, **LONG}, TWO, 1e-7, "log"),
     ("linear_model.LogisticRegression", {"solver": "saga", "l1_ratio": 0.5, **LONG}, TWO, 1e-7, "log"),
     ("linear_model.LogisticRegression", {"solver": "liblinear", "l1_ratio": 1.0, **LONG}, TWO, 1e-7, "log"),
     ("linear_model.RidgeClassifier", {"alpha": 3.0}, THREE, 1e-9, "one_vs_rest"),
@@ -199,6 +203,40 @@ def test_class_weights_of_members_count(kind, setting):
     check_least(outer(LogisticRegression(tol=1e-10, class_weight=setting)).fit(x, y), Data(Rows({"X": x}, y)), 1e-7)
 
 
+UNPENALIZED = {"C": np.inf, "tol": 1e-10}
+
+
+@pytest.mark.parametrize("setting", ["balanced", {1: 5.0}])
+@pytest.mark.parametrize("kind", ["bagged", "voting", "other members"])
+def test_class_weights_that_all_members_have_count_in_the_joint_loss(kind, setting):
+    random = np.random.default_rng(0)
+    x = random.normal(size=(80, 2))
+    y = np.digitize(x[:, 0] + random.normal(size=80), [0, 1])
+    own = LogisticRegression(**UNPENALIZED, class_weight=setting)
+    other = LogisticRegression(**UNPENALIZED, class_weight={2: 3.0}) if kind == "other members" else clone(own)
+    weight = None if kind == "bagged" else random.uniform(1, 5, 80)
+    data = Data(Rows({"X": x}, y, weight))
+    outer = VotingClassifier([("a", own), ("b", other)], voting="soft")
+    fitted = (BaggingClassifier(own, 2, bootstrap=False) if kind == "bagged" else outer).fit(x, y, sample_weight=weight)
+    if kind == "other members":
+        objective = convert(fitted, FLOAT64, data=data).facts.objective
+        assert objective["missing"].endswith("its class weights")
+        assert "class_weight" not in objective
+    else:  # equal members: the maximum of their joint likelihood is that of one
+        check_least(fitted, data, 1e-7)
+
+
+@pytest.mark.parametrize("own_class", [SVC, NuSVC])
+@pytest.mark.parametrize("kind", [TWO, THREE])
+def test_class_weights_of_a_support_vector_machine_count_as_in_libsvm(own_class, kind):
+    x, y = (array[:60] for array in rows(kind))
+    settings = {"nu": 0.1} if own_class is NuSVC else {}
+    fits = [own_class(**settings, class_weight=weights).fit(x, y) for weights in (None, {1: 5.0})]
+    weights = convert(fits[1], FLOAT64, data=Data(Rows({"X": x}, y))).facts.objective.get("class_weight")
+    same = np.allclose(fits[0].decision_function(x), fits[1].decision_function(x))  # NuSVC ignores them
+    assert weights == (None if same else [1.0, 5.0, 1.0][: len(fits[0].classes_)])
+
+
 def check_least(estimator, data, left):
     """Check that training finds nothing lower than scikit-learn's solution."""
     scored = add_loss(
@@ -236,8 +274,6 @@ def test_strengths_for_a_sum_need_the_number_of_rows_beside_a_mean():
 
 
 def test_what_is_chosen_is_said_and_what_is_left_out():
-    from sklearn.svm import SVC
-
     artifact = convert(SVC().fit(*rows(TWO)))
     assert any("hinge" in note and "not in it" in note for note in artifact.facts.lineage[0]["notes"])
     scored = add_loss(artifact, AddLossConfig(LOSSES["auto"]()))

@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud
 from sklearn.decomposition import NMF
-from sklearn.ensemble import BaggingClassifier, RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.impute import KNNImputer
 from sklearn.linear_model import (
@@ -27,10 +28,11 @@ from sklearn.linear_model import (
     TheilSenRegressor,
 )
 from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsOneClassifier
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
-from sklearn.svm import SVC, OneClassSVM
+from sklearn.svm import OneClassSVM
 from sklearn.utils.validation import check_is_fitted
 
 import ortpipe
@@ -423,11 +425,11 @@ def test_it_is_said_what_becomes_of_row_weights(given, said):
 
 def test_class_weights_that_an_objective_lacks_are_named():
     x, y = binary_words()
-    bagged = BaggingClassifier(LogisticRegression(class_weight="balanced"), 2).fit(x, y)
-    notes = convert(bagged).facts.lineage[0]["notes"]
+    calibrated = CalibratedClassifierCV(LogisticRegression(class_weight="balanced"), cv=2).fit(x, y)
+    notes = convert(calibrated).facts.lineage[0]["notes"]
     assert any("not in it" in note and "its class weights" in note for note in notes)
-    several = convert(SVC(class_weight="balanced").fit(*multiclass_words())).facts.lineage[0]["notes"]
-    assert any("class weights are not in the loss" in note for note in several)
+    pairs = OneVsOneClassifier(LogisticRegression(class_weight="balanced")).fit(*multiclass_words())
+    assert any("class weights are not in the loss" in note for note in convert(pairs).facts.lineage[0]["notes"])
     unseen = convert(LogisticRegression(class_weight="balanced").fit(x, y)).facts.objective  # without rows to count
     assert "its class weights" in unseen["missing"]
 

@@ -10,14 +10,14 @@ from ortpipe.graph.builder import Builder
 from ortpipe.stages.convert.coupling import couple
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmoid_end, softmax_end, with_width
-from ortpipe.stages.convert.sources.estimators.objective import class_weight, summed
+from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 
 NORM = "½·‖w‖² of the kernel's space, which is no penalty of one parameter"
 BEFORE_PLATT = "its hinge loss, and Platt's log loss of other folds after it"
-BY_TASK = (
-    "libsvm's objective is a hinge loss of each pair of classes, which the scores of classes no longer hold: the loss "
-    "is that of the task, or add_loss=hinge, which compares the true class with the next"
+OF_PAIRS = (
+    "libsvm's hinge loss of each pair of classes, which the scores of classes no longer hold (the loss hinge compares "
+    "the true class with the next)"
 )
 
 TRANSPOSE: Step = ("transpose",)
@@ -80,9 +80,8 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=negative)
     z = with_width(op.Gemm(kernel, dual, intercept), 1)
     if getattr(estimator, "probability", False) is not True:
-        return scores_end(
-            op, z, estimator.classes_, summed("hinge", missing=NORM, class_weight=class_weight(estimator))
-        )
+        objective = summed("hinge", missing=NORM, class_weight=_class_weight(estimator))
+        return scores_end(op, z, estimator.classes_, objective)
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
     objective = summed("log", missing=BEFORE_PLATT)
@@ -112,13 +111,19 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     scores, votes = per_class(op, op.Neg(pair_scores), op.Less(pair_scores, op.like(0, pair_scores)), count)
     ranking = scores if estimator.break_ties else votes
     if getattr(estimator, "probability", False) is not True:
-        return scores_end(op, scores, estimator.classes_)._replace(ranking=ranking, notes=(REMAINDER, BY_TASK))
+        objective = summed("cross_entropy", missing=OF_PAIRS, class_weight=_class_weight(estimator))
+        return scores_end(op, scores, estimator.classes_, objective)._replace(ranking=ranking, notes=(REMAINDER,))
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
     first_probability = op.Sigmoid(op.Neg(op.Add(op.Mul(pair_scores, slope), bias)))
     objective = summed("cross_entropy", missing=BEFORE_PLATT)
     end = softmax_end(op, couple(op, first_probability, count), estimator.classes_, objective)
     return end._replace(ranking=ranking, rounding=ITERATED)
+
+
+def _class_weight(estimator: Any) -> ClassWeight | None:
+    """Return the class weights of libsvm's C; NuSVC accepts them and ignores them."""
+    return class_weight(estimator) if type(estimator).__name__ == "SVC" else None
 
 
 def kernel_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:

@@ -53,7 +53,7 @@ def logistic_objective(estimator: Any) -> Objective:
     """Return the objective divided by C."""
     loss = "log" if len(estimator.classes_) == 2 else "cross_entropy"
     strengths = np.ravel(getattr(estimator, "C_", estimator.C if hasattr(estimator, "C") else 1.0))
-    if np.ptp(strengths):
+    if np.unique(strengths).size > 1:
         lacking = "its C_, another one for each class"
         return summed(loss, missing=lacking, class_weight=class_weight(estimator, counts_weights=True))
     kind = getattr(estimator, "penalty", "l2")
