@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -80,13 +80,18 @@ class RunConfig(Config):
     figures: bool = True
 
     def __post_init__(self) -> None:
-        split, metrics = self.data.split, self.evaluate.metrics
-        with under("objective"):
-            check_rows(self.objective, validated=split.column is not None or bool(split.validation))
-        if self.objective != "loss" and metrics is not None and self.objective.removesuffix(UNWEIGHTED) not in metrics:
-            fix = f"Add it to evaluate.metrics, or choose from {', '.join(['loss', *metrics])}."
-            rule = "{key} must be a metric that evaluate computes."
-            raise ConfigError(rule, key="objective", got=self.objective, fix=fix)
+        split = self.data.split
+        check_measured(self.objective, split.column, split.validation, self.evaluate.metrics)
+
+
+def check_measured(objective: str, column: Any, validation: Any, metrics: Sequence[str] | None) -> None:
+    """Reject an objective that no run of a split with these validation rows and with these metrics measures."""
+    with under("objective"):
+        check_rows(objective, validated=column is not None or bool(validation))
+    if objective != "loss" and metrics is not None and objective.removesuffix(UNWEIGHTED) not in metrics:
+        fix = f"Add it to evaluate.metrics, or choose from {', '.join(['loss', *metrics])}."
+        rule = "{key} must be a metric that evaluate computes."
+        raise ConfigError(rule, key="objective", got=objective, fix=fix)
 
 
 def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None = None) -> RunConfig:

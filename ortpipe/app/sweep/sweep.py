@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from importlib import metadata
 
@@ -24,7 +25,7 @@ from ortpipe.app.run.record import (
     last_sign,
     origin_tags,
 )
-from ortpipe.app.schema import build_key
+from ortpipe.app.schema import build_key, check_measured
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.job import read_jobs
@@ -37,6 +38,9 @@ from ortpipe.app.tracking.recorders import Recording
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
+
+# keys that do not decide whether jobs have validation rows and which metrics they compute
+APART = re.compile(r"(data[./]source|convert|add_loss|penalty|derive|train|seed|name)(?=[./]|$)")
 
 
 class SweepError(OrtpipeError):
@@ -56,12 +60,15 @@ class OpenSweep:
         self._objective, self._draws = config.objective, build_key("figures", config.figures)
         recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
         _check_storage(OmegaConf.select(config, "hydra.sweeper.storage"))
-        folder = output_folder(config.paths, config.hydra.sweep.dir, "hydra.sweep.dir")
-        hold(folder, "hydra.sweep.dir")
         search_space = OmegaConf.select(config, "hydra.sweeper.params") or {}
         fixed, varies = planned(
             [*(f"{key}={value}" for key, value in search_space.items()), *config.hydra.overrides.task]
         )
+        if all(APART.match(key) for key in varies):
+            measured = ("data.split.column", "data.split.validation", "evaluate.metrics")
+            check_measured(self._objective, *(OmegaConf.select(config, key) for key in measured))
+        folder = output_folder(config.paths, config.hydra.sweep.dir, "hydra.sweep.dir")
+        hold(folder, "hydra.sweep.dir")
         facts = environment(config.seed, typed_command())
         config_record = {"name": redacted(config.name), "objective": config.objective, "fixed": hidden(fixed)}
         config_record |= {"varies": hidden(varies), "recorder": recordable(config.recorder)}

@@ -156,10 +156,13 @@ BAD = {
 
 @pytest.mark.parametrize("given", BAD)
 def test_what_cannot_work_is_said_before_any_training(given: str, tmp_path: Path) -> None:
-    done = ortpipe("-m", *TINY, "seed=0", "recorder=none", *given.split(), cwd=tmp_path)
+    done = ortpipe("-m", *TINY, "seed=0,1", "recorder=none", *given.split(), cwd=tmp_path)
     assert done.returncode == 1
     assert BAD[given] in done.stdout + done.stderr
     assert list(tmp_path.glob("outputs/multiruns/*/*/*/stages/5_train")) == []
+    if given.startswith(("evaluate", "objective=r2")):  # one error of all jobs, and none starts
+        assert "job 0" not in done.stdout + done.stderr
+        assert not (tmp_path / "outputs/multiruns").exists()
 
 
 def test_a_job_whose_config_is_wrong_fails_alone(tmp_path: Path) -> None:
