@@ -6,18 +6,23 @@ A value that exceeds a bound raises ValueError, with the bound in its text.
 import errno
 import json
 import os
+import pickletools
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
+MUTABLE = ([pickletools.pylist], [pickletools.pydict], [pickletools.pyset])
 TEXT = 2**25  # bytes of a record
 MOST = 2**30  # bytes of any other file that is read at once, and of decompressed content
 DEPTH = 100  # of nested lists and mappings
+VALUES = 2**22  # of a JSON text or a pickle
+EVENTS = 10**6  # of a YAML text, which takes ten times as long per value
+HUGE = 1000  # weight of an integer of more than 64 bits: any number of them may have one hash
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast; PyYAML may be built without it
 
 
@@ -126,8 +131,10 @@ def check_depth(value: Any) -> None:
 
 def parse_json(text: str | bytes | bytearray) -> Any:
     """Return the value of a JSON text."""
+    content = text.encode() if isinstance(text, str) else text
+    _check_count(sum(map(content.count, (b",", b"[", b"{"))), VALUES)
     try:
-        value = json.loads(text)
+        value = json.loads(content)
     except RecursionError:
         raise ValueError(f"it is nested more than {DEPTH} deep") from None
     check_depth(value)
@@ -135,15 +142,50 @@ def parse_json(text: str | bytes | bytearray) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text without aliases, few of which could stand for billions of values."""
+    """Return the value of a YAML text; aliases are rejected, because a few of them can mean billions of values."""
     depth = 0
-    for event in yaml.parse(text, LOADER):
+    for number, event in enumerate(yaml.parse(text, LOADER)):
+        _check_count(number, EVENTS)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise ValueError("it has aliases, few of which stand for billions of values")
         if depth > DEPTH:
             raise ValueError(f"it is nested more than {DEPTH} deep")
     return yaml.load(text, LOADER)
+
+
+def check_pickle(program: bytes | IO[bytes]) -> None:
+    """Raise ValueError if a pickle would take much memory, or much time or a deep recursion to hash an object.
+
+    An object weighs as much as its parts, each as often as it occurs: the hash of a tuple visits all of them each time.
+    """
+    stack, memo, total = list[int](), dict[int | None, int](), 0  # weights; that of a mark is 0
+    for opcode, argument, _ in pickletools.genops(program):
+        before, after, parts = opcode.stack_before, opcode.stack_after, list[int]()
+        if opcode.name == "MEMOIZE" or opcode.name.endswith("PUT"):
+            memo[len(memo) if argument is None else argument] = stack[-1]
+            continue
+        if pickletools.markobject in before:
+            while part := stack.pop():
+                parts.append(part)
+            before = before[: before.index(pickletools.markobject)]
+        parts += [stack.pop() for _ in before]
+        if opcode.name.endswith("GET"):
+            weight = memo[argument]
+        elif after == [pickletools.markobject]:
+            weight = 0
+        elif after in MUTABLE:
+            weight = 1  # they have no hash
+        else:
+            weight = 1 + sum(parts) + HUGE * (isinstance(argument, int) and argument.bit_length() > 64)
+        stack += [weight] * len(after)
+        total += weight
+        _check_count(total, VALUES)
+
+
+def _check_count(count: int, most: int) -> None:
+    if count > most:
+        raise ValueError(f"it has more than {most:,} values")
 
 
 def inflate(data: bytes, most: int = MOST) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import functools
+import gzip
 import io
 import json
 import os
@@ -17,6 +19,8 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.linear_model import Ridge
 
@@ -25,7 +29,8 @@ from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.example import read_example
 from ortpipe.app.run.record import read_config, read_environment
 from ortpipe.artifact import load_artifact
-from ortpipe.data.sources import SOURCES
+from ortpipe.data import stream
+from ortpipe.data.sources import SOURCES, csv
 from ortpipe.errors import OrtpipeError
 from ortpipe.graph.lift import float_constants
 from ortpipe.graph.sizes import fold_sizes
@@ -33,6 +38,7 @@ from ortpipe.graph.state_dict import StateDictFile
 from ortpipe.stages.convert.sources import stored_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
 from ortpipe.stages.convert.sources.snapshot import meaning
+from ortpipe.stages.convert.sources.torch_export import _read_weights
 
 DEEP = b"[" * 100_000
 HUGE = 2**31
@@ -67,7 +73,7 @@ def test_a_walk_yields_regular_files_below_the_folder_only(tmp_path: Path) -> No
         bounded.read(folder / "pipe")
 
 
-def test_text_and_compressed_data_are_bounded() -> None:
+def test_text_and_compressed_data_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     packed = zlib.compress(bytes(2000))
     assert bounded.inflate(packed, 2000) == bytes(2000)
     for data, most in ((packed, 1999), (packed[:-5], 2000)):
@@ -78,6 +84,11 @@ def test_text_and_compressed_data_are_bounded() -> None:
             bounded.parse_json(deep)
     with pytest.raises(ValueError, match="nested more than 100 deep"):
         bounded.parse_yaml("[" * 101 + "]" * 101)
+    monkeypatch.setattr(bounded, "VALUES", 1000)
+    monkeypatch.setattr(bounded, "EVENTS", 1000)
+    for parse in (bounded.parse_json, bounded.parse_yaml):
+        with pytest.raises(ValueError, match="more than 1,000 values"):
+            parse("[" + "1," * 1001 + "1]")
     assert bounded.parse_json(b"[" * 100 + b"]" * 100) == bounded.parse_yaml("[" * 100 + "]" * 100)
 
 
@@ -133,9 +144,30 @@ def doubled(times: int) -> list[Any]:
     return bomb
 
 
-def stored(content: Any) -> Callable[[Path], object]:
-    packed = {stored_estimator.KEY: base64.b85encode(zlib.compress(pickle.dumps(content))).decode()}
-    return lambda _: stored_estimator.stored_estimator(packed, trust=False)
+def record_of(program: bytes) -> dict[str, str]:
+    return {stored_estimator.KEY: base64.b85encode(zlib.compress(program)).decode()}
+
+
+KEYS = {  # pickles of a dict with a key whose hash takes a deep recursion or much time
+    "deep": b"}N" + b"\x85" * 300_000 + b"Ns.",
+    "doubled": b"}N" + b"2\x86" * 40 + b"Ns.",
+    "large": b"}("
+    + b"".join(b"\x8a\x0c" + (k * (2**61 - 1)).to_bytes(12, "little") + b"N" for k in range(9999))
+    + b"u.",
+}
+UNPICKLERS: dict[str, Callable[[bytes, Path], object]] = {
+    "a state_dict": lambda program, p: StateDictFile(write(p / "a.pt", torch_file(program))),
+    "a record": lambda program, _: stored_estimator.stored_estimator(record_of(program), trust=False),
+    "weights": lambda program, p: _read_weights(write(p / "a.pt", torch_file(program))),
+    "old weights": lambda program, p: _read_weights(write(p / "a.pt", program)),
+}
+
+
+def repeated(folder: Path) -> Path:
+    """Return a Parquet file of a few kilobytes with 2 GB of text."""
+    texts = pa.DictionaryArray.from_arrays(np.zeros(20_000, np.int32), ["a" * 100_000])
+    pq.write_table(pa.table({"x": texts, "y": np.zeros(20_000)}), folder / "a.parquet", store_schema=False)
+    return folder / "a.parquet"
 
 
 VIEWS = "(d" + "".join(f"S'w{i}'\n{tensor(2**12, 1, i)}s" for i in range(99)) + "."
@@ -154,10 +186,20 @@ BOMBS: dict[str, tuple[Callable[[Path], object], str]] = {
         "8 times the bytes",
     ),
     "a deep header": (lambda p: StateDictFile(write(p / "a.safetensors", safetensors(text=DEEP))), "100 deep"),
+    **{
+        f"a {kind} key of {reader}": (functools.partial(read, program), "more than 4,194,304 values")
+        for kind, program in KEYS.items()
+        for reader, read in UNPICKLERS.items()
+    },
     "overlapping tensors": (
-        lambda p: StateDictFile(write(p / "a.safetensors", safetensors(*[(0, 64)] * 99))),
-        "more than",
+        lambda p: StateDictFile(write(p / "a.safetensors", safetensors(*[(0, 64)] * 99, (6272, 0)))),
+        "Error while deserializing header",
     ),
+    "a header of any size": (
+        lambda p: StateDictFile(write(p / "a.safetensors", (2**63).to_bytes(8, "little") + b"{}")),
+        "must hold a state_dict",
+    ),
+    "a text in all rows": (lambda p: SOURCES["parquet"](path=str(repeated(p)), label="y")(), "in one row group"),
     "a compressed array": (
         lambda p: SOURCES["npz"](path=str(write(p / "a.npz", claiming("x.npy", b"x"))), label="y")(),
         "more than 1,073,741,824 bytes",
@@ -190,7 +232,7 @@ def test_a_bomb_is_one_clear_line(bomb: str, tmp_path: Path) -> None:
 def test_an_estimator_of_lists_that_hold_a_list_twice_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_estimator, "OBJECTS", 1000)
     with pytest.raises(OrtpipeError, match="more than 1,000 objects"):
-        stored(fitted(alpha=doubled(40)))(Path())
+        stored_estimator.stored_estimator(record_of(pickle.dumps(fitted(alpha=doubled(40)))), trust=False)
 
 
 def test_a_large_estimator_is_neither_stored_nor_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +241,13 @@ def test_a_large_estimator_is_neither_stored_nor_unpacked(monkeypatch: pytest.Mo
     assert stored_estimator.record_of(fitted()) == {}
     with pytest.raises(OrtpipeError, match="more than 100 bytes"):
         stored_estimator.stored_estimator(record, trust=False)
+
+
+def test_compressed_text_streams_by_its_true_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (csv, stream):
+        monkeypatch.setattr(module, "LIMIT", 2**20)
+    rows = gzip.compress(b"x,y\n" + b"1,2\n" * 2**18)
+    assert csv.Csv(path=str(write(tmp_path / "a.csv.gz", rows)), label="y")().notes[-1].startswith("the columns of")
 
 
 def test_example_rows_and_descriptions_of_a_strangers_folder_are_bounded(tmp_path: Path) -> None:

@@ -53,14 +53,16 @@ class CsvFile:
         """The position of rows."""
         return by_line(self.path, self.delimiter, self.encoding, names=self.names is None)
 
-    def check(self) -> None:
-        """Reject bytes that are no text in the encoding, and a quote that opens a field and is never closed."""
+    def check(self) -> int:
+        """Return the bytes of the text; reject other bytes, and a quote that opens a field and is never closed."""
         # text without quotes, a quote within a field, a quoted field that another character follows
         closed = re.compile(rf'(?:[^"]++|(?<![{re.escape(self.delimiter)}\r\n])"|"(?:[^"]++|"")*+"(?!\Z))*+')
         decoder, rest, line = codecs.getincrementaldecoder(self.encoding)(), "\n", 1  # rest: from the last character on
+        size = 0
         with open_binary(self.path) as binary:
             while len(rest) <= LONGEST:
                 block = binary.read(BLOCK)
+                size += len(block)
                 try:
                     text = decoder.decode(block, final=not block)
                 except UnicodeDecodeError as error:
@@ -78,6 +80,7 @@ class CsvFile:
                 got=f"line {line} of {self.path}, from which no quote ends the field: {rest[1:60]!r}",
                 fix="Add the missing quote; within a quoted field, write two for one.",
             )
+        return size
 
     def _not_text(self, wrong: bytes, start: int, line: int) -> DataError:
         is_utf_16 = wrong.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))

@@ -17,8 +17,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from safetensors import safe_open
 
-from ortpipe.bounded import TEXT, check_archive, check_size, parse_json, read
+from ortpipe.bounded import TEXT, check_archive, check_pickle, parse_json, read
 from ortpipe.errors import ModelError
 from ortpipe.files import atomic_write
 from ortpipe.graph.origins import Place
@@ -57,7 +58,7 @@ class StateDictFile:
         try:
             self._bytes = bytearray(read(path, sys.maxsize))
             if path.suffix == ".safetensors":
-                self.candidates = [_safetensors(self._bytes)]
+                self.candidates = [_safetensors(self._bytes, path)]
             else:
                 self.candidates = list(self._torch())
         except OSError:
@@ -95,7 +96,9 @@ class StateDictFile:
         root = program.removesuffix("data.pkl")
         if f"{root}byteorder" in archive.namelist() and archive.read(f"{root}byteorder") != b"little":
             raise ValueError("its numbers are big-endian")
-        reader = _TensorPickle(io.BytesIO(archive.read(program)))
+        content = archive.read(program)
+        check_pickle(content)
+        reader = _TensorPickle(io.BytesIO(content))
         tensors: dict[tuple[Any, ...], StoredTensor] = {}
         count, most = 0, VIEWS * len(self._bytes)
         for stored in _dicts(reader.load()):
@@ -128,11 +131,11 @@ def _without_prefix(tensors: dict[str, StoredTensor], names: set[str]) -> dict[s
     return tensors
 
 
-def _safetensors(data: bytearray) -> dict[str, StoredTensor]:
+def _safetensors(data: bytearray, path: Path) -> dict[str, StoredTensor]:
     size = int.from_bytes(data[:8], "little")
     header = parse_json(data[8 : 8 + size])
-    places = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
-    check_size(sum(end - begin for begin, end in places), len(data) - 8 - size)
+    with safe_open(path, "np"):  # raises if tensors overlap
+        pass
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__" or entry["dtype"] not in DTYPES:

@@ -26,7 +26,6 @@ from ortpipe.settings import Fix, Must
 
 DELIMITERS = {chr(code) for code in range(1, 128)} - {'"', "\r", "\n"}
 STRADDLES = "straddles two block boundaries"  # what Arrow says of a row that is longer than a block
-PACKED = 8  # assumed ratio of a text's size to that of its .gz file
 
 
 def is_encoding(name: str) -> bool:
@@ -74,7 +73,7 @@ class Csv(TableSource, Windowed):
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Return all rows."""
         files = files_with_parts(self.path, split, (".csv", ".csv.gz"))
-        size = sum(file.stat().st_size * (PACKED if file.suffix == ".gz" else 1) for file, _ in files)
+        size = sum(self._file(file).check() for file in dict.fromkeys(file for file, _ in files))
         streams = self.window is not None and (4 * size > LIMIT if self.stream is None else self.stream)
         tables: dict[Path, CsvBatches] = {}
         for file in dict.fromkeys(file for file, _ in files):
@@ -108,7 +107,6 @@ class Csv(TableSource, Windowed):
 
         Arrow would read 05:00 as a time, whose text is 05:00:00.
         """
-        file.check()
         with file.parsed() as parse:
             try:
                 batches = read(file, parse)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet
 
+from ortpipe.bounded import MOST
+from ortpipe.data.arrow import is_text
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import Stamp, files_with_parts, stamp
 from ortpipe.data.position import by_row, offset_position
@@ -55,8 +58,7 @@ def parquet_schema(file: Path) -> pa.Schema:
 
 def parquet_batches(file: Path, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
     """Yield columns of a file, at most `most` rows at a time."""
-    with _open(file) as opened_file:
-        yield from opened_file.iter_batches(most, columns=list(columns), use_threads=False)
+    yield from _batches(file, list(columns), most)
 
 
 @functools.lru_cache(maxsize=8)
@@ -65,9 +67,9 @@ def _metadata(file: Path, before: Stamp) -> parquet.FileMetaData:
         return opened_file.metadata
 
 
-def _open(file: Path, metadata: parquet.FileMetaData | None = None) -> parquet.ParquetFile:
+def _open(file: Path, metadata: parquet.FileMetaData | None = None, texts: Sequence[str] = ()) -> parquet.ParquetFile:
     try:
-        return parquet.ParquetFile(file, metadata=metadata, pre_buffer=False, buffer_size=BUFFER)
+        return parquet.ParquetFile(file, metadata=metadata, read_dictionary=texts, pre_buffer=False, buffer_size=BUFFER)
     except (pa.ArrowInvalid, OSError) as error:
         raise DataError("A Parquet file must be readable.", got=f"{file}: {error}", fix="Write it again.") from error
 
@@ -80,5 +82,26 @@ def _tables(file: Path, before: Stamp, group: int, columns: list[str], most: int
             got=f"{file}, which {'is gone' if now is None else 'was written anew'}",
             fix="Start again, and do not change the files during the run.",
         )
-    with _open(file, _metadata(file, before)) as opened_file:
-        yield from opened_file.iter_batches(most, row_groups=[group], columns=columns, use_threads=False)
+    yield from _batches(file, columns, most, _metadata(file, before), [group])
+
+
+def _batches(
+    file: Path,
+    columns: list[str],
+    most: int,
+    metadata: parquet.FileMetaData | None = None,
+    groups: list[int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows, at most `most` at a time; Arrow would decode text that a dictionary holds once to any size."""
+    with _open(file, metadata) as opened_file:
+        schema, metadata = opened_file.schema_arrow, opened_file.metadata
+    schema = pa.schema([schema.field(name) for name in columns])
+    texts = [field.name for field in schema if is_text(field.type)]
+    with _open(file, metadata, texts) as opened_file:
+        for batch in opened_file.iter_batches(most, row_groups=groups, columns=columns, use_threads=False):
+            for column in batch.select(texts).columns:
+                lengths = pc.binary_length(column.dictionary).take(column.indices)
+                if (size := pc.sum(lengths, min_count=0).as_py()) > MOST:
+                    rule = f"The text of a column in one row group must have at most {MOST:,} bytes."
+                    raise DataError(rule, got=f"{size:,} in {file}", fix="Write the file with smaller row groups.")
+            yield batch.select(columns).cast(schema)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ortpipe.bounded import DEPTH, inflate
+from ortpipe.bounded import DEPTH, check_pickle, inflate
 from ortpipe.errors import ModelError
 
 KEY = "fitted"  # in convert's record, which is not part of an artifact's digest
@@ -42,10 +42,11 @@ def stored_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
         fix = "Name the estimator's file, or give the fitted estimator."
         raise ModelError("The record must hold the estimator that convert fitted.", got="none", fix=fix)
     try:
-        file = io.BytesIO(inflate(base64.b85decode(record[KEY]), LARGEST))
+        pickled = inflate(base64.b85decode(record[KEY]), LARGEST)
         if trust:
-            return pickle.load(file)
-        estimator = _SafeUnpickler(file).load()
+            return pickle.loads(pickled)
+        check_pickle(pickled)
+        estimator = _SafeUnpickler(io.BytesIO(pickled)).load()
         check_only_predicts(estimator)
     except ModelError:
         raise

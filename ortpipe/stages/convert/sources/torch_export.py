@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.bounded import check_archive
+from ortpipe.bounded import check_archive, check_pickle
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError, listing
 from ortpipe.graph.modes import UNBIASED, VARIANCE, moves_statistics
@@ -28,6 +28,7 @@ from ortpipe.stages.convert.sources.torch_modes import Modes, check_momentum, to
 
 NOTHING: Mapping[str, str] = {}
 OPSET = 18  # the exporter's native opset; it converts to others from that
+LEGACY = 5  # pickles at the beginning of a file that PyTorch below 1.6 wrote
 STATES = ("state_dict", "model_state_dict")  # keys of the weights in a checkpoint that holds more
 
 
@@ -121,6 +122,14 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 check_archive(archive)
+                for name in archive.namelist():
+                    if name.endswith(".pkl"):
+                        check_pickle(archive.read(name))
+        else:
+            file.seek(0)
+            for _ in range(LEGACY):
+                check_pickle(file)
+            file.seek(0)
         content = torch().load(file, map_location="cpu", weights_only=True)
     except Exception as error:
         rule, fix = (
