@@ -21,7 +21,7 @@ TEXT = 2**25  # bytes of a record
 MOST = 2**30  # bytes of any other file that is read at once, and of decompressed content
 DEPTH = 100  # of nested lists and mappings
 VALUES = 2**22  # of a JSON text or a pickle
-EVENTS = 10**6  # of a YAML text, which takes ten times as long per value
+EVENTS = 10**5  # values of a YAML text, each of which takes a hundred times as long
 HUGE = 1000  # weight of an integer of more than 64 bits: any number of them may have one hash
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times as fast; PyYAML may be built without it
 
@@ -142,16 +142,31 @@ def parse_json(text: str | bytes | bytearray) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML text; aliases are rejected, because a few of them can mean billions of values."""
-    depth = 0
-    for number, event in enumerate(yaml.parse(text, LOADER)):
-        _check_count(number, EVENTS)
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+    """Return the value of a YAML text."""
+    check_yaml(text)
+    value = yaml.load(text, LOADER)
+    check_depth(value)
+    return value
+
+
+def check_yaml(text: str) -> None:
+    """Raise ValueError if a YAML text is nested deeply or has many values, those that an alias repeats counted again."""
+    count, levels, counts = 0, list[tuple[str | None, int]](), dict[str | None, int]()
+    for event in yaml.parse(text, LOADER):
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError("it has aliases, few of which stand for billions of values")
-        if depth > DEPTH:
+            count += counts.get(event.anchor, EVENTS)  # within its own value, it is endless
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = levels.pop()
+            counts[anchor] = count - before
+        elif isinstance(event, yaml.CollectionStartEvent):
+            levels.append((event.anchor, count))
+            count += 1
+        elif isinstance(event, yaml.ScalarEvent):
+            counts[event.anchor] = 1
+            count += 1
+        _check_count(count, EVENTS)
+        if len(levels) > DEPTH:
             raise ValueError(f"it is nested more than {DEPTH} deep")
-    return yaml.load(text, LOADER)
 
 
 def check_pickle(program: bytes | IO[bytes]) -> None:

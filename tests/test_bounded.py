@@ -170,6 +170,7 @@ def repeated(folder: Path) -> Path:
     return folder / "a.parquet"
 
 
+ALIASES = b"a0: &a0 [x]\n" + b"".join(b"a%d: &a%d [*a%d, *a%d]\n" % (i + 1, i + 1, i, i) for i in range(40))
 VIEWS = "(d" + "".join(f"S'w{i}'\n{tensor(2**12, 1, i)}s" for i in range(99)) + "."
 BOMBS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a deep pickle": (
@@ -216,8 +217,8 @@ BOMBS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a deep environment": (lambda p: read_environment(write(p / "environment.json", DEEP).parent), "100 deep"),
     "a deep config": (lambda p: read_config(write(p / "config.yaml", b"[" * 101 + b"]" * 101).parent), "100 deep"),
     "a config of aliases": (
-        lambda p: read_config(write(p / "config.yaml", b"a: &a [x]\nb: [*a, *a]").parent),
-        "it has aliases",
+        lambda p: read_config(write(p / "config.yaml", ALIASES).parent),
+        "more than 100,000 values",
     ),
 }  # fmt: skip
 

@@ -17,7 +17,14 @@ from omegaconf import OmegaConf
 
 from ortpipe.app.claim import releasing
 from ortpipe.app.command_list import COMMANDS, answer, command, is_query, is_word
-from ortpipe.app.compose import check_working_folder, composing, packaged_conf, resolved, with_options_first
+from ortpipe.app.compose import (
+    check_own_files,
+    check_working_folder,
+    composing,
+    packaged_conf,
+    resolved,
+    with_options_first,
+)
 from ortpipe.app.help import is_help, print_help
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
@@ -102,6 +109,7 @@ def main() -> None:
         elif not is_query(sys.argv[1:]) or answer():
             check_working_folder()
             sys.argv[1:] = with_options_first(sys.argv[1:])
+            check_own_files(sys.argv[1:])
             with releasing(), sweeping(), composing():
                 _application()
         if _refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,10 +17,12 @@ from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from ortpipe.app.key_origin import REFERENCE, KeyOrigins
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking.sqlite import uri_of
+from ortpipe.bounded import EVENTS, check_yaml, read
 from ortpipe.errors import ConfigError, quoted
 from ortpipe.settings import local
 
@@ -69,6 +72,20 @@ def check_working_folder() -> None:
     if "${" in os.getcwd():
         rule = "Hydra reads ${…} in the path of the working folder as a reference to a key."
         raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
+
+
+def check_own_files(arguments: Iterable[str]) -> None:
+    """Reject files of --config-dir with more values than Hydra reads in seconds, aliases counted again, and pipes."""
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("-") else [word])]
+    folders = [Path(folder) for option, folder in itertools.pairwise(words) if option in ("--config-dir", "-cd")]
+    for file in (file for folder in folders for level in ("", "*/", "*/*/") for file in folder.glob(f"{level}*.yaml")):
+        try:
+            check_yaml(read(file).decode(errors="replace"))
+        except ValueError as error:
+            rule, fix = f"A config file must have at most {EVENTS:,} values.", "Write fewer values, or fewer aliases."
+            raise ConfigError(rule, got=f"{file}: {error}", fix=fix) from error
+        except (OSError, YAMLError):  # which Hydra explains if it reads the file
+            pass
 
 
 @contextlib.contextmanager
@@ -243,6 +260,7 @@ def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple
     """Return the composed config without Hydra's own part, and where each key was set; raises as Hydra does."""
     overrides = list(overrides)
     if config_dir is not None:
+        check_own_files(["--config-dir", config_dir])
         folder = Path(config_dir).absolute()
         if not folder.is_dir():
             raise ConfigError("--config-dir is a folder.", got=config_dir, fix="Check its path.")

@@ -123,6 +123,7 @@ def test_every_override_that_cannot_be_read_is_one_error_with_its_fix(override: 
         assert "${oc.env:NOPE,DEFAULT}" in text
 
 
+ALIASES = b"".join(b"a%d: &a%d [%s]\n" % (i, i, b", ".join([b"*a%d" % (i - 1) if i else b"x"] * 9)) for i in range(9))
 FILES = {  # a file of configs → words of the error
     "latin": ("name: föhn\n".encode("latin-1"), "must be UTF-8"),
     "bytes": (b"\x00\xff\xfe", "must be UTF-8"),
@@ -132,6 +133,8 @@ FILES = {  # a file of configs → words of the error
     "truncated": (b"# @package _global_\nname: [a", "must be valid YAML"),
     "text": (b"hello", "is not a key"),
     "folder": (None, "is not a choice"),
+    "aliases": (ALIASES, "at most 100,000 values"),
+    "endless": (b"# @package _global_\nnotes: &a [*a]\n", "at most 100,000 values"),
 }
 
 
