@@ -52,8 +52,8 @@ def places(column: pa.Array | pa.ChunkedArray, values: Sequence[Any]) -> np.ndar
 
 
 def matches(column: pa.Array, pattern: str) -> np.ndarray:
-    """Return which texts of a column contain a pattern, ignoring case."""
+    """Return which texts of a column contain a pattern."""
     import pyarrow.compute as pc
 
-    matching = pc.match_substring_regex(column, pattern, ignore_case=True)
+    matching = pc.match_substring_regex(column, pattern)
     return matching.fill_null(False).to_numpy(zero_copy_only=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +21,18 @@ Kind = Literal["number", "word", "date"]
 MARKS = ["#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>"]
 MARKS += ["N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"]
 # dates of ISO 8601 as text, with an optional time and offset from UTC
-ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?$"
+DATE = (
+    "([0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+    "|([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29)"
+)
+MINUTES = "([01][0-9]|2[0-3]):[0-5][0-9]"
+TIME = rf"[T ]{MINUTES}(:[0-5][0-9](\.[0-9]+)?)?(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9])?"
+ISO = f"{DATE}({TIME})?"
+# the text that a column must hold if it did in training, as a pattern and in words
+FORMS = {
+    "truth": ("true|false", "true and false"),
+    "date": (ISO, "dates of ISO 8601, such as 2013-01-31 or 2013-01-31T05:00"),
+}
 
 
 @dataclass(frozen=True)
@@ -68,17 +80,24 @@ def check_kinds(columns: Iterable[pa.Field], where: str) -> None:
             raise DataError(rule, got=f"column {column.name!r} of {where}, of type {column.type}", fix=fix)
 
 
-def truth_values(name: str, words: np.ndarray, codes: np.ndarray, position: Position) -> np.ndarray:
-    """Return distinct words in lower case; reject those other than true, false and "", by their first row."""
-    lower = np.array([word.lower() for word in words.tolist()], object)
-    if (wrong := ~np.isin(lower, ["true", "false", ""])[codes]).any():
+def in_form(form: str | None, name: str, words: np.ndarray, codes: np.ndarray, position: Position) -> np.ndarray:
+    """Return distinct words as in training, truth values in lower case; reject others by their first row.
+
+    `form` is `truth`, `date`, or another for any words; "" is a missing value.
+    """
+    if form not in FORMS:
+        return words
+    pattern, values = FORMS[form]
+    matching = re.compile(f"({pattern})?").fullmatch
+    read = [word.lower() if form == "truth" else word for word in words.tolist()]
+    if (wrong := np.array([not matching(word) for word in read])[codes]).any():
         row = int(np.argmax(wrong))
         raise DataError(
-            f"Column {name!r} must hold true and false, as in training.",
+            f"Column {name!r} must hold {values}, as in training.",
             got=f"{words[codes[row]]!r} in {position(row)}",
             fix="Correct it, or leave it empty if the value is missing.",
         )
-    return lower
+    return np.array(read, object)
 
 
 def float_type(dtype: np.dtype) -> np.dtype:

@@ -19,13 +19,13 @@ SHARE = 0.5  # of a column's values: if as many are numbers, the others are mist
 LEAST = 5  # distinct numbers: with as many, most other values may be a missing-value mark such as ?
 SHOWN = 3
 MOST = 10_000  # distinct words that are compared with each other
-NUMBER = r"^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$|^\s*0x[0-9a-f]+\s*$"
+NUMBER = r"(?i)^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$|^\s*0x[0-9a-f]+\s*$"
 # numbers as people write them: 1,234.5 or 1.234,5 or 1 234, 12 %, $12
 WRITTEN = (
     r"^\s*[-+−(]?\s*[$€£¥]?\s*[-+−]?(\d{1,3}(,\d{3})+(\.\d+)?|\d{1,3}(\.\d{3})+,\d+|\d{1,3}([ '\x{A0}]\d{3})+([.,]\d+)?"
     r"|\d+,\d+|\d+(\.\d+)?)\s*[%$€£¥)]?\s*$"
 )
-DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([T ]\d{1,2}:\d{2}.*)?\s*$|^\s*\d{1,2}([./])\d{1,2}[./]\d{4}( .*)?\s*$"
+DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([Tt ]\d{1,2}:\d{2}.*)?\s*$|^\s*\d{1,2}([./])\d{1,2}[./]\d{4}( .*)?\s*$"
 
 Cell = tuple[str, Position, int]  # a value and its row; a position is costly to compute and seldom shown
 
@@ -50,7 +50,7 @@ class TextColumn:
     def update(self, words: pa.Array, codes: np.ndarray, position: Position) -> None:
         """Add a piece of the column: its distinct words, and each row's place among them."""
         counts = np.bincount(codes, minlength=len(words))
-        number, written, date, iso = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE, ISO))
+        number, written, date, iso = (matches(words, pattern) for pattern in (NUMBER, WRITTEN, DATE, f"^{ISO}$"))
         empty = (places(words, [""]) >= 0) & self._raw
         mark = (places(words, ["", *MARKS]) >= 0) & ~empty
         kinds = {

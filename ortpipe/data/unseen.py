@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,7 +18,7 @@ from ortpipe.data.arrow import is_text, places, plain
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.position import Position
-from ortpipe.data.raw_columns import RawColumn, check_kinds, kind_of, numbers, texts, truth_values
+from ortpipe.data.raw_columns import RawColumn, check_kinds, in_form, kind_of, numbers, texts
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 
@@ -32,13 +32,13 @@ class UnseenTable:
     Attributes:
         model: the model, without its weights.
         facts: the model's facts.
-        truth: the columns of truth values among its raw inputs.
+        forms: which of its raw inputs hold truth values (`truth`) and dates (`date`).
         missing: texts that mark a missing value.
     """
 
     model: onnx.ModelProto
     facts: Facts
-    truth: frozenset[str] = frozenset()
+    forms: Mapping[str, str] = field(default_factory=dict)
     missing: Sequence[str] = ()
     _kinds: dict[str, int] = field(init=False, default_factory=dict)
     _unknown: dict[str, tuple[int, str]] = field(
@@ -92,7 +92,7 @@ class UnseenTable:
                 inputs[name] = np.stack(columns, axis=1)
             elif kind == onnx.TensorProto.STRING:
                 words, places_of = texts(plain(table.column(name)), self.missing)
-                words = truth_values(name, words, places_of, position) if name in self.truth else words
+                words = in_form(self.forms.get(name), name, words, places_of, position)
                 inputs[name] = words[places_of]
                 self._count_unknown(name, words, places_of, position)
             else:
@@ -117,7 +117,7 @@ class UnseenTable:
         return {name: frozenset(words) for name, words in keys if name in self._kinds}
 
     def _count_unknown(self, name: str, words: np.ndarray, places_of: np.ndarray, position: Position) -> None:
-        if name not in self._vocabularies or name in self.truth:
+        if name not in self._vocabularies or self.forms.get(name) == "truth":
             return
         unknown = np.array([word != "" and word.encode() not in self._vocabularies[name] for word in words])[places_of]
         if unknown.any():

@@ -74,11 +74,10 @@ class RawRows:
         as_text = _as_whole if column["whole"] else str
         text = values.map(as_text, na_action="ignore").astype(object).where(values.notna(), "")
         text = text.where(~text.isin({"None", "nan"}.difference(column["marks"])), "")  # what MLflow makes of a null
-        if column["of"] != "truth":
-            return np.asarray(text, object)
-        text = text.str.lower()
-        if not (right := text.isin(["true", "false", ""])).all():
-            raise refused(f"Column {name!r} holds true and false, and not {text[~right].iloc[0]!r}")
+        text = text.str.lower() if column["of"] == "truth" else text
+        pattern, words = column["form"] or ("(?s:.*)", "any text")
+        if not (right := text.str.fullmatch(f"({pattern})?")).all():
+            raise refused(f"Column {name!r} holds {words}, and not {text[~right].iloc[0]!r}")
         return np.asarray(text, object)
 
 

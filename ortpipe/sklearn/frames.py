@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.data.arrow import plain
 from ortpipe.data.frames import arrow_table, check_unique_columns, column_names
 from ortpipe.data.position import by_row
-from ortpipe.data.raw_columns import RawColumn, check_kinds, kind_of, numbers, texts, truth_values
+from ortpipe.data.raw_columns import RawColumn, check_kinds, in_form, kind_of, numbers, texts
 from ortpipe.errors import DataError
 
 
@@ -56,7 +56,7 @@ def read(X: Any, columns: Mapping[str, RawColumn]) -> FrameInputs:
             missing = np.isnan(arrays[name])
         else:
             words, places = texts(column if kind_of(column.type) == "date" else column.cast("string"))
-            words = truth_values(name, words, places, by_row("X")) if fitted.of == "truth" else words
+            words = in_form(fitted.of or fitted.kind, name, words, places, by_row("X"))
             arrays[name] = words[places]
             missing = arrays[name] == ""
         raw_columns[name] = dataclasses.replace(fitted, missing=int(missing.sum()))

@@ -231,7 +231,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
     found = FoundModel("model", artifact.model, {}, artifact.facts.as_json())
     loaded = mlflow.pyfunc.load_model(str(folder / "model"))
-    return Trained(Session(artifact.model), found, loaded, columns_of(pd.DataFrame(GOOD), None))
+    dated = pd.DataFrame(GOOD).assign(day=pd.to_datetime(GOOD["day"]))
+    return Trained(Session(artifact.model), found, loaded, columns_of(dated, None))
 
 
 WRONG: dict[str, dict[str, list[Any]]] = {
@@ -240,6 +241,7 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "an infinite number": {"size": [1.5, 1e400, 4.0]},
     "a word for a truth value": {"vip": ["true", "maybe", "false"]},
     "a number for a truth value": {"vip": ["true", "1", "0"]},
+    "a word for a date": {"day": ["2013-01-31", "yesterday", "2014-03-01"]},
 }
 WAYS = {
     "predict CSV": lambda trained, frame, folder: predicted_by_command(trained, frame, folder, ".csv"),
@@ -284,6 +286,43 @@ def test_a_wrong_row_is_rejected_wherever_it_is_asked(
     [name] = wrong
     with pytest.raises((OrtpipeError, MlflowException), match=f"{name}|could not convert string to float: '"):
         WAYS[way](trained, frame, tmp_path)
+
+
+DATES = ("2012-02-29", "2000-02-29", "2013-01-31 23:59", "2013-01-31T05:00:00.25+0230", "2013-01-31T05:00:09-02:30")
+DATES += ("2013-01-31T05:00Z", "0001-12-31")
+NO_DATES = ("31.01.2013", "2013-1-31", "2013/01/31", "20130131", "2013-W05-4", "2013-01-31x", "\u0662013-01-31", "?")
+NO_DATES += ("2013-02-29", "1900-02-29", "2013-02-30", "2013-04-31", "2013-13-01", "2013-00-10", "2013-01-00")
+NO_DATES += ("2013-01-31T24:00", "2013-01-31T05:60", "2013-01-31T5:00", "2013-01-31t05:00", "2013-01-31T05:00z")
+
+
+@pytest.mark.parametrize("text", [*DATES, *NO_DATES])
+def test_a_text_is_a_date_everywhere_or_nowhere(trained: Trained, text: str, tmp_path: Path) -> None:
+    frame = pd.DataFrame(GOOD | {"day": ["2013-01-31", text, "2014-03-01"]}).astype({"rooms": float, "vip": object})
+    frame.assign(y=[0, 0.5, 1]).to_csv(tmp_path / "train.csv", index=False)
+    kinds, facts = trained.columns, Facts.from_json(trained.found.facts)
+
+    def run(rows: Rows) -> list[float]:
+        model = trained.found.model
+        return trained.session.run(feed_inputs(model, facts, rows), [facts.prediction])[0].ravel().tolist()
+
+    def predicted() -> list[float]:
+        predict(trained.found, tmp_path / "train.csv", tmp_path / "made.parquet", {})
+        return parquet.read_table(tmp_path / "made.parquet")["prediction"].to_pylist()
+
+    ways: list[Any] = [
+        lambda: run(Csv(path=str(tmp_path / "train.csv"), label="y", encode="keep")()),
+        predicted,
+        lambda: run(rows_of(frame, kinds)),
+        lambda: trained.loaded.predict(frame).prediction.tolist(),
+    ]
+    if text in NO_DATES:
+        for way in ways:
+            with pytest.raises((OrtpipeError, MlflowException), match="day"):
+                way()
+    else:
+        answers = [way() for way in ways]
+        assert np.isfinite(answers).all()
+        np.testing.assert_allclose(answers, [answers[0]] * 4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way not in ("OrtRegressor", "served inputs")])

@@ -1,6 +1,8 @@
 """Columns of a table as inputs of their own: numbers, words and dates as they stand, of which values may be missing."""
 
 import datetime
+import itertools
+import re
 
 import numpy as np
 import pandas as pd
@@ -10,7 +12,7 @@ from data.test_tables import written
 from onnx import parser
 
 from ortpipe import Rows, SplitConfig, convert, split
-from ortpipe.data.raw_columns import RawColumn
+from ortpipe.data.raw_columns import ISO, RawColumn
 from ortpipe.data.rows import Data
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.function import Function
@@ -94,6 +96,15 @@ def test_times_are_those_of_utc_where_a_column_has_a_zone(tmp_path):
     frame = pa.table({"seen": seen, "y": [0]})
     rows = Function(function="data.test_raw_columns:made", params={"frame": frame}, encode="keep")()
     assert rows.inputs["seen"].tolist() == ["2013-01-31T10:00:00Z"]
+
+
+def test_dates_are_the_days_of_pythons_calendar():
+    for year, month, day in itertools.product((1900, 2000, 2011, 2012), range(14), range(33)):
+        try:
+            is_day = bool(datetime.date(year, month, day))
+        except ValueError:
+            is_day = False
+        assert bool(re.fullmatch(ISO, f"{year}-{month:02}-{day:02}")) == is_day
 
 
 def test_a_column_of_text_that_holds_dates_of_iso_8601_is_one_of_dates():

@@ -84,8 +84,8 @@ def predict(
     """Predict the rows of a file, write the predictions to another atomically, and return the number of rows."""
     facts = _facts(subject)
     table = subject.facts["lineage"][0].get("table", {}) if subject.facts.get("lineage") else {}
-    truth = frozenset(name for name, column in table.get("columns", {}).items() if column["of"] == "truth")
-    unseen = UnseenTable(subject.model, facts, truth, tuple(settings.get("missing") or ()))
+    forms = {name: column["of"] or column["kind"] for name, column in table.get("columns", {}).items()}
+    unseen = UnseenTable(subject.model, facts, forms, tuple(settings.get("missing") or ()))
     session, count = Session(subject.model, weights=subject.weights), 0
     outputs = [column.prediction for column in facts.predictions.values()]
     with _table_writer(output) as write:

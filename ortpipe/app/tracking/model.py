@@ -22,6 +22,7 @@ from ortpipe import runtime
 from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
 from ortpipe.artifact import Facts
+from ortpipe.data.raw_columns import FORMS
 from ortpipe.errors import ModelError, TrackingError
 from ortpipe.facts import read_metadata
 from ortpipe.graph.apart import Weights, put_together, written_beside
@@ -97,7 +98,8 @@ def save(
     if raw:
         signature = ModelSignature(raw_schema(model, columns), predicted_schema(model))
         example = _frame(model, table)
-        mlflow_model.metadata = {"columns": columns}
+        forms = {name: {"form": FORMS.get(column["of"] or column["kind"])} for name, column in columns.items()}
+        mlflow_model.metadata = {"columns": {name: {**column, **forms[name]} for name, column in columns.items()}}
         requirements, code = [_requirement("pandas")], [str(folder.with_name(f"{RAW_ROWS}.py"))]
         shutil.copyfile(Path(runtime.__path__[0], "raw_rows.py"), code[0])
     else:

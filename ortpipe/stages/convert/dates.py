@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.data.raw_columns import DATE, ISO, TIME
 from ortpipe.graph.builder import Builder
 
-DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-TIME = r"[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-][0-9]{2}:?[0-9]{2})?"
 ERA, SHIFT = 146_097, 719_468  # days of 400 years; from the first of March of year 0 to 1970-01-01
 
 
@@ -30,7 +29,7 @@ class DateNumbers(NamedTuple):
 
 def date_numbers(op: Builder, text: ir.Value) -> DateNumbers:
     """Add the nodes that read dates from texts [N, D]."""
-    is_date = _matches(op, text, f"{DATE}({TIME})?")
+    is_date = _matches(op, text, ISO)
     text = op.Where(is_date, text, _const(op, "1970-01-01"))
     has_time = _matches(op, text, f"{DATE}{TIME}")  # give every text a time
     text = op.Where(has_time, text, _concat(op, text, "T00:00"))
