@@ -16,7 +16,13 @@ import pytest
 import schema_once
 from command import Run, ortpipe
 
-LONG = ("tests/test_readme.py", "tests/faults/", "tests/app/", "tests/test_benchmarks.py", "tests/stages/train/")
+LONG = (
+    *("tests/test_readme.py", "tests/faults/", "tests/app/", "tests/test_benchmarks.py"),
+    *("tests/acceptance/", "tests/stages/train/"),
+)
+
+# They have no tests of their own, and their imports take seconds.
+collect_ignore_glob = ["acceptance/*/*.py", "acceptance/estimators.py", "fuzz/*.py"]
 
 # Collecting 8,000 tests makes millions of objects and little garbage: looking for it took a sixth of the collection's
 # time, and afterwards a twelfth of the tests'.

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from engines import native
+from fuzz.reference import ConvTranspose
 from onnx import TensorProto, helper, numpy_helper
 from onnx.backend.test.case import base
 from onnx.backend.test.case.node import collect_testcases
@@ -17,7 +18,6 @@ from onnx.backend.test.case.test_case import TestCase
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_pool_common
 
-from benchmarks.fuzz.reference import ConvTranspose
 from ortpipe.runtime.session import Session
 
 STEP = 1e-6

@@ -9,12 +9,12 @@ import numpy as np
 import onnx
 import pytest
 from autodiff.numeric import every_node_case
+from fuzz.draw import Case, case
+from fuzz.forms import FORMS, NO_SLOPE
+from fuzz.judge import AGREE, judge
 from onnx import numpy_helper
 
 import ortpipe
-from benchmarks.fuzz.draw import Case, case
-from benchmarks.fuzz.forms import FORMS, NO_SLOPE
-from benchmarks.fuzz.judge import AGREE, judge
 from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.rules import RULES
 
@@ -39,7 +39,7 @@ def test_random_graphs_do_not_fail(piece: int) -> None:
     first = _first() + piece * each
     found = {seed: judge(case(seed), thrifty=not piece) for seed in range(first, first + each)}
     failed = {seed: outcome.said for seed, outcome in found.items() if outcome.failed}
-    assert not failed, f"python -m benchmarks.fuzz --count 1 --keep folder --seed {min(failed)}: {failed}"
+    assert not failed, f"python -m fuzz --count 1 --keep folder --seed {min(failed)}: {failed}"
     assert sum(outcome.kind == AGREE for outcome in found.values()) > each / 2
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fuzz.draw import reach
+from fuzz.forms import FORMS
+from fuzz.reference import Reference, as_double
+from fuzz.sketch import Rejected, Sketch
 
 import ortpipe
-from benchmarks.fuzz.draw import reach
-from benchmarks.fuzz.forms import FORMS
-from benchmarks.fuzz.reference import Reference, as_double
-from benchmarks.fuzz.sketch import Rejected, Sketch
 from ortpipe.autodiff.rules import RULES
 
 LINEAR = (

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from acceptance.estimators import objective
 from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud, make_multilabel_classification
@@ -25,7 +26,6 @@ from sklearn.preprocessing import scale
 from sklearn.svm import SVC, NuSVC
 from sklearn.utils.class_weight import compute_class_weight
 
-from benchmarks.sklearn_table import objective
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import LossError, PenaltyError
 from ortpipe.runtime.session import Session

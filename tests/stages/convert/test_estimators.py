@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from acceptance.estimators import path_of, row_of
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud, make_multilabel_classification
 from sklearn.exceptions import ConvergenceWarning
@@ -19,7 +20,6 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler, scale
 from sklearn.svm import SVR, LinearSVC
 
-from benchmarks.sklearn_table import path_of, row_of
 from ortpipe.errors import ConvertError
 from ortpipe.graph.origins import put
 from ortpipe.runtime.session import Session

@@ -1,1 +1,0 @@
-"""Random graphs whose derivatives are held against differences: `python -m benchmarks.fuzz`."""

@@ -1,0 +1,1 @@
+"""Random graphs whose derivatives are held against differences: `python -m fuzz`."""
