@@ -9,6 +9,8 @@ from typing import Any, Self
 
 AT = re.compile(r"\{at\}([\w.]*)")
 MARK = re.compile(r"\{@(?:(\w+)(?::([^}]*))?|([^}]+))\}")  # of a setting, or an argument, in an error's text
+KEY = re.compile(r"\b(?:data|convert|add_loss|penalty|derive|train)(?:\.\w+)+")  # of a setting, in a note
+ASIDE = re.compile(r" \([^()]*\)")
 
 
 class OrtpipeError(Exception):
@@ -94,8 +96,7 @@ class OrtpipeError(Exception):
         return f" ({word}{value})" if value and word.endswith("=") else f" ({word.rstrip('=')})" if word else ""
 
     def _setting(self, name: str) -> str:
-        begin = max((word for word in self._words if name.startswith(word)), key=len, default="")
-        return self._words[begin] + name.removeprefix(begin) if begin else name
+        return _setting(name, self._words)
 
     def __str__(self) -> str:
         lines = {"": self.rule, "  got: ": self.got, "  fix: ": self.fix}
@@ -194,6 +195,24 @@ def words(names: Mapping[str, str]) -> Iterator[None]:
     except OrtpipeError as error:
         error.said_in(names)
         raise
+
+
+def note_in_words(note: str, names: Mapping[str, str]) -> str:
+    """Return a note with its settings in the caller's words, without parentheses about settings that have none.
+
+    >>> note_in_words("fixes sizes (convert.source.shape); ties (convert.untie=true)", {"convert.source.": "model."})
+    'fixes sizes (model.shape); ties'
+    """
+
+    def named(text: re.Match[str]) -> str:
+        return "" if any(_setting(key, names) in ("", key) for key in KEY.findall(text[0])) else text[0]
+
+    return KEY.sub(lambda key: _setting(key[0], names), ASIDE.sub(named, note))
+
+
+def _setting(name: str, words: Mapping[str, str]) -> str:
+    begin = max((word for word in words if name.startswith(word)), key=len, default="")
+    return words[begin] + name.removeprefix(begin) if begin else name
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

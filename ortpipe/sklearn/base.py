@@ -21,7 +21,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.frames import plain
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
-from ortpipe.errors import ConfigError, ConvertError, DataError, words
+from ortpipe.errors import ConfigError, ConvertError, DataError, note_in_words, words
 from ortpipe.facts import Facts, Task, read_metadata
 from ortpipe.graph.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
@@ -51,6 +51,7 @@ WORDS = {  # settings of the stages → arguments
     "add_loss.": "",
     "convert.": "",
     "convert.source.": "model.",
+    "convert.untie": "",
     "data.split.validation": "validation_fraction",
     "early_stop.patience": "patience",
     "lr": "learning_rate",
@@ -332,7 +333,8 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         if "losses/validation" in self.tensors_:
             self.history_["validation_loss"] = self.tensors_["losses/validation"].tolist()
         self.n_iter_ = len(self.history_["loss"])
-        self.notes_ = [*self._assumed, *(n for record in trained.facts.lineage for n in record.get("notes", ()))]
+        notes = [note for record in trained.facts.lineage for note in record.get("notes", ())]
+        self.notes_ = [*self._assumed, *(note_in_words(note, WORDS) for note in notes)]
         _PREDICTORS.pop(self, None)
 
     @property

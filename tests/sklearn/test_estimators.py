@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import signal
 import warnings
 
@@ -21,6 +22,7 @@ from sklearn.metrics import log_loss, mean_poisson_deviance, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ortpipe import convert
@@ -29,6 +31,7 @@ from ortpipe.errors import ConfigError, ConvertError, DataError, OrtpipeError
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn import OrtClassifier, OrtRegressor
 from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 
 X, Y = load_iris(return_X_y=True)
@@ -135,6 +138,19 @@ def test_the_own_class_weights_are_those_of_scikit_learns_softmax(setting, weigh
     exact = {"optimizer": "lbfgs", "epochs": 100, "dtype": "float64"}
     trained = OrtClassifier(model.fit(rows, labels), class_weight=setting, **exact).fit(rows, labels, weight)
     np.testing.assert_allclose(trained.predict_proba(rows), own.predict_proba(rows), atol=1e-4)
+
+
+def test_notes_name_arguments_and_no_settings_of_a_config(tmp_path):
+    fixed = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17]>
+        g (float[2,4] x) => (float[2,2] y) <float[4,2] w = {1,2,3,4,5,6,7,8}> { y = MatMul(x, w) }""")
+    onnx.save(fixed, tmp_path / "fixed.onnx")
+    still = {"learning_rate": 1e-30, "epochs": 2, "batch_size": 150}
+    notes = OrtClassifier(SVC(), **still).fit(X, Y).notes_
+    notes += OrtRegressor(OnnxFile(str(tmp_path / "fixed.onnx"), batch="rows"), **still).fit(X, X[:, :2]).notes_
+    assert any("batch=rows" in note for note in notes)
+    assert any("each node can have its own" in note for note in notes)
+    assert any("the loss did not move" in note and "(model.task, model.scores)" in note for note in notes)
+    assert not [note for note in notes if re.search(r"\b(convert|add_loss|derive|train|data)[.=]|untie", note)]
 
 
 def test_targets_and_labels_may_have_columns():

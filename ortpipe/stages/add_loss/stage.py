@@ -61,7 +61,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     graph, parts, notes = model.graph, dict[str, _Part](), list[str]()
     if isinstance(requested.loss, Auto):
         reason = "" if "loss" in facts.objective else f", for the task {facts.task}: the model names no loss"
-        notes.append(f"add_loss=auto is {_in_words(config.loss)}{reason}")
+        notes.append(f"the loss auto is {_in_words(config.loss)}{reason}")
     op = Builder(graph, "loss")
     weight: ir.Value | None = None
     for head, head_facts in facts.predictions.items():

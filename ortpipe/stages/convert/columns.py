@@ -97,7 +97,7 @@ def features(
         if len(rows) >= FEW_ROWS and len(vocabulary) > MANY * len(rows):
             notes.append(
                 f"warning: column {name!r} has {len(vocabulary):,} distinct words in {len(rows):,} training rows, and "
-                "so identifies rows: choose columns with data.source.inputs"
+                "so identifies rows: leave it out (data.source.inputs)"
             )
     if codes:
         examples = [f"{name} {size - 1}" for name, size in sizes.items()]

@@ -153,8 +153,8 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
         notes.append(
-            f"several nodes read {some(shared)}, and training moves them together; "
-            "where an exporter merged equal values, convert.untie=true gives each node its own"
+            f"several nodes read {some(shared)}, and training moves them together; where an exporter merged equal "
+            "values, each node can have its own (convert.untie=true)"
         )
     head_notes = [note for head in heads_as.values() for note in head.notes]
     record["notes"] = [*notes, *meaning.pop("notes"), *head_notes]
