@@ -135,7 +135,7 @@ def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> n
             fix=f"Give {_format_shape(tuple(expected))} {'values' if values else 'classes'} per row, or set "
             f"{{@{facts.settings}.class_axis}} to the prediction's axis of classes"
             + (
-                f"; if classes are predicted, set {{@{facts.settings}.task}}=multiclass."
+                f"; if classes are predicted, set {{@{facts.settings}.task}}=multiclass{_padding_of(label)}."
                 if values
                 else "; labels that are sequences of another length need the loss ctc."
             ),
@@ -143,6 +143,13 @@ def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> n
     remaining_sizes = iter(sizes)
     fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(remaining_sizes) for d in expected))
     return np.moveaxis(fitted, axis, -1) if values and axis is not None and axis < len(expected) else fitted
+
+
+def _padding_of(label: np.ndarray) -> str:
+    """Return the setting that ignores elements of a negative label, as the end of a fix; "" if there are none."""
+    is_whole = label.dtype.kind in "if" and label.size > 0 and not (label % 1).any()
+    least = label.min() if is_whole else 0
+    return f" and, if {least:g} marks elements to ignore, {{@add_loss.padding}}={least:g}" if least < 0 else ""
 
 
 def _sizes_match(sizes: Sequence[int], expected: Sequence[int | None]) -> bool:
@@ -172,6 +179,8 @@ def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
         fix = f"{fix}for other labels, list those in {{@{facts.settings}.classes}}."
         if any(isinstance(v, float) and not v.is_integer() for v in unknown):
             fix = f"For labels between classes, set {{@{facts.settings}.task}}=regression."
+        elif not per_row and len(unknown) == 1:
+            fix += f" If {unknown[0]!r} marks elements to ignore, set {{@add_loss.padding}}={unknown[0]}."
         raise DataError(rule, got=actual, fix=fix)
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 

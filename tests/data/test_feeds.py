@@ -236,5 +236,16 @@ def test_an_input_that_nothing_reads_any_more_is_not_fed() -> None:
 
 
 def test_one_class_per_element_of_values_names_the_task_of_classes():
-    with pytest.raises(DataError, match=r"5 per row(.|\n)*5×4 values per row(.|\n)*source\.task\}?=multiclass"):
+    named = r"5 per row(.|\n)*5×4 values per row(.|\n)*task=multiclass"
+    with pytest.raises(DataError, match=named + r" and, if -100 marks elements to ignore, add_loss's padding=-100\."):
         fit_label(facts(class_axis=2), np.full((3, 5), -100), [None, 5, 4])
+    for other in (np.full((3, 5), 2), np.full((3, 5), -0.5)):
+        with pytest.raises(DataError, match=named + r"\."):
+            fit_label(facts(class_axis=2), other, [None, 5, 4])
+
+
+@pytest.mark.parametrize("mark", [-100, 255])
+def test_an_elements_label_that_is_no_class_may_be_padding(mark):
+    labels, of_elements = np.array([[0, 1, mark], [1, 0, 0]]), facts(task="multiclass", classes=(0, 1), class_axis=2)
+    with pytest.raises(DataError, match=rf"If {mark} marks elements to ignore, set add_loss's padding={mark}\."):
+        class_index(of_elements, labels)
