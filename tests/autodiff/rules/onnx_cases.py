@@ -1,49 +1,15 @@
-"""ONNX's own node tests as models with static arguments, and checks of gradients in onnxruntime."""
+"""Models from the text of their graphs, and checks of their gradients in onnxruntime."""
 
 from __future__ import annotations
-
-import functools
 
 import numpy as np
 import onnx
 import onnxruntime as ort
-from autodiff.numeric import every_node_case, reference, scalar_loss
+from autodiff.numeric import reference, scalar_loss
 from engines import native
 from onnx import TensorProto, numpy_helper
 
 NEWEST = 21
-
-
-@functools.cache
-def _every_case():
-    return {c.name: c for c in every_node_case() if "_expanded" not in c.name and c.model.graph.node}
-
-
-def names(*op_types):
-    """Return the names of the node tests whose float input one of these operators reads."""
-    return [
-        name
-        for name, case in _every_case().items()
-        if case.model.graph.node[0].op_type in op_types and case.model.graph.input[0].type.tensor_type.elem_type == 1
-    ]
-
-
-def node_case(name, outputs=None, data=None):
-    """Return a node test's model and its feeds; what is not data (by name, or integers) becomes a constant."""
-    case = _every_case()[name]
-    model = onnx.ModelProto()
-    model.CopyFrom(case.model)
-    for entry in model.opset_import:
-        entry.version = min(entry.version, NEWEST)
-    graph = model.graph
-    feeds = {i.name: np.asarray(v) for i, v in zip(graph.input, case.data_sets[0][0], strict=True)}
-    for value in list(graph.input):
-        if feeds[value.name].dtype.kind != "f" or (data is not None and value.name not in data):
-            graph.input.remove(value)
-            graph.initializer.append(numpy_helper.from_array(feeds.pop(value.name), value.name))
-    if outputs is not None:
-        del graph.output[outputs:]
-    return model, feeds
 
 
 def model_of(text, opset=NEWEST):

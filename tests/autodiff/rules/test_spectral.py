@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from autodiff.numeric import worst_error
-from autodiff.rules.onnx_cases import disagreement, model_of, names, node_case
+from autodiff.rules.onnx_cases import disagreement, model_of
 from engines import native
 from onnx.reference import ReferenceEvaluator
 
@@ -12,13 +12,6 @@ from ortpipe.errors import DeriveError
 from ortpipe.runtime.session import Session
 
 TOLERANCE, SINGLE = 1e-6, 1e-5
-OMITTED = {
-    "test_dft_irfft": "an inverse of one half, which is refused",
-    "test_dft_irfft_opset19": "the same",
-    "test_maxunpool_export_with_output_shape": "output_shape, which is refused",
-    "test_stft": "ONNX's shape inference takes onesided, which is left out, for 0",
-    "test_stft_with_window": "the same",
-}
 # (what stands in front of x's last axis, its parts, the call, opset)
 TRANSFORMS = {
     "real, opset 17": ("N,6,3", 1, "DFT(x)", 17),
@@ -60,11 +53,6 @@ def test_a_transform_agrees_with_central_differences_and_onnxruntime_with_the_re
     np.testing.assert_allclose(moved[0], y, atol=1e-4)
     if (parts, call[0]) != (2, "S"):  # onnxruntime 1.19.2 reads beyond the frames of complex numbers
         assert disagreement(model, feeds) < SINGLE
-
-
-@pytest.mark.parametrize("name", [n for n in names("DFT", "STFT", "Det", "MaxUnpool") if n not in OMITTED])
-def test_onnx_s_own_node_tests_agree_with_central_differences(name):
-    assert worst_error(*node_case(name, data=("x", "X", "xT", "signal", "window"))) < TOLERANCE
 
 
 def test_a_matrix_without_an_inverse_has_a_determinant_s_gradient():
