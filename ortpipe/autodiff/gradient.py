@@ -11,6 +11,7 @@ from onnx_ir import Graph
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.autodiff.expand import expanded, merge_repeated, without_identities
+from ortpipe.autodiff.no_rows import allow_no_rows
 from ortpipe.autodiff.outputs import named
 from ortpipe.autodiff.products import PRODUCTS
 from ortpipe.errors import DeriveError, nearest, words
@@ -113,6 +114,7 @@ def gradient_apart(
     differentiated.graph.outputs[:] = named(differentiated.graph, outputs).values()
     opened = [*(name for name in wrts if by_name[name].is_initializer()), *open_statistics(differentiated.graph)]
     _set_inputs(differentiated.graph, list(dict.fromkeys([*inputs, *opened])))
+    allow_no_rows(differentiated)
     RemoveUnusedOpsetsPass()(differentiated)
     differentiated.producer_name = "ortpipe"
     return finish_apart(differentiated, deep=True)

@@ -56,7 +56,9 @@ def kernel_gradient(op: Backward, node: Node, x: Value, dy: Value, w: Value, win
     if group == 1:
         data = op.Transpose(x, perm=swap)
     else:  # the batch's images become the channels of a group, the group's channels become the batch
-        data = op.Reshape(x, _with_spatial_sizes(op, [0, group, -1], x))
+        depth = ranked(x)[1]
+        head = [0, group, depth // group if isinstance(depth, int) else -1]
+        data = op.Reshape(x, _with_spatial_sizes(op, head, x))
         data = op.Transpose(data, perm=[2, 1, 0, *range(3, n + 3)])
         data = op.Reshape(data, _with_spatial_sizes(op, [0, -1], x))
     swapped = replace(windows, strides=windows.dilations, dilations=windows.strides)

@@ -41,7 +41,7 @@ def grid_sample(op: Builder, node: Node) -> Sequence[Value]:
             p = op.Where(op.Or(op.Less(p, low), op.Greater(p, high)), op.Min(op.Max(p, 0), extent - 1), p)
         elif padding == "reflection":
             p = _reflected(op, p, low, high)
-        places.append(op.Reshape(p, op.Concat(op.Slice(out, [0], [1]), [-1], axis=0)))
+        places.append(op.Flatten(p, axis=1))
         sizes.append(size)
     images = op.Unsqueeze(op.Range(0, op.Gather(shape, op.const(np.int64(0)), axis=0), 1), [1])
     y = _interpolated(op, x, images, places, sizes, mode, padding, corners=corners)
@@ -81,9 +81,8 @@ def roi_align(op: Builder, node: Node) -> Sequence[Value] | None:
         counts.append(op.Reshape(most, [1]))
     rows = op.Shape(rois, start=0, end=1)
     grid_shape = op.Concat(rows, [cells[0]], counts[0], [cells[1]], counts[1], axis=0)  # [R, h, S, w, T]
-    flat = op.Concat(rows, [-1], axis=0)
     spread = [
-        op.Reshape(op.Expand(op.Unsqueeze(p, a), grid_shape), flat)
+        op.Flatten(op.Expand(op.Unsqueeze(p, a), grid_shape), axis=1)
         for p, a in zip(places, ([3, 4], [1, 2]), strict=True)
     ]
     y = _interpolated(op, x, op.Unsqueeze(images, [1]), spread, sizes, "linear", "border", corners=True)  # [R, C, …]

@@ -17,7 +17,7 @@ def gather(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gra
 def along_axis(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, add: bool = True) -> Value:
     """Scatter dy along one axis of zeros of x's shape."""
     if indices.shape is None or indices.shape.rank() != 1:
-        dy = op.Reshape(dy, _shape_with(op, x, axis, -1))
+        dy = op.Reshape(dy, _shape_with(op, x, axis, indices))
     line = op.Reshape(indices, [-1 if i == axis else 1 for i in range(ranked(x).rank())])
     return op.scatter(op.zeros(x), op.Expand(line, op.Shape(dy)), dy, axis, add=add)
 
@@ -143,12 +143,13 @@ def dropout(
     return [dy * (op.cast(mask, y) / keep_share)]
 
 
-def _shape_with(op: Backward, x: Value, axis: int, size: int) -> Value:
-    """Return x's shape as a tensor with another size along one axis."""
-    dims = [size if i == axis else d for i, d in enumerate(ranked(x))]
+def _shape_with(op: Backward, x: Value, axis: int, indices: Value) -> Value:
+    """Return x's shape as a tensor, but for one axis that has an entry for each index."""
+    dims = [-1 if i == axis else d for i, d in enumerate(ranked(x))]
     if len(static := [d for d in dims if isinstance(d, int)]) == len(dims):
         return op.ints(static)
-    return op.Concat(*([size] if i == axis else op.Reshape(op.dim(x, i), [1]) for i in range(len(dims))), axis=0)
+    sizes = (op.Size(indices) if i == axis else op.dim(x, i) for i in range(len(dims)))
+    return op.Concat(*(op.Reshape(size, [1]) for size in sizes), axis=0)
 
 
 RULES: Rules = {

@@ -7,6 +7,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.graph.builder import Builder
 from ortpipe.graph.types import wide
 
 
@@ -29,11 +30,11 @@ def mat_mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradient
         return [dy * b, dy * a]
     if rank_b == 2 and rank_a > 2 and _width(a) and _width(dy):  # every row against one matrix: two plain products
         rows, d_rows = op.reshape(a, [-1, _width(a)]), op.reshape(dy, [-1, _width(dy)])
-        return [op.MatMul(dy, _transposed(op, b, 2)), op.Gemm(rows, d_rows, transA=1)]
+        return [op.MatMul(dy, transposed(op, b, 2)), op.Gemm(rows, d_rows, transA=1)]
     wide_a, dy = (op.Unsqueeze(a, [0]), op.Unsqueeze(dy, [-2])) if rank_a == 1 else (a, dy)
     wide_b, dy = (op.Unsqueeze(b, [1]), op.Unsqueeze(dy, [-1])) if rank_b == 1 else (b, dy)
-    da = op.MatMul(dy, _transposed(op, wide_b, max(rank_b, 2)))
-    db = op.MatMul(_transposed(op, wide_a, max(rank_a, 2)), dy)
+    da = op.MatMul(dy, transposed(op, wide_b, max(rank_b, 2)))
+    db = op.MatMul(transposed(op, wide_a, max(rank_a, 2)), dy)
     da.shape, db.shape = _batched(node, a), _batched(node, b)
     if rank_a == 1:
         da = op.ReduceSum(da, range(rank_b - 1), keepdims=0)
@@ -52,7 +53,8 @@ def _batched(node: Node, x: Value) -> ir.Shape | None:
     return ir.Shape([*batch, *shape[-2:]])
 
 
-def _transposed(op: Backward, x: Value, rank: int) -> Value:
+def transposed(op: Builder, x: Value, rank: int) -> Value:
+    """Return x with its last two axes exchanged."""
     perm = [*range(rank - 2), rank - 1, rank - 2]
     if x.dtype != ir.DataType.DOUBLE:
         return op.Transpose(x, perm=perm)
