@@ -33,6 +33,7 @@ from ortpipe.app.cli import packaged_conf
 from ortpipe.app.schema import build
 from ortpipe.data.feeds import feeds
 from ortpipe.data.split import load
+from ortpipe.fast import Fast
 from ortpipe.graph.builder import Builder
 from ortpipe.pipeline.run import run
 from ortpipe.runtime.session import Session
@@ -40,9 +41,9 @@ from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import STANDARD, Ort
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.epoch_graph import for_batch_size
 from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
 from ortpipe.stages.train.optimizers import Optimizer
-from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.step import build_step
 
 STEPS = {32: 256, 64: 128, 256: 32}
@@ -109,7 +110,10 @@ class Plain(Optimizer):
 def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
     """Return the step's nodes (but for what is constant), the steps of an epoch, and a function that runs one epoch."""
     step = build_step(derived, TrainConfig(problem.optimizer))
-    session = Session(for_batch_size(build_epoch(step), problem.batch))
+    graph = build_epoch(step)
+    model = for_batch_size(graph, problem.batch)
+    Fast().rewrite(graph, None)
+    session = Session(model)
     values = {t.name: onnx.numpy_helper.to_array(t) for t in derived.model.graph.initializer}
     values = step.pack(step.init(values))
     rows = feeds(derived.model, derived.facts, problem.data.train)

@@ -23,12 +23,12 @@ from benchmarks.peers.plain import order, read
 from benchmarks.work import MODELS, prepare
 from ortpipe import LOSSES, OPTIMIZERS, AddLossConfig, ConvertConfig, Data, Rows, TrainConfig, add_loss, convert, derive
 from ortpipe.data.feeds import feeds
+from ortpipe.fast import Fast
 from ortpipe.graph.apart import pieces
 from ortpipe.graph.check import finish_apart
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.train.epoch import build_epoch
-from ortpipe.stages.train.load import passes_for
-from ortpipe.stages.train.passes import for_batch_size
+from ortpipe.stages.train.epoch_graph import for_batch_size
 from ortpipe.stages.train.step import build_step
 
 RUNS = 30
@@ -44,7 +44,10 @@ def epoch(name: str, optimizer: str, folder: Path) -> tuple[bytes, dict[str, np.
     gradient = derive(add_loss(convert(None, ConvertConfig(source), data=data), AddLossConfig(loss)))
     config = TrainConfig(OPTIMIZERS[optimizer](lr=problem.lr), batch_size=problem.batch)
     step = build_step(gradient, config)
-    proto, weights = finish_apart(for_batch_size(build_epoch(step), problem.batch, passes_for(None)), deep=True)
+    graph = build_epoch(step)
+    model = for_batch_size(graph, problem.batch)
+    Fast().rewrite(graph, None)
+    proto, weights = finish_apart(model, deep=True)
     index, rows = order(problem, 1), feeds(gradient.model, gradient.facts, data.train)
     given = {n: a[index.ravel()].reshape(*index.shape, *a.shape[1:]) for n, a in rows.items() if n in step.batch}
     numbers, rates = np.arange(1, len(index) + 1), np.full(len(index), problem.lr)

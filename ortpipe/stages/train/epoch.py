@@ -1,41 +1,11 @@
-"""The epoch as one graph: a Scan over batches whose body is the train step."""
-
-from dataclasses import dataclass
+"""Build the epoch graph of a train step."""
 
 import onnx_ir as ir
 
 from ortpipe.graph.builder import Names, used_names
 from ortpipe.graph.serial import IR_VERSION
+from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph
 from ortpipe.stages.train.step import TrainStep
-
-BATCHES = "batches"  # the first dimension of every scanned input
-
-
-@dataclass(frozen=True)
-class EpochGraph:
-    """Scan(carried; scanned) → (carried, losses): one run does any number of steps."""
-
-    model: ir.Model  # inputs have the step's names, scanned ones shape [batches, …]; outputs: what is carried, losses
-    seed: str | None = None  # the body's initializer that the backward pass starts from; None: there is none
-    gradients: tuple[str, ...] = ()  # the names of those that it ends with, in the body
-
-    @property
-    def scan(self) -> ir.Node:
-        """The Scan."""
-        [scan] = [node for node in self.model.graph if node.op_type == "Scan"]
-        return scan
-
-    @property
-    def body(self) -> ir.Graph:
-        """The step."""
-        return self.scan.attributes["body"].as_graph()
-
-    def put_behind(self, place: int, value: ir.Value) -> None:
-        """Let the epoch give this value, made of the output that it gave, under that one's name, type and shape."""
-        outputs = self.model.graph.outputs
-        ended = outputs[place]
-        value.type, value.shape, outputs[place] = ended.type, ended.shape, value
-        ended.name, value.name = value.name, ended.name
 
 
 def build_epoch(step: TrainStep) -> EpochGraph:

@@ -10,12 +10,12 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import is_random
-from ortpipe.graph.order import sort_by_readiness
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.layout import VECTOR, Layout
 from ortpipe.stages.train.losses import Epoch, Losses
+from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.step import input_types
 from ortpipe.stages.train.training import Training
 
@@ -119,8 +119,8 @@ class _Objective:
         self._layout = Layout.of({name: initial[name] for name in facts.gradients}, ir.DataType.DOUBLE)
         self._rows = {name: array for name, array in rows.items() if name in self._types}
         proto, weights = finish_apart(model, deep=True)
-        sort_by_readiness(proto)
-        self._session = Session(proto, training.runtime, weights=weights)
+        planned = speed().prepare(proto)
+        self._session = Session(proto, training.runtime, weights=weights, planned=planned)
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         loss, *gradients = self._session.run({**self._rows, **self.parameters(x)}, self._outputs)

@@ -1,8 +1,7 @@
 """How parameters, and what has their shapes, are carried from step to step: each alone, in stacks, or as a vector."""
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -14,9 +13,6 @@ from ortpipe.artifact import Arrays
 from ortpipe.graph.builder import Builder, Names
 
 VECTOR = "parameters"  # the name of the flat vector, and the first part of stacks' names
-MANY = 1_000  # parameters, from which on stacks of small ones make a step faster, and its session far faster to load
-SMALL = 2**14  # elements of the largest parameter that is stacked: copies of larger ones cost more than they save
-HIGH = 64  # parameters of the highest stack: a runtime takes long to load a node of many outputs, too
 Values = Mapping[str, ir.Value]
 Stack = Mapping[str, tuple[int, ...]]  # the shapes, by name, of parameters that lie along the first axis
 
@@ -26,17 +22,17 @@ class Layout:
     """Either each stack is a variable, often of one parameter, or all of them, one behind the other, are one.
 
     Products of the backward pass can be accumulated onto variables of their own; where that does not serve, a vector is
-    faster, because a node costs more than a small copy. onnxruntime 1.19.2 looks through all inputs of a graph for each
-    operand of each node, so very deep models carry stacks.
+    faster, because a node costs more than a small copy.
     """
 
     stacks: Sequence[Stack]
     vector: ir.DataType | None = None  # the type of the one vector: parameters of halves are cast from it
 
     @classmethod
-    def of(cls, arrays: Arrays, vector: ir.DataType | None = None) -> Self:
-        """Return the layout of these parameters."""
-        return cls(_stacks(arrays), vector)
+    def of(cls, arrays: Arrays, vector: ir.DataType | None = None, groups: Iterable[Sequence[str]] = ()) -> Self:
+        """Return the layout of these parameters: each alone, or in groups of one type and size of rows as stacks."""
+        groups = groups or [[name] for name in arrays]
+        return cls([{name: arrays[name].shape for name in names} for names in groups], vector)
 
     @cached_property
     def shapes(self) -> Stack:
@@ -111,16 +107,6 @@ class Layout:
             _cut_up(front, part, stack, parameters)
             lines.append(gradient)
         return vector, _concat(op, lines, [sum(sizes)])
-
-
-def _stacks(arrays: Arrays) -> list[Stack]:
-    """Return the stacks: where there are many parameters, small ones of one type and size of rows; else each alone."""
-    alike = defaultdict[object, list[str]](list)
-    for name, array in arrays.items():
-        stackable = len(arrays) >= MANY and array.ndim > 0 and array.size <= SMALL
-        alike[(array.dtype, array.shape[1:]) if stackable else name].append(name)
-    stacks = [names[start : start + HIGH] for names in alike.values() for start in range(0, len(names), HIGH)]
-    return [{name: arrays[name].shape for name in names} for names in stacks]
 
 
 def _shape(stack: Stack) -> tuple[int, ...]:

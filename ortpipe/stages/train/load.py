@@ -1,8 +1,7 @@
 """The epoch graph of a batch size, in the engine that runs it."""
 
 import functools
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pkgutil import resolve_name
 from typing import Any, Protocol
 
@@ -14,18 +13,15 @@ from ortpipe.graph.apart import Weights
 from ortpipe.graph.check import clean, proto_apart
 from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.modes import is_random, set_seeds
-from ortpipe.graph.order import sort_by_readiness
-from ortpipe.graph.query import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.blocked import block_channels
-from ortpipe.stages.train.epoch import BATCHES, EpochGraph, build_epoch
+from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.epoch_graph import BATCHES, for_batch_size
 from ortpipe.stages.train.losses import Compiled
-from ortpipe.stages.train.passes import PASSES, PASSES_OF_COMPILED, for_batch_size
+from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
-LARGE = 2**24  # bytes of a step's values: a plan of the memory of more costs more of it than the plan saves time
 # What needs JAX, which is imported with it.
 PROGRAM, SEEDED = (f"ortpipe.runtime.xla.program:{name}" for name in ("Program", "SeededRuns"))
 
@@ -42,13 +38,6 @@ def runs_in_onnxruntime(runtime: RuntimeConfig | None) -> bool:
     return runtime is None or runtime.engine == "onnxruntime"
 
 
-def passes_for(runtime: RuntimeConfig | None) -> Sequence[Callable[[EpochGraph], None]]:
-    """Return the passes over an epoch that make it fast where it runs."""
-    if not runs_in_onnxruntime(runtime):
-        return PASSES_OF_COMPILED
-    return (*PASSES, block_channels) if (runtime or RuntimeConfig()).provider == "cpu" else PASSES
-
-
 def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
     """Return what loads the epoch graph for an epoch's number and a batch size; the step's graph becomes part of it.
 
@@ -57,14 +46,15 @@ def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
     """
     first = [build_epoch(step)]
     random = is_random(first[0].model)
-    passes = passes_for(training.runtime)
 
     @functools.cache
     @gc_paused()
     def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
         if not first:  # cheaper than a copy of each
             first.append(build_epoch(build_step(training.artifact, training.config)))
-        model = for_batch_size(first.pop(), size, passes)
+        epoch = first.pop()
+        model = for_batch_size(epoch, size)
+        speed().rewrite(epoch, training.runtime)
         clean(model)
         return proto_apart(model, deep=True)  # derive has checked it, and the runtime does again
 
@@ -86,10 +76,8 @@ def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
 
 
 def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Session:
-    axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
-    size = 4 * sum(map(math.prod, axes))  # 0 for a size that is not known
-    sort_by_readiness(model, size)
-    return Session(model, training.runtime, weights=weights, planned=size < LARGE, flushes=True)
+    planned = speed().prepare(model)
+    return Session(model, training.runtime, weights=weights, planned=planned, flushes=True)
 
 
 def _compiling(

@@ -18,6 +18,7 @@ from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.layout import Layout
 from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Scalar, average, clip, decay, scale
+from ortpipe.stages.train.speed import speed
 
 PARAMETER = "parameter"  # the folder of what training gives, in its tensors; that of a slot is optimizer/<slot>
 ITERATE = "optimizer/iterate"  # that of the parameters themselves, where training gives their averages
@@ -121,7 +122,8 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     types = {loss.dtype, *(value.dtype for value in parameters.values() if value.dtype is not None)}
     [narrow] = sorted(types.intersection(HALVES))[:1] or [loss.dtype]
     dtype = ir.DataType.DOUBLE if ir.DataType.DOUBLE in types else ir.DataType.FLOAT
-    apart = Layout.of({name: artifact.initializers[name] for name in parameters})
+    arrays = {name: artifact.initializers[name] for name in parameters}
+    apart = Layout.of(arrays, groups=speed().stacks(arrays))
     links, layout = _chain(config, apart, narrow, None if types == {dtype} else dtype)
     per_link = [{op.input(name, dtype, []): function for name, function in link.scalars.items()} for link in links]
     scalars = {value: function for inputs in per_link for value, function in inputs.items()}

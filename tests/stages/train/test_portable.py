@@ -12,6 +12,7 @@ from stages.train.updates import STEPWISE
 
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
+from ortpipe.fast import Fast
 from ortpipe.graph.check import finish
 from ortpipe.graph.query import all_nodes
 from ortpipe.runtime.session import Session
@@ -22,8 +23,8 @@ from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.epoch_graph import for_batch_size
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.passes import for_batch_size
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
 
@@ -65,7 +66,9 @@ def test_the_epoch_is_of_standard_operators_and_runs_in_the_reference(gradients,
     scalars = {n: of(np.full(5, member.lr), np.arange(1, 6)).astype(np.float32) for n, of in step.scalars.items()}
     given |= {**values, **scalars}
     expected = reference(model, given)
-    for graph in (model, for_batch_size(epoch, 32)):
+    faster = for_batch_size(epoch, 32)
+    Fast().rewrite(epoch, None)
+    for graph in (model, faster):
         for a, b in zip(Session(graph).run(given), expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 

@@ -10,6 +10,9 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.data.rows import Data, Rows
+from ortpipe.fast import door
+from ortpipe.fast.batch_statistics import read_batch_statistics
+from ortpipe.fast.door import PASSES
 from ortpipe.graph.check import finish
 from ortpipe.graph.modes import UNBIASED, VARIANCE
 from ortpipe.runtime.session import Session
@@ -18,12 +21,10 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import load
-from ortpipe.stages.train.batch_statistics import read_batch_statistics
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.epoch import EpochGraph, build_epoch
+from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.epoch_graph import EpochGraph, for_batch_size
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.passes import PASSES, for_batch_size
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
 
@@ -56,7 +57,7 @@ def rows():
 def test_training_without_the_pass_comes_to_the_same_weights_and_statistics(source, options, monkeypatch):
     config = TrainConfig(OPTIMIZERS["sgd"](0.01), epochs=3, batch_size=8, **options)
     whole = train(source, config, data=rows()).tensors
-    monkeypatch.setattr(load, "PASSES", OTHERS)
+    monkeypatch.setattr(door, "PASSES", OTHERS)
     without = train(source, config, data=rows()).tensors
     for name, array in whole.items():
         np.testing.assert_allclose(without[name], array, rtol=1e-4, atol=1e-5, err_msg=name)
@@ -65,7 +66,10 @@ def test_training_without_the_pass_comes_to_the_same_weights_and_statistics(sour
 def test_neither_mean_nor_variance_is_summed_up_again(source):
     def sums(passes):
         epoch = build_epoch(build_step(source, TrainConfig(OPTIMIZERS["sgd"](0.01))))
-        finish(for_batch_size(epoch, 8, passes))
+        for_batch_size(epoch, 8)
+        for one in passes:
+            one(epoch)
+        finish(epoch.model)
         return Counter(node.op_type for node in epoch.body)["ReduceSum"]
 
     assert sums(OTHERS) == sums(PASSES) + 2

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import pytest
 
-from ortpipe.graph import order
-from ortpipe.graph.order import sort_by_readiness
+from ortpipe.fast.order import sort_by_readiness
+from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.runtime.session import Session
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X, bool c) => (float[N,2] y, float[N,2] z) {
@@ -22,8 +22,8 @@ TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X, bool c) => (
 
 @pytest.fixture
 def deep(monkeypatch):
-    monkeypatch.setattr(order, "DEEP", 2)
-    monkeypatch.setattr(order, "DEEPER", 7)
+    monkeypatch.setattr(THRESHOLDS, "sorted_nodes", 2)
+    monkeypatch.setattr(THRESHOLDS, "sorted_wide_nodes", 7)
 
 
 def test_nodes_follow_what_they_read_at_once_and_compute_the_same(deep):
@@ -55,8 +55,8 @@ def test_the_nodes_of_small_graphs_stay_where_they_are():
 def test_what_no_node_reads_stands_last_the_first_that_is_ready_at_the_end_where_it_is_little(deep, monkeypatch):
     model, X = onnx.parser.parse_model(TEXT), np.arange(6, dtype=np.float32).reshape(3, 2)
     before = Session(model).run({"X": X, "c": np.array(True)})
-    monkeypatch.setattr(order, "FEW", 0.5)
-    sort_by_readiness(model, order.WIDE)
+    monkeypatch.setattr(THRESHOLDS, "unread_share", 0.5)
+    sort_by_readiness(model, THRESHOLDS.wide_bytes)
     assert [node.op_type for node in model.graph.node] == ["Exp", "Cos", "Sin", "Split", "If", "Mul", "Add"]
     for got, value in zip(Session(model).run({"X": X, "c": np.array(True)}), before, strict=True):
         np.testing.assert_array_equal(got, value)
@@ -65,16 +65,16 @@ def test_what_no_node_reads_stands_last_the_first_that_is_ready_at_the_end_where
 def test_a_graph_of_large_values_stays_where_much_of_it_is_read_by_no_node(deep):
     model = onnx.parser.parse_model(TEXT)
     before = model.SerializeToString()
-    sort_by_readiness(model, order.WIDE)
+    sort_by_readiness(model, THRESHOLDS.wide_bytes)
     assert model.SerializeToString() == before
-    sort_by_readiness(model, order.WIDE - 1)
+    sort_by_readiness(model, THRESHOLDS.wide_bytes - 1)
     assert model.SerializeToString() != before
 
 
 def test_a_graph_of_large_values_is_sorted_only_where_it_is_deeper(deep, monkeypatch):
     model = onnx.parser.parse_model(TEXT)
     before = model.SerializeToString()
-    monkeypatch.setattr(order, "FEW", 0.5)
-    monkeypatch.setattr(order, "DEEPER", 8)
-    sort_by_readiness(model, order.WIDE)
+    monkeypatch.setattr(THRESHOLDS, "unread_share", 0.5)
+    monkeypatch.setattr(THRESHOLDS, "sorted_wide_nodes", 8)
+    sort_by_readiness(model, THRESHOLDS.wide_bytes)
     assert model.SerializeToString() == before

@@ -6,16 +6,16 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.operators import BROADCASTING, PREDICATES
-from ortpipe.stages.train.epoch import BATCHES, EpochGraph
+from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph
 
 # Done entry by entry; of the others of one input, bytes might depend on how many entries a kernel does at once.
 ELEMENTWISE = BROADCASTING | PREDICATES | {"Abs", "Cast", "Exp", "Log", "Neg", "Reciprocal", "Sqrt"}
 WHOLE = ("ReduceMean", "ReduceSum")  # of all that a step has
 ALIGNED = 64  # bytes: in which order a kernel sums depends on where its operand begins
-FEW = 4096  # elements: of more, what is read again from memory takes longer than the nodes that a step is spared
 
 
 def hoist(epoch: EpochGraph) -> None:
@@ -60,7 +60,7 @@ def sink(epoch: EpochGraph) -> None:
     scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
     carried = len(body.inputs) - scan.attributes["num_scan_inputs"].as_int()
     scanned = dict(zip(body.inputs[carried:], scan.inputs[carried:], strict=True))
-    largest = min(FEW, max(_elements(value) for value in scanned))
+    largest = min(THRESHOLDS.sunk_elements, max(_elements(value) for value in scanned))
     source, moved = _source(body, body.outputs[carried], scanned, largest)
     if not moved:
         return
@@ -72,9 +72,16 @@ def sink(epoch: EpochGraph) -> None:
         written = ahead[node.outputs[0]] = _moved(op, node, ahead, {})
     body.outputs[carried] = source
     body.remove(moved, safe=True)
-    epoch.put_behind(carried, written)
+    replace_output(graph, carried, written)
     written.type, written.shape = loss.type, ir.Shape([BATCHES])
     _scan_only(epoch, {value: outer for value, outer in scanned.items() if value.uses()}, carried)
+
+
+def replace_output(graph: ir.Graph, place: int, value: ir.Value) -> None:
+    """Let a graph return a value, computed from one of its outputs, under the name, type and shape of that output."""
+    old = graph.outputs[place]
+    value.type, value.shape, graph.outputs[place] = old.type, old.shape, value
+    old.name, value.name = value.name, old.name
 
 
 def _source(

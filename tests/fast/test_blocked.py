@@ -9,6 +9,9 @@ import pytest
 
 from ortpipe.autodiff.kernels import MARK
 from ortpipe.data.rows import Data, Rows
+from ortpipe.fast import blocked
+from ortpipe.fast.blocked import DOMAIN, block_channels, block_size
+from ortpipe.fast.door import PASSES, passes_for
 from ortpipe.graph.check import clean, finish
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -17,12 +20,10 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import blocked, load
-from ortpipe.stages.train.blocked import DOMAIN, block_channels, block_size
+from ortpipe.stages.train import load
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch import EpochGraph
+from ortpipe.stages.train.epoch_graph import EpochGraph
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.passes import PASSES
 from ortpipe.stages.train.stage import train
 
 PADS = "pads=[1,1,1,1]"
@@ -229,5 +230,5 @@ def test_only_a_processor_with_such_kernels_takes_blocks(monkeypatch):
     assert block_size() in (8, 16)
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     assert block_size.__wrapped__() is None
-    assert load.passes_for(None) == load.passes_for(RuntimeConfig(threads=2)) == (*PASSES, block_channels)
-    assert load.passes_for(RuntimeConfig(provider="cuda")) == PASSES
+    assert passes_for(RuntimeConfig()) == passes_for(RuntimeConfig(threads=2)) == (*PASSES, block_channels)
+    assert passes_for(RuntimeConfig(provider="cuda")) == PASSES

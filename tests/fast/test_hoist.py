@@ -11,6 +11,10 @@ import pytest
 from stages.train.updates import STEPWISE
 
 from ortpipe.data.rows import Data, Rows
+from ortpipe.fast import door
+from ortpipe.fast import hoist as hoisting
+from ortpipe.fast.hoist import hoist, sink
+from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.check import finish
 from ortpipe.graph.query import all_nodes
 from ortpipe.runtime.session import Session
@@ -19,11 +23,8 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import hoist as hoisting
-from ortpipe.stages.train import load
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch import EpochGraph
-from ortpipe.stages.train.hoist import hoist, sink
+from ortpipe.stages.train.epoch_graph import EpochGraph
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
@@ -177,7 +178,7 @@ def test_losses_are_made_of_what_steps_leave_and_keep_their_bytes(name, steps):
 
 
 def test_large_values_stay_in_the_step(monkeypatch):
-    monkeypatch.setattr(hoisting, "FEW", 15)
+    monkeypatch.setattr(THRESHOLDS, "sunk_elements", 15)
     _, faster = sunk(SUNK["a squared error"][0])
     assert in_the_step(faster) == ["Sub", "Mul", "ReduceSum", "ReduceMean"]
 
@@ -191,7 +192,7 @@ def test_what_is_carried_is_not_handed_out(monkeypatch):
 def trained(monkeypatch, source, config, data, outside):
     with monkeypatch.context() as patch:
         if not outside:
-            patch.setattr(load, "PASSES", tuple(one for one in load.PASSES if one not in (hoist, sink)))
+            patch.setattr(door, "PASSES", tuple(one for one in door.PASSES if one not in (hoist, sink)))
         return train(source, config, data=data)
 
 

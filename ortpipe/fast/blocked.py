@@ -17,24 +17,16 @@ import onnx_ir as ir
 from ortpipe.autodiff.kernels import before_turning, find_kernel_gradient
 from ortpipe.autodiff.windows import FAR
 from ortpipe.errors import ModelError
+from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.rewrite import rewrite
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.epoch import EpochGraph
+from ortpipe.stages.train.epoch_graph import EpochGraph
 
 DOMAIN = "com.microsoft.nchwc"
 PROCESSORS = ("x86_64", "amd64")  # of others, onnxruntime 1.19 has no kernels of blocks
 FEWEST = 4  # the runtime copies channels four at a time
-# Zeros are multiplied, too: up to so many products for each that counts, blocks were measured to be faster.
-MOST = 1.5
-# Fewer channels than a block are read as they lie. Blocks of the result then pay where a kernel has so many numbers:
-# with 3 channels, 3×3 kernels take 1.2 to 3 times as long, 7×7 kernels 0.7 to 0.8 of the time.
-LONG = 64
-# Of fewer images, kernels of more numbers than a result, as kernel gradients are, take 1 to 2 times as long.
-FEW_IMAGES = 4
-# Kernel gradients of smaller images are mostly zeros: from 128 × 128 channels on they take 1 to 2 times as long.
-SMALL_IMAGE, MANY_CHANNELS = 64, 128 * 128
 
 
 def block_channels(epoch: EpochGraph) -> None:
@@ -89,7 +81,7 @@ class _Rules:
             kernels, channels, turned = channels, kernels, w
             attributes = _as_conv(node, places)
         width = self._width(kernels, channels, math.prod(places), group)
-        few = image[0] < FEW_IMAGES and math.prod(places) > math.prod(result[2:])
+        few = image[0] < THRESHOLDS.block_images and math.prod(places) > math.prod(result[2:])
         if width is None or attributes is None or few:
             return None
         whole = [_up(kernels, self._size), _up(channels, width)]
@@ -114,7 +106,8 @@ class _Rules:
         if not image or not result:
             return None
         (batch, channels, *sizes), (_, kernels, *counts), size = image, result, self._size
-        small = math.prod(counts) < SMALL_IMAGE and kernels * channels >= MANY_CHANNELS
+        small = math.prod(counts) < THRESHOLDS.block_gradient_places
+        small = small and kernels * channels >= THRESHOLDS.block_gradient_channels
         end = (np.array(counts) - 1) * windows.strides + windows.extents - sizes - windows.begin
         if small or batch % size or kernels % size or any(sizes + end <= 0):  # of nothing, the runtime's Pad is wrong
             return None
@@ -160,9 +153,9 @@ class _Rules:
             depthwise, fits = kernels == group and channels == 1, channels % size == kernels // group % size == 0
             return 1 if depthwise else size if fits else None
         if channels < size:
-            return 1 if channels * places >= LONG and _up(kernels, size) <= 2 * kernels else None
+            return 1 if channels * places >= THRESHOLDS.block_kernel and _up(kernels, size) <= 2 * kernels else None
         products = _up(kernels, size) * _up(channels, size)
-        return size if channels % FEWEST == 0 and products <= MOST * kernels * channels else None
+        return size if channels % FEWEST == 0 and products <= THRESHOLDS.block_products * kernels * channels else None
 
     def _laid_out(self, op: Builder, w: ir.Value, whole: Sequence[int], width: int) -> ir.Value:
         """Return w [O, C, …] as [O/B, C/b, H·W, b, B]; by whole rows first, which takes half the time."""

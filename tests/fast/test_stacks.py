@@ -8,12 +8,13 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.data.rows import Data, Rows
+from ortpipe.fast import Fast
+from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import layout
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.layout import VECTOR, Layout
@@ -42,11 +43,14 @@ ARRAYS = {
 }
 
 
+def stacks(arrays, vector=None):
+    return Layout.of(arrays, vector, Fast().stacks(arrays))
+
+
 @pytest.fixture
 def stacked(monkeypatch):
-    monkeypatch.setattr(layout, "MANY", 2)
-    monkeypatch.setattr(layout, "HIGH", 2)
-    monkeypatch.setattr(layout, "SMALL", 9)
+    for name, value in {"stacked_parameters": 2, "stack_height": 2, "stacked_elements": 9}.items():
+        monkeypatch.setattr(THRESHOLDS, name, value)
 
 
 @pytest.fixture(scope="module")
@@ -55,9 +59,16 @@ def source():
 
 
 def test_small_parameters_of_one_type_and_row_lie_together(stacked):
-    stacks = [[*stack] for stack in Layout.of(ARRAYS).stacks]
-    assert stacks == [["w", "v"], ["x"], ["b", VECTOR], ["s"], ["half"], ["large"], [f"{VECTOR}/stack"]]
-    assert [*Layout.of(ARRAYS).pack(ARRAYS)] == [
+    assert [[*stack] for stack in stacks(ARRAYS).stacks] == [
+        ["w", "v"],
+        ["x"],
+        ["b", VECTOR],
+        ["s"],
+        ["half"],
+        ["large"],
+        [f"{VECTOR}/stack"],
+    ]
+    assert [*stacks(ARRAYS).pack(ARRAYS)] == [
         f"{VECTOR}/stack_1",
         "x",
         f"{VECTOR}/stack_2",
@@ -69,14 +80,14 @@ def test_small_parameters_of_one_type_and_row_lie_together(stacked):
 
 
 def test_each_lies_by_itself_where_there_are_few():
-    assert [[*stack] for stack in Layout.of(ARRAYS).stacks] == [[name] for name in ARRAYS]
+    assert [[*stack] for stack in stacks(ARRAYS).stacks] == [[name] for name in ARRAYS]
 
 
 @pytest.mark.parametrize("vector", [None, ir.DataType.DOUBLE])
 @pytest.mark.parametrize("many", [2, 1_000])
 def test_what_is_packed_comes_back(stacked, monkeypatch, many, vector):
-    monkeypatch.setattr(layout, "MANY", many)
-    those = Layout.of(ARRAYS, vector)
+    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", many)
+    those = stacks(ARRAYS, vector)
     packed = those.pack(ARRAYS)
     assert sum(array.size for array in packed.values()) == sum(array.size for array in ARRAYS.values())
     back = those.unpack(packed)
@@ -103,7 +114,7 @@ def test_stacks_are_trained_as_parameters_by_themselves_are(source, monkeypatch,
         pytest.skip("a solver of all rows takes no such settings")
     config = TrainConfig(OPTIMIZERS[optimizer](), epochs=3, **({"batch_size": 8, **SETTINGS[case]} if batches else {}))
     apart = train(source, config, data=DATA).tensors
-    monkeypatch.setattr(layout, "MANY", 2)
+    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 2)
     together = train(source, config, data=DATA).tensors
     assert together.keys() == apart.keys()
     assert any(not np.array_equal(apart[f"initial/{name}"], apart[f"parameter/{name}"]) for name in "wbvcsud")
@@ -115,7 +126,7 @@ def test_one_continues_what_the_other_began(source, monkeypatch):
     config = TrainConfig(OPTIMIZERS["nesterov"](), epochs=4, batch_size=8)
     whole = train(source, config, data=DATA).tensors
     first = train(source, TrainConfig(OPTIMIZERS["nesterov"](), epochs=2, batch_size=8), data=DATA).tensors
-    monkeypatch.setattr(layout, "MANY", 2)
+    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 2)
     second = train(source, config, data=DATA, start=first).tensors
     for name in ("parameter/w", "parameter/b", "optimizer/velocity/v"):
         np.testing.assert_allclose(second[name], whole[name], rtol=1e-9, err_msg=name)
@@ -139,7 +150,7 @@ def test_a_session_of_a_very_deep_model_has_few_inputs_and_the_same_weights(monk
     inputs = build_epoch(build_step(deep, config)).model.graph.inputs
     assert len(inputs) == 8 + 8 + 3  # stacks of weights and of biases; X, y, the rate
     together = train(deep, config, data=data).tensors
-    monkeypatch.setattr(layout, "MANY", 1_003)
+    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 1_003)
     apart = train(deep, config, data=data).tensors
     assert not np.array_equal(apart["initial/b500"], apart["parameter/b500"])
     for name, array in apart.items():

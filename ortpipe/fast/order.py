@@ -9,12 +9,8 @@ from collections import deque
 
 import onnx
 
+from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.query import graphs
-
-DEEP = 1_000  # nodes from which on sorting a graph pays
-DEEPER = 5_000  # the same for a graph of wide values, which may take a sixth more memory in another order
-WIDE = 2**28  # bytes of a graph's values
-FEW = 0.05  # of its nodes, which may stand far behind what they read
 
 
 def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:
@@ -26,9 +22,9 @@ def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:
     few. Many would make up the list, waiting there; with these, a graph of wide values stays. `size` is that of all
     values in bytes, 0 where it is not known.
     """
-    wide = size >= WIDE
+    wide = size >= THRESHOLDS.wide_bytes
     for graph in graphs(model.graph):
-        if len(graph.node) >= (DEEPER if wide else DEEP):
+        if len(graph.node) >= (THRESHOLDS.sorted_wide_nodes if wide else THRESHOLDS.sorted_nodes):
             _sort(graph, wide=wide)
 
 
@@ -49,7 +45,7 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto, *, wide: bool) -> None:
             if not missing[reader]:
                 ready.append(reader)
     unread = [place for place in order if not readers[place]]
-    if len(unread) <= FEW * len(nodes):
+    if len(unread) <= THRESHOLDS.unread_share * len(nodes):
         order = [*(place for place in order if readers[place]), *reversed(unread)]
     elif wide:
         return

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.stages.train.epoch import EpochGraph
+from ortpipe.stages.train.epoch_graph import EpochGraph
 
 
 def read_batch_statistics(epoch: EpochGraph) -> None:

@@ -1,0 +1,117 @@
+"""Training around a threshold of `ortpipe.fast`: time with the faster form ÷ time without it.
+
+    python -m benchmarks.thresholds               # each threshold that names this benchmark
+    python -m benchmarks.thresholds block_kernel  # one of them
+
+Each net is trained at about half, once and twice the threshold, with the form switched on and off in turns: the CPU
+time of three epochs on one thread, the least of five.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from ortpipe import (
+    LOSSES,
+    OPTIMIZERS,
+    AddLossConfig,
+    Artifact,
+    ConvertConfig,
+    Data,
+    Rows,
+    TrainConfig,
+    add_loss,
+    convert,
+    derive,
+    train,
+)
+from ortpipe.fast.thresholds import THRESHOLDS, Thresholds
+from ortpipe.stages.convert.sources.cnn import CNN
+from ortpipe.stages.convert.sources.mlp import MLP
+
+ROUNDS, STEPS = 5, 512
+ALWAYS, NEVER = 2**40, 0  # of a bound from above; the other way around of one from below
+RNG = np.random.default_rng(0)
+
+
+@dataclasses.dataclass
+class Job:
+    """A gradient model with its rows."""
+
+    artifact: Artifact
+    data: Data
+    batch: int
+
+    def seconds(self) -> float:
+        """Return the CPU time from the end of the first epoch to the end of the last."""
+        times, config = list[float](), TrainConfig(OPTIMIZERS["sgd"](1e-4), batch_size=self.batch, epochs=4)
+        train(self.artifact, config, data=self.data, report=lambda event: times.append(time.process_time()))
+        return times[-1] - times[0]
+
+
+def job(source: CNN | MLP, X: np.ndarray, y: np.ndarray, batch: int) -> Job:
+    """Return a job of rows and the net that they decide."""
+    data = Data(Rows({"X": X}, y))
+    loss = LOSSES["cross_entropy" if y.dtype.kind == "i" else "l2"]()
+    return Job(derive(add_loss(convert(None, ConvertConfig(source), data=data), AddLossConfig(loss))), data, batch)
+
+
+def classes(count: int) -> Job:
+    """Return a linear classifier."""
+    y = np.arange(32 * STEPS) % count
+    return job(MLP(hidden=(), task="multiclass"), RNG.random((len(y), 16), np.float32), y, 32)
+
+
+def numbers(count: int) -> Job:
+    """Return a linear regression that predicts so many numbers in each step."""
+    return job(MLP(hidden=()), *(RNG.random((32 * STEPS, n), np.float32) for n in (16, count // 32)), 32)
+
+
+def images(channels: int, kernels: int, size: int, kernel: int = 3, batch: int = 32) -> Job:
+    """Return a network of one convolution."""
+    X = RNG.random((batch * STEPS // 32, channels, size, size), np.float32)
+    source = CNN(channels=(kernels,), kernel=kernel, norm="none", join="mean", task="multiclass")
+    return job(source, X, np.arange(len(X)) % 10, batch)
+
+
+# threshold → (net of a size, its sizes, the thresholds with the form and without it)
+CASES: dict[str, tuple[Callable[[int], Job], tuple[int, ...], int, int]] = {
+    "one_hot_classes": (classes, (32, 64, 128), ALWAYS, NEVER),
+    "sunk_elements": (numbers, (2048, 4096, 8192), ALWAYS, NEVER),
+    "block_products": (lambda kernels: images(16, kernels, 16), (12, 20, 24), ALWAYS, NEVER),
+    "block_kernel": (lambda kernel: images(3, 16, 16, kernel), (3, 5, 7), NEVER, ALWAYS),
+    "block_images": (lambda batch: images(16, 16, 8, batch=batch), (2, 4, 8), NEVER, ALWAYS),
+    "block_gradient_places": (lambda size: images(128, 128, size, batch=16), (6, 8, 12), NEVER, ALWAYS),
+    "block_gradient_channels": (
+        lambda channels: images(channels, channels, 6, batch=16),
+        (64, 128, 256),
+        ALWAYS,
+        NEVER,
+    ),
+}
+
+
+def main() -> None:
+    """Measure and print a line for each size."""
+    fields = {field.name: field for field in dataclasses.fields(Thresholds)}
+    for name in sys.argv[1:] or CASES:
+        make, sizes, used, unused = CASES[name]
+        print(f"{name} = {fields[name].default}: {fields[name].metadata['why']}")
+        for size in sizes:
+            one, least = make(size), dict[int, float]()
+            for _ in range(ROUNDS):
+                for value in (used, unused):
+                    setattr(THRESHOLDS, name, value)
+                    seconds = one.seconds()
+                    least[value] = min(seconds, least.get(value, seconds))
+            setattr(THRESHOLDS, name, fields[name].default)
+            print(f"  {size:>6}: {least[used] / least[unused]:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

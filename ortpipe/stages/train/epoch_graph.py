@@ -1,0 +1,51 @@
+"""An epoch as one graph: a Scan over batches, whose body is the train step."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortpipe.graph.check import infer
+from ortpipe.graph.sizes import fold_sizes
+
+BATCHES = "batches"  # the first dimension of every scanned input
+
+
+@dataclass(frozen=True)
+class EpochGraph:
+    """Scan(carried; scanned) → (carried, losses): one run does any number of steps."""
+
+    model: ir.Model  # inputs have the step's names, scanned ones shape [batches, …]; outputs: carried values, losses
+    seed: str | None = None  # the body's initializer that the backward pass starts from; None: there is none
+    gradients: tuple[str, ...] = ()  # the names of the gradients in the body
+
+    @property
+    def scan(self) -> ir.Node:
+        """The Scan."""
+        [scan] = [node for node in self.model.graph if node.op_type == "Scan"]
+        return scan
+
+    @property
+    def body(self) -> ir.Graph:
+        """The step."""
+        return self.scan.attributes["body"].as_graph()
+
+
+def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
+    """Make the epoch one for batches of exactly `size` rows: values that depend on N alone become constant."""
+    model = epoch.model
+    inner = [(*graph.inputs, *_between(graph), *graph.outputs) for graph in model.graph.subgraphs()]
+    values = [value for values in inner for value in values]
+    for value in (*model.graph.inputs, *model.graph.outputs, *values):
+        if value.shape is not None and "N" in [*value.shape]:
+            value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
+    if not all(value.type is not None and value.shape is not None and value.shape.is_static() for value in values):
+        for graph in model.graph.subgraphs():
+            for value in _between(graph):
+                value.shape = None
+        infer(model)
+    fold_sizes(model)
+    return model
+
+
+def _between(graph: ir.Graph) -> list[ir.Value]:
+    return [value for node in graph for value in node.outputs if not value.is_graph_output()]
