@@ -49,6 +49,7 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "day": (pa.date32(), st.dates(datetime.date(1990, 1, 1), datetime.date(2030, 1, 1))),
     "moment": (pa.timestamp("us"), MOMENTS),
 }
+NETWORK = MLP(hidden=(8,), dropout=0.0, activation="tanh")  # every input moves its prediction
 NAMES = ("a", "größe", "a b", "price ($)", 'q"x', "x,y", "1")
 
 
@@ -122,7 +123,7 @@ def served(loaded: Any, body: str, kind: str) -> list[float]:
 def answers(case: Case, folder: Path) -> dict[str, Any]:
     """Return functions that predict the rows, by the way in which they come."""
     data = Data(source(case, case.train, folder / f"train{case.suffix}")())
-    artifact = convert(None, ConvertConfig(source=MLP(hidden=(3,), dropout=0.0)), data=data)
+    artifact = convert(None, ConvertConfig(source=NETWORK), data=data)
     record, facts = artifact.facts.lineage[0], artifact.facts
     save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
     loaded = mlflow.pyfunc.load_model(str(folder / "model"))
@@ -190,7 +191,7 @@ def test_an_encoded_row_has_the_same_answer_in_training_and_by_predict(case: Cas
     with TemporaryDirectory() as name:
         folder = Path(name)
         rows = source(case, case.train, folder / f"train{case.suffix}", encode)()
-        artifact = convert(None, ConvertConfig(source=MLP(hidden=(3,), dropout=0.0)), data=Data(rows))
+        artifact = convert(None, ConvertConfig(source=NETWORK), data=Data(rows))
         [expected] = Session(artifact.model).run(
             feed_inputs(artifact.model, artifact.facts, rows), [artifact.facts.prediction]
         )
@@ -226,7 +227,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("good")
     csv.write_csv(pa.table({**GOOD, "y": [0.0, 0.5, 1.0]}), folder / "rows.csv")
     data = Data(Csv(path=str(folder / "rows.csv"), label="y", encode="keep")())
-    artifact = convert(None, ConvertConfig(source=MLP(hidden=(3,), dropout=0.0)), data=data)
+    artifact = convert(None, ConvertConfig(source=NETWORK), data=data)
     record = artifact.facts.lineage[0]
     save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
     found = FoundModel("model", artifact.model, {}, artifact.facts.as_json())
