@@ -84,19 +84,16 @@ class OrtpipeError(Exception):
     def _filled(self, text: str) -> str:
         key = self.key or ""
         text = MARK.sub(self._in_words, text).replace("{group}", key.replace(".", "/"))
-        text = AT.sub(lambda name: self._setting(self._at + name[1]), text)
-        return text.replace("{key}", self._setting(key))
+        text = AT.sub(lambda name: _setting(self._at + name[1], self._words), text)
+        return text.replace("{key}", _setting(key, self._words))
 
     def _in_words(self, mark: re.Match[str]) -> str:
         advice, value, setting = mark.groups()
         if setting:
-            word = self._setting(setting)
+            word = _setting(setting, self._words)
             return word if word != setting or "" in self._words else re.sub("[./]", "'s ", setting, count=1)
         word = self._words.get(advice, "")
         return f" ({word}{value})" if value and word.endswith("=") else f" ({word.rstrip('=')})" if word else ""
-
-    def _setting(self, name: str) -> str:
-        return _setting(name, self._words)
 
     def __str__(self) -> str:
         lines = {"": self.rule, "  got: ": self.got, "  fix: ": self.fix}

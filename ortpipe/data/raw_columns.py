@@ -150,10 +150,8 @@ class RawColumnReader:
         self._name, self._dtype, self._marks = name, dtype and float_type(dtype), missing
         self._missing, self._types = 0, dict[bool, str]()  # whether a piece holds dates → the first such file
         self._of = set[Literal["truth"] | None]()
-        self._marks_seen, self._forms = (
-            set[str](),
-            set[bool](),
-        )  # of numbers among the words: whether one is written as an integer
+        self._marks_seen = set[str]()
+        self._forms = set[bool]()  # of numbers among the words: whether one is written as an integer
 
     def update(self, column: pa.Array, file: str) -> list[Any]:
         """Add a piece of the column; return the values to hash."""

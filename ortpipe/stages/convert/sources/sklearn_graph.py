@@ -100,14 +100,12 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
             form.as_estimator_input(inputs, flow.empty, flow.numeric_truth),
         )
 
-    weighted = [
-        name for name, value in last.get_params().items() if name.endswith("class_weight") and value is not None
-    ]
     objective, notes = end.objective, end.notes
-    if weighted and objective is None:
-        notes = (*notes, NO_CLASS_WEIGHTS)
-    elif weighted and objective is not None and objective.class_weight is None:
-        objective = objective.without("its class weights")
+    if any(name.endswith("class_weight") and value is not None for name, value in last.get_params().items()):
+        if objective is None:
+            notes = (*notes, NO_CLASS_WEIGHTS)
+        elif objective.class_weight is None:
+            objective = objective.without("its class weights")
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     parts = [part for step in before for part in parts_of(step)]
     return Forward(

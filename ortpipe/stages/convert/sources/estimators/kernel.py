@@ -72,15 +72,16 @@ def svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """z = Σ dual_coefficient · K(x, support vector) + intercept, and with probability=True Platt's σ(B − A·z)."""
     kernel = _machine(op, estimator, x, dtype)
+    weights = class_weight(estimator) if type(estimator).__name__ == "SVC" else None  # NuSVC ignores its own
     if len(estimator.classes_) > 2:
-        return _several(op, estimator, kernel, dtype)
+        return _several(op, estimator, kernel, dtype, weights)
     negated_copy = [("_dual_coef_", [["scale", -1.0], TRANSPOSE])]
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", TRANSPOSE, dtype=dtype, also=negated_copy)
     negative = [("_intercept_", [["scale", -1.0]])]
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=negative)
     z = with_width(op.Gemm(kernel, dual, intercept), 1)
     if getattr(estimator, "probability", False) is not True:
-        objective = summed("hinge", missing=NORM, class_weight=_class_weight(estimator))
+        objective = summed("hinge", missing=NORM, class_weight=weights)
         return scores_end(op, z, estimator.classes_, objective)
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
@@ -89,7 +90,7 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     return end._replace(ranking=z, rounding=ITERATED)
 
 
-def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
+def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any, weights: ClassWeight | None) -> End:
     """One machine for each pair of classes; a class's score is its votes and, below ⅓, the sum of its scores.
 
     With probability=True the machines' Platt probabilities are coupled.
@@ -111,7 +112,7 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     scores, votes = per_class(op, op.Neg(pair_scores), op.Less(pair_scores, op.like(0, pair_scores)), count)
     ranking = scores if estimator.break_ties else votes
     if getattr(estimator, "probability", False) is not True:
-        objective = summed("cross_entropy", missing=OF_PAIRS, class_weight=_class_weight(estimator))
+        objective = summed("cross_entropy", missing=OF_PAIRS, class_weight=weights)
         return scores_end(op, scores, estimator.classes_, objective)._replace(ranking=ranking, notes=(REMAINDER,))
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
@@ -119,11 +120,6 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any) -> End:
     objective = summed("cross_entropy", missing=BEFORE_PLATT)
     end = softmax_end(op, couple(op, first_probability, count), estimator.classes_, objective)
     return end._replace(ranking=ranking, rounding=ITERATED)
-
-
-def _class_weight(estimator: Any) -> ClassWeight | None:
-    """Return the class weights of libsvm's C; NuSVC accepts them and ignores them."""
-    return class_weight(estimator) if type(estimator).__name__ == "SVC" else None
 
 
 def kernel_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:

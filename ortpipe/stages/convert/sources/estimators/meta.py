@@ -14,7 +14,7 @@ from ortpipe.graph.origins import within
 from ortpipe.stages.convert.sources.estimators import end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member
 from ortpipe.stages.convert.sources.estimators.end import End, with_width
-from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, averaged
+from ortpipe.stages.convert.sources.estimators.objective import averaged
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 ALONE = "the members are fitted one by one; here they are trained together"
@@ -109,13 +109,9 @@ def mean_of_members(
     p = weighted_mean(op, [probabilities(end, name) for end, (name, _) in zip(ends, members, strict=True)], w)
     loss = "log" if len(estimator.classes_) == 2 else "cross_entropy"
     task: Task = "binary" if len(estimator.classes_) == 2 else "multiclass"
-    return End(task, None, p, objective=averaged(loss, missing=ALONE, class_weight=_shared_class_weight(ends)))
-
-
-def _shared_class_weight(ends: Sequence[End]) -> ClassWeight | None:
-    """Return the class weights that all members have; None if they differ."""
     weights = [None if end.objective is None else end.objective.class_weight for end in ends]
-    return weights[0] if len({weight and weight.values for weight in weights}) == 1 else None
+    shared = weights[0] if len({weight and weight.values for weight in weights}) == 1 else None
+    return End(task, None, p, objective=averaged(loss, missing=ALONE, class_weight=shared))
 
 
 def voting(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
