@@ -150,7 +150,7 @@ def parse_yaml(text: str) -> Any:
 
 
 def check_yaml(text: str) -> None:
-    """Raise ValueError if a YAML text is nested deeply or has many values, those that an alias repeats counted again."""
+    """Raise ValueError if a YAML text is nested deeply or has many values, counting those that an alias repeats."""
     count, levels, counts = 0, list[tuple[str | None, int]](), dict[str | None, int]()
     for event in yaml.parse(text, LOADER):
         if isinstance(event, yaml.AliasEvent):
