@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import onnx
 
@@ -17,6 +17,68 @@ from ortpipe.settings import checked, fields_of
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 PREFIX = "ortpipe."
 REBUILD = "Read it with the version that wrote it, or run the stages again."
+
+
+class TableColumn(TypedDict):
+    """A column that the model reads as it is in the table."""
+
+    kind: str
+    of: str | None
+
+
+class Table(TypedDict):
+    """Such columns, and a made-up row."""
+
+    columns: Mapping[str, TableColumn]
+    row: Mapping[str, float | str | None]
+
+
+class OriginRecord(TypedDict, total=False):
+    """The origin of a parameter: see `graph/origins.py`."""
+
+    node: str
+    attribute: str
+    input: int
+    initializer: str
+    step: tuple[int | str, ...]
+    index: int | str
+    transform: tuple[tuple[Any, ...], ...]
+    state_dict: tuple[str, ...]
+
+
+class EarlyStop(TypedDict):
+    """The epoch whose weights training kept."""
+
+    epoch: int
+
+
+class Init(TypedDict):
+    """Weights of another file: name in the model → name in the file."""
+
+    weights: Mapping[str, str]
+
+
+class StageVersion(TypedDict):
+    """The stage of a lineage record."""
+
+    stage: str
+    version: int
+
+
+class LineageRecord(StageVersion, total=False):
+    """The entries of a stage's lineage record that ortpipe reads; it may have more."""
+
+    source: str
+    notes: tuple[str, ...]
+    rows: Mapping[str, tuple[int, ...]]  # input → the shape of a row
+    table: Table
+    origins: Mapping[str, OriginRecord]
+    init: Init
+    early_stop: EarlyStop
+    validation: Mapping[str, float]
+    intervals: Mapping[str, tuple[float, float]]
+    importance: Mapping[str, Mapping[str, tuple[float, float]]]
+    sensitivity: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -144,8 +206,12 @@ def _typed(cls: type, facts: Mapping[str, Any]) -> dict[str, Any]:
                     values[name] = {output: HeadFacts(**_typed(HeadFacts, head)) for output, head in heads.items()}
                 else:
                     values[name] = checked(facts[name], hint, name)
+                if name == "lineage":
+                    checked(facts[name], tuple[LineageRecord, ...], name)
             except (ConfigError, TypeError) as error:
                 actual = f"{name}: {json.dumps(facts[name])[:200]}"
+                if isinstance(error, ConfigError):
+                    actual = f"{error.key}: {error.got}"
                 raise ModelError(
                     "An artifact's facts must have the types that ortpipe writes.", got=actual, fix=REBUILD
                 ) from error

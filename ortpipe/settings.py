@@ -257,6 +257,12 @@ def _converted(value: Any, hint: Any, *path: object) -> Any:
         value = value.item()
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     misfit = _MisfitError(value, hint, path)
+    if typing.is_typeddict(hint):
+        if not isinstance(value, Mapping):
+            raise misfit
+        hints = typing.get_type_hints(hint)
+        named = {name: value.get(name) for name in hints if name in value or name in hint.__required_keys__}
+        return {**value, **{name: _converted(item, hints[name], *path, name) for name, item in named.items()}}
     if origin is Annotated:
         return _within(value, hint, path)
     if origin in (Union, types.UnionType):

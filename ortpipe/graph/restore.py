@@ -125,7 +125,7 @@ def _reject_other_model(find: Find[P], label: str, untrained: Arrays, origins: M
         slot = find(name, origins.get(name))
         if slot is None:
             continue
-        with contextlib.suppress(ValueError, KeyError):
+        with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
             restored = put(slot.array, array, origins.get(name, {}).get("transform", []), read)
             if restored.shape == slot.array.shape and same_bytes(_cast(restored, slot.array), slot.array):
                 continue
@@ -151,7 +151,7 @@ def _new_arrays(
             if kind.bitwidth < 8 or (kind.is_integer() and updated.dtype != slot.array.dtype):
                 raise ValueError(f"{kind.name} there, in steps that the run does not record")
             arrays[slot.name] = updated
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             misfits.append(f"{name}: {error.args[0]!s}")
     if misfits:
         raise ModelError("A weight must fit its place in the file.", got=f"{label}: {'; '.join(misfits)}", fix=SOURCE)

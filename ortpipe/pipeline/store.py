@@ -24,11 +24,13 @@ from typing import Any, TypeVar
 from ortpipe.artifact import Artifact, load_artifact, save_artifact
 from ortpipe.bounded import MOST, parse_json, read_below
 from ortpipe.errors import ModelError
+from ortpipe.facts import LineageRecord
 from ortpipe.files import atomic_write
 from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
 from ortpipe.pipeline.trust import VARIABLE, other_writers
+from ortpipe.settings import checked
 
 T = TypeVar("T")
 DIGEST = re.compile("[0-9a-f]{64}")
@@ -177,6 +179,7 @@ class Store:
             fields = parse_json(read_below(self.folder, path.relative_to(self.folder).as_posix(), MOST))
             digest = fields.pop("sha256")
             entry = Entry(**fields)
+            checked(entry.record, LineageRecord, "record")
             intact = digest == _sum(fields) and entry.key == path.stem == key_of(entry.parts)
             intact = intact and entry.stage == path.parent.name and DIGEST.fullmatch(entry.output) is not None
         except (FileNotFoundError, NotADirectoryError):

@@ -19,7 +19,7 @@ PARTS = {"stage": "train", "version": 1, "config": {"epochs": 5, "lr": 0.1}, "pa
 def put(store: Store, made: float, **config: object) -> None:
     """Write an entry as the store does, without waiting for the disk."""
     parts = {**PARTS, "config": {**PARTS["config"], **config}}  # type: ignore[dict-item]
-    entry = Entry("train", key_of(parts), parts, "0" * 64, {}, 1.0, made, {}, {})
+    entry = Entry("train", key_of(parts), parts, "0" * 64, {"stage": "train", "version": 1}, 1.0, made, {}, {})
     written = json.loads(json.dumps(dataclasses.asdict(entry)))
     place = store.entry_file("train", entry.key)
     place.parent.mkdir(parents=True, exist_ok=True)

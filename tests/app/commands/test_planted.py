@@ -65,7 +65,7 @@ def folder(linear: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     config = run / "config.yaml"
     config.write_text(config.read_text().replace(str(linear.parent), str(tmp_path / "outputs")))
     (run / "mlflow.json").unlink()
-    signal.alarm(60)  # a pipe would block for ever
+    signal.alarm(600)  # a pipe would block for ever
     yield run
     signal.alarm(0)
 
@@ -150,6 +150,34 @@ def test_a_record_is_validated_where_it_is_read(field: str, folder: Path, tmp_pa
         with pytest.raises(OrtpipeError, match=r"must have a readable run\.json"):
             COMMANDS[command](folder)
     assert leaks(folder, "") == []
+
+
+LINES: dict[str, Any] = {
+    "no records": 1,
+    "a text": ["a"],
+    "a record without a stage": [{"version": 1}],
+    "a record without a version": [{"stage": "train"}],
+    "a stage that is no text": [{"stage": [], "version": 1}],
+    "notes": [{"stage": "convert", "version": 1, "notes": 1}],
+    "rows": [{"stage": "convert", "version": 1, "rows": {"X": 3}}],
+    "a table": [{"stage": "convert", "version": 1, "table": {"columns": {"X": {}}}}],
+    "an origin": [{"stage": "convert", "version": 1, "origins": {"w": {"initializer": []}}}],
+    "initial weights": [{"stage": "convert", "version": 1, "init": []}],
+    "the best epoch": [{"stage": "train", "version": 1, "early_stop": {}}],
+    "an importance": [{"stage": "evaluate", "version": 1, "importance": {"r2": [1]}}],
+}
+
+
+@pytest.mark.parametrize("lines", LINES)
+def test_a_lineage_record_is_validated_where_it_is_read(lines: str, folder: Path) -> None:
+    for file in folder.glob("stages/*/artifact.json"):
+        written = json.loads(file.read_text())
+        file.chmod(0o644)
+        file.write_text(json.dumps({**written, "facts": {**written["facts"], "lineage": LINES[lines]}}))
+    for command in ("show", "diff", "restore", "report"):
+        with pytest.raises(OrtpipeError, match="An artifact's facts must have the types") as error:
+            COMMANDS[command](folder)
+        assert "\n  got: lineage" in str(error.value)
 
 
 def test_files_larger_than_any_real_one_are_not_read(folder: Path) -> None:
