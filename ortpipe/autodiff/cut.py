@@ -7,11 +7,7 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.backward import Backward
 from ortpipe.graph import query
-from ortpipe.graph.operators import is_random
-
-# operators whose inputs decide the size of the result, and the first such input
-RESIZING = {"Compress": 1, "ConstantOfShape": 0, "Expand": 1, "NonZero": 0, "Pad": 1, "Range": 0, "Reshape": 1}
-RESIZING |= {"Resize": 2, "Slice": 1, "Tile": 1, "Unique": 0}
+from ortpipe.graph.operators import is_random, operands
 
 
 def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:
@@ -74,7 +70,8 @@ def _resized(body: Graph, varying: set[Value]) -> set[Value]:
     """Return the values whose size may differ from step to step, because a varying value decides it."""
     resized: set[Value] = set()
     for node in body:
-        deciding = node.inputs[RESIZING[node.op_type] :] if node.op_type in RESIZING else ()
+        [first] = operands("sized_from").get(node.op_type, (len(node.inputs),))
+        deciding = node.inputs[first:]
         if any(x in varying for x in deciding) or any(x in resized for x in node.inputs):
             resized.update(y for y in node.outputs if y.shape is None or not y.shape.is_static())
     return resized

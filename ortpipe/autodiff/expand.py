@@ -9,14 +9,15 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
 from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import between
-from ortpipe.graph import functions, operators, query
+from ortpipe.graph import functions, query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer
 from ortpipe.graph.edit import initializers_to_constants
+from ortpipe.graph.operators import having
 from ortpipe.graph.rewrite import replace
 from ortpipe.graph.sizes import fold_sizes
 
-KEPT = ("GreaterOrEqual", "LessOrEqual", "Range")  # compare counters, count; the body of Range would be a loop
+KEPT = having("predicate") | {"Range"}  # compare counters, count; the body of Range would be a loop
 
 
 def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = ()) -> ir.Model:
@@ -92,7 +93,7 @@ def without_identities(graph: Graph) -> None:
 
 def merge_repeated(model: ir.Model) -> None:
     """Compute equal expressions once, but for those that draw at random: every node draws its own."""
-    drawing = [node for node in model.graph.all_nodes() if node.op_type in operators.RANDOM]
+    drawing = [node for node in model.graph.all_nodes() if node.op_type in having("random")]
     for number, node in enumerate(drawing):
         node.attributes["ortpipe.draw"] = ir.AttrInt64("ortpipe.draw", number)
     CommonSubexpressionEliminationPass()(model)

@@ -14,10 +14,11 @@ from ortpipe.autodiff.rules.linear import transposed
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import infer
+from ortpipe.graph.operators import having
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.graph.types import equal
 
-MOVES = ("Concat", "Gather", "Reshape", "Slice")
+MOVES = having("moves") | {"Concat"}
 
 
 def allow_no_rows(model: ir.Model) -> None:

@@ -6,9 +6,12 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
-from ortpipe.graph import operators, query
+from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names
+from ortpipe.graph.operators import having
 from ortpipe.graph.types import is_scalar
+
+RANDOM = having("random")
 
 
 class Simplifier(Builder):
@@ -20,7 +23,6 @@ class Simplifier(Builder):
     def __init__(self, graph: Graph, prefix: str, names: Names | None = None) -> None:
         super().__init__(graph, prefix, names=names)
         self.forward = dict.fromkeys(graph)  # the nodes that were there before, in order
-        self.opset = graph.opset_imports.get("", 21)
         self._computed: dict[Any, Any] = {}
         for node in self.forward:
             key = expression(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
@@ -135,7 +137,7 @@ def expression(
     op_type: str, inputs: Sequence[Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
 ) -> Any:
     """Return what two nodes share that give the same value; None for what draws or holds a subgraph."""
-    if op_type in operators.RANDOM or any(
+    if op_type in RANDOM or any(
         a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()
     ):
         return None

@@ -5,7 +5,7 @@ inputs, written with `op` and as formulas (`dy * (1 - y)`); None where there is 
 does for every rule what it can:
 
 - dy comes in y's shape, but for the operators of `SMALL`: it may be anything that broadcasts to y, such as a scalar;
-- of operators with several outputs (`operators.SEVERAL_OUTPUTS`) dy is a list, with None where nothing arrived;
+- of operators with several outputs (`SEVERAL_OUTPUTS`) dy is a list, with None where nothing arrived;
 - what a rule returns is cast to the input's type, gets type and shape noted, and is summed where x was broadcast;
 - what depends on nothing that is trained is dropped.
 
@@ -22,15 +22,14 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients
 from ortpipe.errors import DeriveError
-from ortpipe.graph import operators, query
+from ortpipe.graph import query
+from ortpipe.graph.operators import having
 
-BROADCASTING = operators.BROADCASTING | {"Expand"}  # what their rules return has y's shape, or stands for all of it
+BROADCASTING = having("broadcasts") | {"Expand"}  # what their rules return has y's shape, or stands for all of it
 NEVER_QUANTIZED = {*query.FLOATS, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
-MOVES = {"Cast", "Concat", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
-LOSSES = {"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
-SMALL = (BROADCASTING | operators.UNARY | operators.REDUCTIONS | LOSSES | {"Cast", "CastLike", "Dropout"}) - {
-    "GlobalMaxPool"
-}
+INTEGERS = having("layout", "view", "quantized")  # their rules allow quantized values
+SEVERAL_OUTPUTS = having("several")
+SMALL = (BROADCASTING | having("unary", "entrywise", "reduces", "loss")) - {"GlobalMaxPool"}
 
 
 def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: Iterable[Value]) -> dict[Value, Value]:
@@ -98,7 +97,7 @@ def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
     if rule is None:
         raise _no_rule(op, node)
     integers = [x.name for x in operands(node) if x in op.active and _quantized(x)]
-    if integers and node.op_type not in MOVES | {"DequantizeLinear"}:
+    if integers and node.op_type not in INTEGERS:
         raise DeriveError(
             "Quantized values are moved, and dequantized, before anything else reads them.",
             got=f"{query.called(node)}, which reads the integers of {integers[0]!r}",
@@ -106,7 +105,7 @@ def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
         )
     if node.op_type not in SMALL:
         arrived = [op.full(dy, y) if dy is not None else None for dy, y in zip(arrived, node.outputs, strict=True)]
-    if node.op_type in operators.SEVERAL_OUTPUTS:
+    if node.op_type in SEVERAL_OUTPUTS:
         return rule(op, node, arrived, *node.inputs)
     return rule(op, node, arrived[0], *node.inputs) if arrived[0] is not None else []
 

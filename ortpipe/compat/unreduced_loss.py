@@ -9,7 +9,10 @@ from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.operators import having
 from ortpipe.graph.opsets import at_opset
+
+SAME = having("view") | {"Add"}  # a term that is added does not depend on the rows
 
 
 def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
@@ -70,12 +73,10 @@ def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple
     node, after = loss.producer(), list[tuple["ir.Node", int]]()
     while node is not None and not node.op_type.startswith("Reduce"):
         places = [i for i, x in enumerate(node.inputs) if x is not None and query.ancestors([x]) & data]
-        if (
-            node.op_type not in ("Add", "Cast", "Div", "Identity", "Mul", "Neg", "Reshape", "Squeeze")
-            or len(places) != 1
-        ):
+        is_factor = node.op_type in ("Div", "Mul", "Neg")
+        if len(places) != 1 or not (is_factor or node.op_type in SAME):
             break
-        if node.op_type in ("Div", "Mul", "Neg"):
+        if is_factor:
             after.append((node, places[0]))
         value = node.inputs[places[0]]
         node = value.producer() if value is not None else None

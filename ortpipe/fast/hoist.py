@@ -9,12 +9,12 @@ import onnx_ir as ir
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.operators import BROADCASTING, PREDICATES
+from ortpipe.graph.operators import having
 from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph
 
 # Done entry by entry; of the others of one input, bytes might depend on how many entries a kernel does at once.
-ELEMENTWISE = BROADCASTING | PREDICATES | {"Abs", "Cast", "Exp", "Log", "Neg", "Reciprocal", "Sqrt"}
-WHOLE = ("ReduceMean", "ReduceSum")  # of all that a step has
+ELEMENTWISE = having("broadcasts", "predicate", "exact")
+WHOLE = having("mean")  # of all that a step has
 ALIGNED = 64  # bytes: in which order a kernel sums depends on where its operand begins
 
 
@@ -159,8 +159,7 @@ def _moved(
             operands.append(ahead[x])
     attributes = {name: attribute.value for name, attribute in node.attributes.items()}
     if node.op_type in WHOLE:
-        axes, _ = query.axes(node, rank), attributes.pop("axes", None)
-        operands = [operands[0], op.const(np.array(axes, np.int64) - rank)]
+        operands = [operands[0], op.const(np.array(query.axes(node, rank), np.int64) - rank)]
     written: ir.Value = getattr(op, node.op_type)(*operands, **attributes)
     written.type = node.outputs[0].type
     return written

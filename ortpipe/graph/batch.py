@@ -8,9 +8,10 @@ import onnx_ir as ir
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.check import infer
-from ortpipe.graph.operators import OF_FIRST_TYPE
+from ortpipe.graph.operators import having
 
 Declared = dict[str, ir.Shape]
+FIRST_TYPE = having("first_type", "reduces")
 
 
 def plain_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -59,7 +60,7 @@ def name_batch(model: ir.Model) -> ir.Model:
         if _declare(model, declared, opaque=opaque):
             infer(model)
     for node in graph:
-        if node.outputs[0].type is None and node.op_type in OF_FIRST_TYPE and not node.domain and node.inputs[0]:
+        if node.outputs[0].type is None and node.op_type in FIRST_TYPE and not node.domain and node.inputs[0]:
             node.outputs[0].type = node.inputs[0].type
         for output in node.outputs:
             if output.type is None and (output.uses() or output.is_graph_output()):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.graph.doubles import FORMS
 from ortpipe.graph.types import infer
 
 Op = Callable[..., Any]
@@ -57,6 +58,7 @@ class Builder:
     """Writes nodes at the end of a graph; any ONNX operator is a method that takes and returns values.
 
     A number among the inputs becomes a scalar constant of their type, a list of integers a constant vector.
+    Functions of float64 that onnxruntime has no kernel for are written in other operators (`doubles.FORMS`).
 
     Args:
         graph: the graph to write into.
@@ -85,7 +87,10 @@ class Builder:
             raise AttributeError(op_type)
 
         def add(*inputs: Input, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
-            return self._add(op_type, self._values(inputs), outputs, domain, attributes)
+            values = self._values(inputs)
+            if op_type in FORMS and not domain and values[0] is not None and values[0].dtype == ir.DataType.DOUBLE:
+                return FORMS[op_type](self, *values, **attributes)
+            return self._add(op_type, values, outputs, domain, attributes)
 
         return add
 

@@ -6,19 +6,17 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
-from ortpipe.graph import operators, sound
+from ortpipe.graph import sound
 from ortpipe.graph.apart import MANY, TYPES, without_weights
 from ortpipe.graph.garbage import gc_paused
+from ortpipe.graph.operators import having
 from ortpipe.graph.query import graphs, subgraphs
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
 FIX = "Fix the model where the message points, or end the graph before that node{@cut}."
 LONGEST = 2**16  # entries of a vector whose values shape inference may propagate
 # Operators whose outputs have no longer axis than their inputs have (Scan: if that holds in its body, too).
-NO_LONGER_AXES = operators.UNARY.union(
-    *(operators.BROADCASTING, operators.PREDICATES, operators.REDUCTIONS, operators.LIKE_FIRST),
-    ("Cast", "Constant", "Gemm", "MatMul", "Scan", "Shape", "Size", "Transpose"),
-)
+NO_LONGER_AXES = having("unary", "broadcasts", "predicate", "entrywise", "reduces", "like_first", "short")
 
 
 def finish(model: ir.Model) -> onnx.ModelProto:

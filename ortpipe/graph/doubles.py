@@ -1,58 +1,63 @@
-"""Functions with only float32 kernels in onnxruntime, written in operators with float64 kernels."""
+"""Functions without float64 kernels in onnxruntime, written in operators with float64 kernels; the builder picks them.
 
+The gradients of these forms at their kinks are those of the functions' own rules.
+"""
+
+from collections.abc import Callable
 from typing import Any
 
-import onnx
-import onnx_ir as ir
+import numpy as np
 
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import infer, parsed
-from ortpipe.graph.query import all_nodes
-from ortpipe.graph.rewrite import rewrite
+Form = Callable[..., Any]  # (builder, input, attributes) → the output
 
 
-def cos(op: Builder, x: Any) -> ir.Value:
+def cos(op: Any, x: Any) -> Any:
     """cos x = 1 − 2 · sin²(x / 2), within one rounding of 1."""
-    if x.dtype != ir.DataType.DOUBLE:
-        return op.Cos(x)
     half = op.Sin(op.Mul(x, 0.5))
     return op.Sub(1, op.Mul(op.Mul(half, half), 2))
 
 
-def cosh(op: Builder, x: Any) -> ir.Value:
+def cosh(op: Any, x: Any) -> Any:
     """cosh x = (eˣ + e⁻ˣ) / 2."""
-    if x.dtype != ir.DataType.DOUBLE:
-        return op.Cosh(x)
     return op.Mul(op.Add(op.Exp(x), op.Exp(op.Neg(x))), 0.5)
 
 
-def sinh(op: Builder, x: Any) -> ir.Value:
+def sinh(op: Any, x: Any) -> Any:
     """sinh x = tanh x · cosh x, accurate around 0."""
-    return op.Sinh(x) if x.dtype != ir.DataType.DOUBLE else op.Mul(op.Tanh(x), cosh(op, x))
+    return op.Mul(op.Tanh(x), op.Cosh(x))
 
 
-def tan(op: Builder, x: Any) -> ir.Value:
+def tan(op: Any, x: Any) -> Any:
     """tan x = sin x / cos x."""
-    return op.Tan(x) if x.dtype != ir.DataType.DOUBLE else op.Div(op.Sin(x), cos(op, x))
+    return op.Div(op.Sin(x), op.Cos(x))
 
 
-FORMS = {"Cos": cos, "Cosh": cosh, "Sinh": sinh, "Tan": tan}
+def softplus(op: Any, x: Any) -> Any:
+    """log(1 + eˣ) = (x + |x|) / 2 + log(1 + e^−|x|), which does not overflow."""
+    size = op.Abs(x)
+    return op.Add(op.Mul(op.Add(x, size), 0.5), op.Log(op.Add(op.Exp(op.Neg(size)), 1)))
 
 
-def _in_double(op: Builder, node: ir.Node) -> list[ir.Value]:
-    return [FORMS[node.op_type](op, node.inputs[0])]
+def elu(op: Any, x: Any, alpha: float = 1.0) -> Any:
+    """x above 0, else alpha · (eˣ − 1)."""
+    positive = op.Greater(x, 0)
+    below = op.Exp(op.Where(positive, 0, x))
+    return op.Where(positive, x, op.Mul(op.Sub(below, 1), alpha))
 
 
-def with_double_kernels(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the float64 functions of FORMS rewritten."""
-    if not any(node.op_type in FORMS for node in all_nodes(model.graph)):
-        return model
-    graph_model = parsed(model)
-    infer(graph_model)
-    nodes = [
-        n for n in graph_model.graph.all_nodes() if n.op_type in FORMS and n.outputs[0].dtype == ir.DataType.DOUBLE
-    ]
-    if not nodes:
-        return model
-    rewrite(graph_model.graph, dict.fromkeys(FORMS, _in_double), nodes=nodes)
-    return ir.to_proto(graph_model)
+def leaky_relu(op: Any, x: Any, alpha: float = float(np.float32(0.01))) -> Any:
+    """x above 0, else alpha · x."""
+    return op.Where(op.Greater(x, 0), x, op.Mul(x, alpha))
+
+
+FORMS: dict[str, Form] = {
+    "Cos": cos,
+    "Cosh": cosh,
+    "Elu": elu,
+    "LeakyRelu": leaky_relu,
+    "Mish": lambda op, x: op.Mul(x, op.Tanh(op.Softplus(x))),
+    "Sinh": sinh,
+    "Softplus": softplus,
+    "Softsign": lambda op, x: op.Div(x, op.Add(op.Abs(x), 1)),
+    "Tan": tan,
+}

@@ -9,19 +9,18 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import finish, parsed
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.modes import to_inference
-from ortpipe.graph.operators import is_random
+from ortpipe.graph.operators import having, is_random
 
 Arrays = dict[ir.Value | None, np.ndarray]
 
-MOVES = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-BIASED = ("Conv", "Gemm")
+LAYOUT = having("layout")
 READ = {
     "Add": (0, 2),
     "BatchNormalization": (1, 5),
     "Conv": (2, 3),
     "Gemm": (2, 3),
     "QuantizeLinear": (0, 2),
-}  # the range of operands that are weights, scales and biases
+}  # the range of operands that are weights, scales and biases; only the integer form below asks for it
 LARGEST = 2.0**31 * 0.9  # bias in int32, less a margin for rounding
 
 
@@ -61,12 +60,12 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
             assert node.inputs[0] is not None
             ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
     for node in list(graph):
-        if node.op_type in MOVES and (quantize := _quantizer(node.inputs[0])) is not None:
+        if node.op_type in LAYOUT and (quantize := _quantizer(node.inputs[0])) is not None:
             _requantize(op, node, quantize)
     for node in list(graph):
         if node.op_type == "MatMul":
             _as_gemm(node, arrays)
-        if node.op_type in BIASED:
+        if node.op_type in ("Conv", "Gemm"):
             _integer_bias(op, node, arrays)
     for node in list(graph):
         if node.op_type == "QuantizeLinear" and node.inputs[0] in fixed:

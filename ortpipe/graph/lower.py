@@ -16,7 +16,8 @@ import onnx_ir as ir
 from ortpipe.errors import ModelError
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer, parsed
-from ortpipe.graph.doubles import with_double_kernels
+from ortpipe.graph.doubles import FORMS
+from ortpipe.graph.operators import having
 from ortpipe.graph.opsets import at_opset
 from ortpipe.graph.parameters import some
 from ortpipe.graph.query import all_nodes, called, sizes
@@ -27,7 +28,7 @@ from ortpipe.graph.sound import FIX, check_valid
 Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the extent of a window
 MICROSOFT = "com.microsoft"
 NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # by the opset in which ONNX has them
-POOLS = ("AveragePool", "LpPool", "MaxPool")
+POOLS = having("pool")
 
 
 def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelProto:
@@ -109,6 +110,25 @@ def _mark_runtime_operators(model: onnx.ModelProto) -> None:
             if MICROSOFT not in domains:
                 domains.add(MICROSOFT)
                 model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+
+
+def with_double_kernels(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the float64 functions of FORMS in other operators, as the builder writes them."""
+    if not any(node.op_type in FORMS for node in all_nodes(model.graph)):
+        return model
+    graph_model = parsed(model)
+    infer(graph_model)
+    nodes = [
+        n for n in graph_model.graph.all_nodes() if n.op_type in FORMS and n.outputs[0].dtype == ir.DataType.DOUBLE
+    ]
+    if not nodes:
+        return model
+
+    def again(op: Builder, node: ir.Node) -> list[ir.Value]:
+        return [getattr(op, node.op_type)(*node.inputs, **{name: a.value for name, a in node.attributes.items()})]
+
+    rewrite(graph_model.graph, dict.fromkeys(FORMS, again), nodes=nodes)
+    return ir.to_proto(graph_model)
 
 
 def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -6,7 +6,6 @@ import onnx_ir as ir
 from ortpipe.errors import ModelError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.operators import RANDOM
 from ortpipe.graph.operators import is_random as is_random_node
 
 VARIANCE, UNBIASED = "ortpipe.variance", "unbiased"  # in a training BatchNormalization's metadata_props
@@ -123,7 +122,8 @@ def settle(graph: ir.Graph) -> tuple[str, ...]:
 def set_seeds(model: ir.Model, seed: int) -> None:
     """Give the random nodes the seeds `seed`, `seed + 1`, …, in the graph's order."""
     for number, node in enumerate(filter(is_random_node, model.graph.all_nodes())):
-        node.attributes["seed"] = ir.convenience.convert_attribute("seed", RANDOM[node.op_type](seed + number))
+        kind = int if node.op_type == "Dropout" else float
+        node.attributes["seed"] = ir.convenience.convert_attribute("seed", kind(seed + number))
 
 
 def is_random(model: ir.Model) -> bool:

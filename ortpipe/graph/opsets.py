@@ -24,23 +24,25 @@ from ortpipe.graph.serial import OPSET
 from ortpipe.graph.sizes import fold_sizes
 
 LIFTED = 18  # the first opset in which most reductions take axes as an input
+SPECTRAL = {"DFT", "STFT"}  # the axis of DFT, which gradients of both have, is an input from opset 20 on
 SET_SHAPE = "Set the sizes of the inputs{@sizes}."
 FAILURES = (RuntimeError, onnx.shape_inference.InferenceError)
 
 
 def at_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model at opset LIFTED if it is older, at OPSET if it is newer, else the same model.
+    """Return a model at opset LIFTED if it is older, at OPSET if it is newer or spectral, else the same model.
 
     Raises:
         ModelError: an operator has no equivalent there.
     """
     version = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=OPSET)
-    if LIFTED <= version <= OPSET:
+    target = LIFTED if SPECTRAL.isdisjoint(node.op_type for node in all_nodes(model.graph)) else OPSET
+    if target <= version <= OPSET:
         return model
     try:
         if version > OPSET:
             return version_converter.convert_version(_without_newer(model), OPSET)
-        return _lifted(model, version)
+        return _lifted(model, version, target)
     except ModelError:
         raise
     except FAILURES as error:
@@ -91,13 +93,15 @@ def _is_known(op_type: str) -> bool:
     return True
 
 
-def _lifted(model: onnx.ModelProto, version: int) -> onnx.ModelProto:
+def _lifted(model: onnx.ModelProto, version: int, target: int) -> onnx.ModelProto:
     if version < 13 and any(node.op_type in OLD for node in all_nodes(model.graph)):
         graph_model = parsed(inferred(model))
         rewrite(graph_model.graph, OLD, nodes=graph_model.graph.all_nodes())
         model = ir.to_proto(graph_model)
     sized = {node.output[0] for node in all_nodes(model.graph) if node.op_type in ("Upsample", "Resize")}
-    model = version_converter.convert_version(model, LIFTED)
+    if target == OPSET:  # from 21 on its scale is by channel, which the converter ignores
+        model = with_bodies(model, ["GroupNormalization"])
+    model = version_converter.convert_version(model, target)
     if version < 11 and sized:
         graph_model = parsed(model)
         for node in graph_model.graph.all_nodes():

@@ -134,18 +134,18 @@ def constant(value: ir.Value | None) -> np.ndarray | None:
 def axes(node: ir.Node, rank: int | None) -> list[int] | None:
     """Return the axes of a reduction, Squeeze or Unsqueeze, in order and counted from 0; None if they are not known.
 
-    They are an attribute in older opsets (of most reductions before 18), and the second input in newer ones. If a node
-    names none, they are all, or none with `noop_with_empty_axes`. Without a rank they are returned as they are written.
+    If a node names none, they are all, or none with `noop_with_empty_axes`. Without a rank they are returned as
+    they are written.
     """
-    named, listed = node.attributes.get_ints("axes", None), node.inputs[1] if len(node.inputs) > 1 else None
-    if named is None and listed is not None:
+    named, listed = list[int](), node.inputs[1] if len(node.inputs) > 1 else None
+    if listed is not None:
         array = None if listed.is_graph_input() else constant(listed)
         if array is None:
             return None
         named = array.ravel().tolist()
     if not named and not node.attributes.get_int("noop_with_empty_axes", 0):
         return None if rank is None else list(range(rank))
-    return sorted(axis % rank for axis in named or ()) if rank is not None else list(named or ())
+    return sorted(axis % rank for axis in named) if rank is not None else named
 
 
 def select(

@@ -9,28 +9,10 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.contents import is_added_mask, is_counted, is_formula, is_switch, is_zero_one
+from ortpipe.graph.operators import having, operands
 
-WEIGHTS: dict[str, tuple[int, ...]] = {  # operator → the operands that are weights if they are initializers
-    "BatchNormalization": (1, 2),
-    "Conv": (1, 2),
-    "ConvTranspose": (1, 2),
-    "DeformConv": (1, 3),
-    "Einsum": tuple(range(9)),
-    "GRU": (1, 2, 3),
-    "Gather": (0,),
-    "GatherElements": (0,),
-    "GatherND": (0,),
-    "Gemm": (0, 1, 2),
-    "GroupNormalization": (1, 2),
-    "InstanceNormalization": (1, 2),
-    "LSTM": (1, 2, 3, 7),
-    "LayerNormalization": (1, 2),
-    "MatMul": (0, 1),
-    "PRelu": (1,),
-    "RMSNormalization": (1,),
-    "RNN": (1, 2, 3),
-}
-CONSTANTS: dict[str, dict[int, str]] = {  # operator → operand → why it is no parameter (untie puts it in names)
+# operator → operand → why it is no parameter; kept here because reports quote it, and untie puts it in names
+CONSTANTS: dict[str, dict[int, str]] = {
     "BatchNormalization": {3: "running mean", 4: "running variance"},
     "Clip": {1: "bound of Clip", 2: "bound of Clip"},
     "DequantizeLinear": {1: "scale of DequantizeLinear", 2: "zero point of DequantizeLinear"},
@@ -47,19 +29,13 @@ CONSTANTS: dict[str, dict[int, str]] = {  # operator → operand → why it is n
     "RNN": {5: "first state of RNN"},
     "Resize": {1: "region of Resize", 2: "scales of Resize"},
     "Sub": {0: "what something is subtracted from"},
-    "Upsample": {1: "scales of Upsample"},
 }
-VIEWS = (  # operators whose result is their first operand in another form
-    *("Cast", "CastLike", "DepthToSpace", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Slice"),
-    *("SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Trilu", "Unsqueeze"),
-)
-LAYERS = (frozenset(WEIGHTS) | {"LRN", "LpNormalization", "MeanVarianceNormalization"}) - {"PRelu"}
-PRODUCTS = ("MatMul", "Gemm", "Einsum", "Conv")
-ADDING = ("Add", "Sub", "Sum")
-CARRYING = (*ADDING, "Concat", "Div", "Mean", "Mul", "Neg")  # a layer's output passes through them
-SCALING = (*VIEWS, "Add", "Clip", "Div", "Max", "Min", "Mul", "Where")
-ARITHMETIC = ("Div", "Max", "Min", "Pow", "Sub")  # of initializers only, they may compute a weight
-RANDOM = ("Bernoulli", "Multinomial", "RandomNormalLike", "RandomUniformLike")
+FORMS = (having("moves") - having("indexed")) | having("view", "masks")  # the first operand in another form
+WEIGHTS, LAYERS = operands("weights"), having("normalizes", "weights") - {"PRelu"}
+SUMS, SHAPE, PRODUCTS, CARRYING = having("sum"), having("shape"), having("product"), having("carries")
+SCALING = FORMS | having("scores")
+ARITHMETIC = having("broadcasts") - {"Clip"}  # of initializers only, they may compute a weight
+DRAWING = having("random") - {"Dropout"}
 
 
 @dataclass(frozen=True)
@@ -125,9 +101,9 @@ class UseFinder:
         inner = [n for g in query.subgraphs(node) for n in g.all_nodes()]
         layer = (op in LAYERS and not selects) or self._normalizes(node)
         carries = op in CARRYING and not self.layer_outputs.isdisjoint(inputs)
-        if layer or carries or ((op in VIEWS or selects) and inputs[0] in self.layer_outputs):
+        if layer or carries or ((op in FORMS or selects) and inputs[0] in self.layer_outputs):
             self.layer_outputs |= outputs
-        depends = op not in ("Shape", "Size") and not self.after_layers.isdisjoint(read)
+        depends = op not in SHAPE and not self.after_layers.isdisjoint(read)
         if layer or depends or any(n.op_type in LAYERS for n in inner):
             self.after_layers |= outputs
         if (op in PRODUCTS and len(moving) > 1) or (op in SCALING and self.scores.intersection(inputs)):
@@ -140,14 +116,14 @@ class UseFinder:
         if node.op_type == "Constant":
             return True
         inputs = [x for x in node.inputs if x is not None]
-        if not inputs or node.op_type in RANDOM or query.subgraphs(node):
+        if not inputs or node.op_type in DRAWING or query.subgraphs(node):
             return False
-        return self._is_fixed(inputs[0]) if node.op_type in VIEWS else all(map(self._is_fixed, inputs))
+        return self._is_fixed(inputs[0]) if node.op_type in FORMS else all(map(self._is_fixed, inputs))
 
     def _is_passed_through(self, node: ir.Node, place: int) -> bool:
         if place in CONSTANTS.get(node.op_type, ()) and node.op_type not in ARITHMETIC:
             return False
-        return self._computes_a_constant(node) and (place == 0 or node.op_type not in VIEWS)
+        return self._computes_a_constant(node) and (place == 0 or node.op_type not in FORMS)
 
     def _normalizes(self, node: ir.Node) -> bool:
         """Return whether a node divides by the square root of a non-constant, as normalizations do."""
@@ -168,7 +144,7 @@ class UseFinder:
     def _assessed(self, use: Use, value: ir.Value) -> tuple[bool, str]:
         """Return whether a node reads an initializer as a parameter, and a reason against it, or ""."""
         node, op, size = use.node, use.node.op_type, size_of(value)
-        passed = {n.op_type for n in use.path if n.op_type not in VIEWS}
+        passed = {n.op_type for n in use.path if n.op_type not in FORMS}
         if (passed and size == 1) or size_of(use.value) == 1 != size:
             return False, ""  # such as a weight's norm, or a number in a formula
         if "Mul" in passed and is_zero_one(query.array(value)):
@@ -182,7 +158,7 @@ class UseFinder:
         data_inputs = [x for x in node.inputs if x is not None and not self._is_fixed(x)]
         if use.place in WEIGHTS.get(op, ()):
             return self._weight(node, value, data_inputs)
-        if op in ADDING:
+        if op in SUMS:
             return self._added(use, bool(passed), value, data_inputs)
         if op == "Mul":
             return self._multiplied(use, value, data_inputs)
@@ -231,7 +207,7 @@ class UseFinder:
             return False, "sines and cosines"
         if not after_layers and _gives_angles(use.node):
             return False, "frequencies of Sin and Cos"
-        if _reaches(use.node, VIEWS, ("ReduceSum",)):  # a matrix product, written out
+        if _reaches(use.node, FORMS, ("ReduceSum",)):  # a matrix product, written out
             return True, ""
         return _axes(use.value) <= 1 and bool(after_layers), ""
 
@@ -273,7 +249,7 @@ def _leading_to(nodes: Iterable[ir.Node], op_types: Collection[str], through: Co
 
 def _gives_angles(node: ir.Node) -> bool:
     """Return whether both sine and cosine of a node's output are taken, which suggests fixed frequencies."""
-    return len(_reaches(node, (*VIEWS, "Concat", "Mul"), ("Sin", "Cos"))) == 2
+    return len(_reaches(node, FORMS | {"Concat", "Mul"}, ("Sin", "Cos"))) == 2
 
 
 def _has_one_channel(value: ir.Value) -> bool:

@@ -7,34 +7,17 @@ import onnx_ir as ir
 
 from ortpipe.graph import query
 from ortpipe.graph.check import infer
+from ortpipe.graph.operators import having
 
 LARGEST = 1024  # elements; sizes, axes and indices are small, larger arrays are data
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
-ARITHMETIC = {
-    *("Abs", "Add", "Cast", "Concat", "Div", "Equal", "Gather", "Greater", "Identity", "Less", "Max", "Min", "Mod"),
-    *(
-        "Mul",
-        "Neg",
-        "Not",
-        "Range",
-        "ReduceProd",
-        "ReduceSum",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Sub",
-        "Unsqueeze",
-        "Where",
-    ),
-}
-
-LAYOUT = {"ConstantOfShape", "Transpose"}  # exporters arrange pads with them
+SHAPE, ARITHMETIC, DEEP = having("shape"), having("sizes"), having("sizes", "pads")
 
 
 def fold_sizes(model: ir.Model, *, deep: bool = False) -> None:
     """Replace integers that follow from constants and static sizes by constants, and infer the shapes again.
 
-    `deep` also folds operators of LAYOUT, and static sizes that are gathered from a partly dynamic shape.
+    `deep` also folds operators that arrange pads, and static sizes that are gathered from a partly dynamic shape.
 
     >>> model = ir.from_onnx_text('''<ir_version: 10, opset_import: ["": 21]>
     ...   g (float[N,6] X) => (float[A,B,C] y) {
@@ -77,7 +60,7 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
     """Return a node's constant output, if it is one of a few integers or booleans."""
     if node.domain or len(node.outputs) != 1:
         return None
-    if node.op_type in ("Shape", "Size"):
+    if node.op_type in SHAPE:
         [x] = node.inputs
         start, end = node.attributes.get_int("start"), node.attributes.get_int("end")
         dims = list(x.shape or ())[start:end] if x is not None else []
@@ -87,7 +70,7 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
         return shape if node.op_type == "Shape" else np.array(shape.prod())
     if deep and node.op_type == "Gather" and (gathered := _gathered_sizes(node)) is not None:
         return gathered
-    if node.op_type not in (ARITHMETIC | LAYOUT if deep else ARITHMETIC) or (
+    if node.op_type not in (DEEP if deep else ARITHMETIC) or (
         node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS
     ):
         return None

@@ -5,7 +5,11 @@ from typing import Any
 
 import onnx_ir as ir
 
-from ortpipe.graph import operators
+from ortpipe.graph.operators import having
+
+LIKE_FIRST, PREDICATES = having("unary", "like_first"), having("predicate")
+BROADCASTING, FIRST_TYPE = having("broadcasts"), having("first_type", "reduces")
+SHAPE = having("shape")
 
 
 def infer(node: ir.Node) -> None:
@@ -19,17 +23,17 @@ def infer(node: ir.Node) -> None:
     elif op_type == "Constant":
         tensor = node.attributes["value"].value
         y.type, y.shape = ir.TensorType(tensor.dtype), ir.Shape(list(tensor.shape))
-    elif op_type in operators.UNARY or op_type in operators.LIKE_FIRST or op_type == "Clip":
+    elif op_type in LIKE_FIRST or op_type == "Clip":
         y.type, y.shape = inputs[0].type, inputs[0].shape
-    elif op_type in operators.PREDICATES:
+    elif op_type in PREDICATES:
         y.type, y.shape = ir.TensorType(ir.DataType.BOOL), broadcast([x.shape for x in inputs])
-    elif op_type in operators.BROADCASTING:
+    elif op_type in BROADCASTING:
         y.type, y.shape = inputs[0 if op_type == "Pow" else -1].type, broadcast([x.shape for x in inputs])
-    elif op_type in operators.OF_FIRST_TYPE or op_type == "Range":
+    elif op_type in FIRST_TYPE or op_type == "Range":
         y.type = inputs[0].type
     elif op_type == "Cast":
         y.type, y.shape = ir.TensorType(ir.DataType(node.attributes["to"].as_int())), inputs[0].shape
-    elif op_type in ("Shape", "Size"):
+    elif op_type in SHAPE:
         y.type = ir.TensorType(ir.DataType.INT64)
         y.shape = ir.Shape([]) if op_type == "Size" else None
 

@@ -2,11 +2,16 @@ import contextlib
 import threading
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
+from onnx.reference import ReferenceEvaluator
 
+from ortpipe.autodiff.gradient import gradient
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import finish
+from ortpipe.graph.doubles import FORMS
+from ortpipe.graph.operators import having
 from ortpipe.runtime.session import Session
 
 IF = """
@@ -221,3 +226,24 @@ def test_a_vector_among_the_inputs_holds_integers(numbers):
     own = graph()
     with pytest.raises(TypeError, match="integer"):
         Builder(own, "f").Mul(own.inputs[0], numbers)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_function_without_float64_kernel_is_written_in_others_with_its_value_and_slope(name):
+    """The values are those of ONNX's reference implementation, the slopes those of the function's own rule."""
+    assert name in having("no_double")
+    rows, settings = np.linspace(-2, 2, 9), {"alpha": 0.25} if name in ("Elu", "LeakyRelu") else {}
+    models = {}
+    for dtype, onnx_type in (("float64", ir.DataType.DOUBLE), ("float32", ir.DataType.FLOAT)):
+        own = ir.Graph([ir.val("X", onnx_type, ["N"])], [], nodes=[], opset_imports={"": 21}, name="g")
+        own.outputs.append(Builder(own, "f").rename(getattr(Builder(own, "f"), name)(own.inputs[0], **settings), "y"))
+        models[dtype] = finish(ir.Model(own, ir_version=10))
+    results = {
+        dtype: Session(gradient(model, "y", "X", ones=True)).run({"X": rows.astype(dtype)})
+        for dtype, model in models.items()
+    }
+    assert {node.op_type for node in models["float64"].graph.node}.isdisjoint(having("no_double"))
+    [y] = ReferenceEvaluator(onnx.helper.make_node(name, ["X"], ["y"], **settings)).run(None, {"X": rows})
+    np.testing.assert_allclose(Session(models["float64"]).run({"X": rows})[0], y, rtol=1e-13, atol=1e-15)
+    for got, expected in zip(results["float64"], results["float32"], strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)

@@ -12,8 +12,9 @@ from ortpipe.autodiff.backward import ranked
 from ortpipe.errors import DeriveError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.operators import having
 
-COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+COMPARISONS = having("orders")
 INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 

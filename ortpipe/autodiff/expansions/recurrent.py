@@ -14,7 +14,8 @@ from ortpipe.autodiff.expansions.loops import flipped, listed
 from ortpipe.errors import DeriveError
 from ortpipe.graph.builder import Builder
 
-# activation: the attributes it has with their ONNX defaults; None where onnxruntime's kernels have another one
+# activation: the attributes it has with their ONNX defaults; None where onnxruntime's kernels have another one.
+# Kept here, because these are values of an attribute, and some are no operators.
 ACTIVATIONS: dict[str, dict[str, float | None]] = {
     "Affine": {"alpha": None, "beta": None},
     "Elu": {"alpha": 1.0},

@@ -22,6 +22,7 @@ from ortpipe.autodiff.rules import (
     spectral,
     trigonometry,
 )
+from ortpipe.graph.operators import having
 from ortpipe.graph.opsets import NEW
 
 MODULES = (
@@ -45,15 +46,13 @@ RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in fam
 
 
 NEWEST = 24  # opset of what the table speaks of
-MADE = ("EyeLike", "MelWeightMatrix", "RandomNormalLike", "RandomUniformLike")  # of no value that they read
-HELD = ("Optional", "SequenceConstruct", "SequenceErase", "SequenceInsert", "SplitToSequence")  # until they are read
 
 
 def table() -> str:
     """Return the operators of every family as a Markdown table, then those that others stand for, and those without."""
     lines = ["| family | operators |", "|---|---|"]
     lines += [f"| {family} | {', '.join(sorted(rules))} |" for family, rules in FAMILIES.items()]
-    lines.append(f"| as other operators | {', '.join(sorted({*EXPANSIONS, *HELD, *NEW} - {*RULES}))} |")
+    lines.append(f"| as other operators | {', '.join(sorted({*EXPANSIONS, *having('holds'), *NEW} - {*RULES}))} |")
     lines.append(f"| without a gradient | {', '.join(_without())} |")
     return "\n".join(lines)
 
@@ -61,7 +60,7 @@ def table() -> str:
 def _without() -> list[str]:
     """Return ONNX's operators from floats to floats that have neither a rule, nor an expansion, nor a body."""
     names = {s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain and s.since_version <= NEWEST}
-    uncovered = sorted(names - {*RULES, *EXPANSIONS, *MADE, *HELD, *NEW})
+    uncovered = sorted(names - {*RULES, *EXPANSIONS, *having("source", "holds"), *NEW})
     return [name for name in uncovered if _is_of_floats(onnx.defs.get_schema(name, NEWEST))]
 
 

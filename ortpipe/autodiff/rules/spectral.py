@@ -1,7 +1,5 @@
 """Fourier transforms: linear, so that each one's gradient is the other direction."""
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
@@ -28,7 +26,7 @@ def dft(
             got=f"{query.called(node)}, with onesided",
             fix="Give it both halves, or take no gradient through it{@freeze}.",
         )
-    place = node.attributes.get_int("axis", 1) if op.opset < 20 else -2
+    place = -2
     if axis is not None:
         static_axis = op.constant(axis)
         if static_axis is None:
@@ -78,9 +76,7 @@ def stft(
 
 def _transform(op: Backward, x: Value, n: Value, axis: int, *, inverse: bool) -> Value:
     """Return the transform of length n along an axis, both parts of each number."""
-    attributes: dict[str, Any] = {"inverse": int(inverse)}
-    attributes |= {"axis": axis} if op.opset < 20 else {}
-    y = op.DFT(x, n, *([op.const(np.int64(axis))] if op.opset >= 20 else []), **attributes)
+    y = op.DFT(x, n, op.const(np.int64(axis)), inverse=int(inverse))
     last = ranked(x).rank() - 1
     y.type, y.shape = x.type, ir.Shape([None if i == axis else 2 if i == last else d for i, d in enumerate(ranked(x))])
     return y

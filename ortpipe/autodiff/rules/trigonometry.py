@@ -2,7 +2,6 @@
 
 from ortpipe.autodiff.backward import Rules
 from ortpipe.autodiff.rules.arithmetic import elementwise
-from ortpipe.graph.doubles import cos, cosh, sinh
 
 RULES: Rules = {
     "Acos": elementwise(lambda op, x, y: -op.Reciprocal(op.Sqrt(1 - x * x))),
@@ -12,8 +11,8 @@ RULES: Rules = {
     "Atan": elementwise(lambda op, x, y: op.Reciprocal(1 + x * x)),
     "Atanh": elementwise(lambda op, x, y: op.Reciprocal(1 - x * x)),
     "Cos": elementwise(lambda op, x, y: -op.Sin(x)),
-    "Cosh": elementwise(lambda op, x, y: sinh(op, x)),
-    "Sin": elementwise(lambda op, x, y: cos(op, x)),
-    "Sinh": elementwise(lambda op, x, y: cosh(op, x)),
+    "Cosh": elementwise(lambda op, x, y: op.Sinh(x)),
+    "Sin": elementwise(lambda op, x, y: op.Cos(x)),
+    "Sinh": elementwise(lambda op, x, y: op.Cosh(x)),
     "Tan": elementwise(lambda op, x, y: 1 + y * y),
 }

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Data
 from ortpipe.errors import LossError
 from ortpipe.graph import query
+from ortpipe.graph.operators import having
 from ortpipe.settings import Must
 
 # log: the prediction is log μ, any number; identity: it is μ, which must be positive
@@ -20,8 +21,8 @@ ZERO_OR_ONE = Must("0 or 1", lambda y: (y == 0) | (y == 1))
 
 SHOWN = 3  # the largest number of wrong labels in a message
 
-ABOVE_ZERO = ("Exp", "Sigmoid", "Softmax", "Softplus")
-SAME_SIGN = ("Cast", "Expand", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+POSITIVE_RESULT, NOT_NEGATIVE_RESULT = having("positive"), having("not_negative")
+SAME_SIGN = having("moves", "view")
 
 
 def check_labels(bound: Must, loss: str, data: Data, padding: int | float | str | None = None) -> None:
@@ -90,9 +91,9 @@ def is_positive(value: ir.Value) -> bool:
         return any(is_positive(a) and (is_positive(b) or _not_negative(b)) for a, b in (inputs, inputs[::-1]))
     if node.op_type in ("Mul", "Div"):
         return all(map(is_positive, inputs))
-    return node.op_type in ABOVE_ZERO
+    return node.op_type in POSITIVE_RESULT
 
 
 def _not_negative(value: ir.Value) -> bool:
     node = value.producer()
-    return node is not None and node.op_type in ("Abs", "Relu", "Sqrt")
+    return node is not None and node.op_type in NOT_NEGATIVE_RESULT

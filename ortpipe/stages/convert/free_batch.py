@@ -13,9 +13,10 @@ from ortpipe.graph import query
 from ortpipe.graph.batch import name_batch
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.check import infer
+from ortpipe.graph.operators import having
 from ortpipe.graph.sizes import fold_sizes
 
-STATES = {"GRU": (5,), "LSTM": (5, 6), "RNN": (5,)}  # indices of initial states, [directions, N, …]
+STATES = (5, 6)  # indices of a recurrent layer's initial states, [directions, N, …]
 ROUNDS = 64  # of inference: a chain of Reshapes takes one each
 Dims = list[int | None]
 
@@ -140,7 +141,7 @@ def _concat(rule: _BatchRewriter, node: ir.Node) -> bool:
 
 def _recurrent(rule: _BatchRewriter, node: ir.Node) -> bool:
     x = query.sizes(node.inputs[0])
-    return (x is None or x[1] is None) and rule.expand(node, STATES[node.op_type], 1)
+    return (x is None or x[1] is None) and rule.expand(node, STATES, 1)
 
 
 RULES: dict[str, Callable[[_BatchRewriter, ir.Node], bool]] = {
@@ -148,7 +149,7 @@ RULES: dict[str, Callable[[_BatchRewriter, ir.Node], bool]] = {
     "Expand": _expand,
     "Reshape": _reshape,
     "Slice": _slice,
-    **dict.fromkeys(STATES, _recurrent),
+    **dict.fromkeys(having("recurrent"), _recurrent),
 }
 
 

@@ -16,14 +16,17 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError, ModelError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
-from ortpipe.graph.operators import RANDOM
+from ortpipe.graph.operators import having
 from ortpipe.graph.parameters import choose
 from ortpipe.metrics.predictions import Seen, look, sigmoid, softmax
 from ortpipe.runtime.session import Session
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]
-LAYOUT = ("Flatten", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # operators that only move values
-RECURRENT = ("GRU", "LSTM", "RNN")  # they read weights, and their values lie in [−1, 1]
+RANDOM, LAYOUT, RECURRENT = (
+    having("random"),
+    having("layout"),
+    having("recurrent"),
+)  # recurrent ones read weights; values in [−1, 1]
 NODES = 200  # largest end of a graph that runs
 ROWS, NUMBERS = 64, 1 << 18  # random rows, and the most numbers that they hold
 SIZES = (5, 7, 3, 11)  # of dimensions of unknown size

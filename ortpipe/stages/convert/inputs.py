@@ -12,13 +12,13 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
+from ortpipe.graph.operators import having
 from ortpipe.graph.parameters import some
 from ortpipe.graph.show import type_of
 
 Axes = int | Mapping[str, int] | None
-STATIC = ("AveragePool", "LpPool", "Resize", "Upsample")  # with static sizes their gradients use constant matrices
-VIEWS = ("Cast", "Expand", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze")
-INDEXING = ("Gather", "GatherElements", "GatherND", "Scatter", "ScatterElements", "ScatterND")
+STATIC = having("sized")  # with static sizes their gradients use constant matrices
+SAME_ENTRIES, INDEXED = having("moves", "view"), having("indexed")
 ROWS_NAMES = ("batch", "batch_size", "batchsize", "batch_dim")  # exporters' names for the axis of rows
 
 
@@ -123,9 +123,9 @@ def _check_independent_rows(graph: ir.Graph, inputs: Sequence[ir.Value]) -> None
         seen = [value] if value.dtype in (ir.DataType.INT32, ir.DataType.INT64) and value.shape else []
         for index in seen:
             for node, place in index.uses():
-                if place == 0 and node.op_type in VIEWS:
+                if place == 0 and node.op_type in SAME_ENTRIES:
                     seen += [v for v in node.outputs if v not in seen]
-                picks = place == 1 and node.op_type in INDEXING and node.attributes.get_int("axis", 0) == 0
+                picks = place == 1 and node.op_type in INDEXED and node.attributes.get_int("axis", 0) == 0
                 rows = query.ancestors([node.inputs[0]]) if picks and node.inputs[0] is not None else set()
                 if any(v in rows for v in query.data_inputs(graph) if v is not value):
                     raise ConvertError(

@@ -127,7 +127,7 @@ class Layers:
             return x * (self.op.Tanh(x * 0.5) * 0.5 + 0.5)
 
     def check_not_float64(self, key: str, value: str, choices: str = "") -> None:
-        """Reject float64 if operators of a setting have no float64 kernels in onnxruntime 1.19 (Erf, Cos, Conv)."""
+        """Reject float64 if operators of a setting have no float64 kernels in onnxruntime 1.19 (Erf, Conv)."""
         if self.dtype == np.float64:
             raise ConvertError(
                 "onnxruntime does not compute this {key} in float64.",

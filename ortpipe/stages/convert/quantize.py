@@ -24,14 +24,14 @@ from ortpipe.graph.check import finish, infer
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.int8 import computed_from_weights
 from ortpipe.graph.modes import to_inference
+from ortpipe.graph.operators import having
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.dialects.integers import stop_gradient
 
 ROWS, PIECE = 512, 64
-PRODUCTS = ("Conv", "Gemm", "MatMul")
-JOINING = ("Add", "AveragePool", "Concat", "GlobalAveragePool", "Mul")  # between products, of activations only
-MOVES = ("Flatten", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")  # which keep scale and zero point
-CUTS = ("Relu", "Clip")  # fused into a product: their results are rounded instead
+PRODUCTS = having("product") & having("int8")
+MOVES = having("layout") | {"MaxPool"}  # which keep scale and zero point
+JOINING = having("int8") - PRODUCTS - MOVES  # between products, of activations only
 LEAST = 1e-8  # smallest scale: that of a channel of zeros
 
 
@@ -64,7 +64,7 @@ def quantize(model: ir.Model, facts: Facts, rows: Rows) -> QuantizedModel:
     products = [n for n in graph if n.op_type in PRODUCTS and not n.domain and not constant.issuperset(n.inputs[:2])]
     if not any(x in constant for node in products for x in node.inputs[:2]):
         rule, fix = "{key} needs at least one product with weights.", "Leave out {key}."
-        raise ConvertError(rule, key="quantize", got=f"no {', '.join(PRODUCTS)} with weights", fix=fix)
+        raise ConvertError(rule, key="quantize", got=f"no {', '.join(sorted(PRODUCTS))} with weights", fix=fix)
     if wrong_type := next((n for n in products if n.outputs[0].dtype != ir.DataType.FLOAT), None):
         raise ConvertError(
             "QuantizeLinear rounds float32.",
@@ -101,7 +101,7 @@ def _roots(graph: ir.Graph, products: list[ir.Node], constant: set[ir.Value]) ->
         if node in chosen:
             want(node.inputs[:2])
             if node.op_type == "Conv":  # its integer kernel always returns integers; the others' may return floats
-                want([_fused_result(_fused_result(y, ("BatchNormalization",)), CUTS)])
+                want([_fused_result(_fused_result(y, ("BatchNormalization",)), ("Relu", "Clip"))])
         elif y in source_of and node.op_type in JOINING and constant.isdisjoint(node.inputs):
             want(node.inputs)
         elif y in source_of and node.op_type in MOVES and node.inputs[0] not in constant:

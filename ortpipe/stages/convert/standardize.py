@@ -36,8 +36,6 @@ SCORES = (
     "Export an SVC with skl2onnx's option raw_scores=True, one with probability=True without, or give scikit-learn's "
     "estimator itself (convert=sklearn).",
 )
-TREE_OPERATORS = ("TreeEnsemble", "TreeEnsembleClassifier", "TreeEnsembleRegressor")
-RIGID_RULES = {**dict.fromkeys(TREE_OPERATORS, TREES), "SVMClassifier": SCORES}
 
 
 def linear_regressor(op: Builder, node: ir.Node) -> list[ir.Value]:
@@ -164,9 +162,9 @@ def standardize(graph: ir.Graph) -> float:
         scores = fixed_node is not None and fixed_node.op_type == "SVMClassifier"  # shape inference does not support it
         must_rewrite = blocking is not None or not any(query.float_initializers(graph, o) for o in floats)
         if fixed_node is not None and (must_rewrite or scores):
-            if fixed_node.op_type not in RIGID_RULES:
+            if not scores and not fixed_node.op_type.startswith("TreeEnsemble"):
                 raise _unsupported(fixed_node, "one class, or a transformed result")
-            rule, fix = RIGID_RULES[fixed_node.op_type]
+            rule, fix = SCORES if scores else TREES
             raise ConvertError(rule, got=f"{ML}.{fixed_node.op_type} at node {fixed_node.name!r}", fix=fix)
         if blocking is not None:
             raise ConvertError(

@@ -11,10 +11,11 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
 from ortpipe.graph.edit import open_initializers
 from ortpipe.graph.modes import is_random
+from ortpipe.graph.operators import having
 from ortpipe.runtime.session import Session
 
 ROWS, LARGEST, DRAWN = 8, 4, 4
-STEPS = ("Round", "QuantizeLinear")
+STEPS = having("rounds")
 CLOSE = 0.02  # of the larger one
 ROUNDING = 16.0  # of the loss, or of values of size 1 inside it
 

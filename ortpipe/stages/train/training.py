@@ -12,6 +12,7 @@ from ortpipe import own
 from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.data.rows import Data
 from ortpipe.graph import query
+from ortpipe.graph.operators import having
 from ortpipe.hashing import digest_of
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.config import TrainConfig
@@ -19,7 +20,7 @@ from ortpipe.stages.train.front import Feed
 from ortpipe.stages.train.validation import Validation
 
 FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
-THIRD_IS_ADDED = ("Gemm", "Conv", "ConvTranspose", "Normalization")  # operators whose third operand is a bias
+THIRD_IS_ADDED = having("bias")
 
 
 @dataclass(frozen=True)
@@ -93,4 +94,4 @@ def random_parameters(graph: ir.Graph, parameters: Arrays, seed: int) -> dict[st
 
 
 def _is_added(node: ir.Node, place: int) -> bool:
-    return node.op_type in ("Add", "Sub") or (place == 2 and node.op_type.endswith(THIRD_IS_ADDED))
+    return node.op_type in ("Add", "Sub") or (place == 2 and node.op_type in THIRD_IS_ADDED)

@@ -11,11 +11,12 @@ from ortpipe.errors import LossError, under
 from ortpipe.graph import query, serial
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.inline import inline, prepared
+from ortpipe.graph.operators import having
 from ortpipe.settings import Config, Positive
 from ortpipe.stages.add_loss.scores import Scores, truth
 
-LINEAR = ("Add", "Conv", "Gemm", "MatMul", "Sub")  # an output of these operators holds raw scores
-SAME = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze")
+LINEAR = having("product", "sum")  # an output of these operators holds raw scores
+SAME = having("view")
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,12 @@ from onnx_ir import Node, Value
 from ortpipe.errors import ConvertError
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.operators import having
 from ortpipe.graph.origins import mark, take
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 
 INTEGERS = ("INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
-MOVES = (  # operators whose output is elements of their first input
-    *("Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
-)
+MOVES = having("moves")
 
 
 def stop_gradient(op: Builder, x: Any) -> Value:

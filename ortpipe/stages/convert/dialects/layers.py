@@ -12,7 +12,8 @@ from ortpipe.graph.rewrite import Rewrite
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 
 EPSILON = 1e-12  # default of com.microsoft's normalizations
-ACTIVATIONS: dict[str, tuple[str, ...]] = {  # activation of a fused operator → names of its parameters
+# Kept here, because they are values of an attribute: activation of a fused operator → names of its parameters
+ACTIVATIONS: dict[str, tuple[str, ...]] = {
     "Clip": ("min", "max"),
     "HardSigmoid": ("alpha", "beta"),
     "LeakyRelu": ("alpha",),

@@ -17,12 +17,12 @@ from onnx_ir import Node, Value
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder
 from ortpipe.graph.check import clean, infer
+from ortpipe.graph.operators import having
 from ortpipe.graph.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects import blocks
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, rank_of, unsupported
 from ortpipe.stages.convert.dialects.integers import (
     INTEGERS,
-    MOVES,
     Integers,
     QuantizedValue,
     per_channel,
@@ -30,10 +30,8 @@ from ortpipe.stages.convert.dialects.integers import (
 )
 
 Mode = Literal["fake", "float"]
-CARRIES = (  # MOVES, and operators of several inputs, or that keep the order of values
-    *(*MOVES, "Clip", "Concat", "DepthToSpace", "GatherElements", "GatherND", "Max", "MaxPool", "Min", "Pad", "Relu"),
-    *("Resize", "SpaceToDepth", "Split", "Where", "Add", "Mul", "Sub"),
-)
+CARRIES = having("moves", "integers")
+NO_VALUES = having("shape") | {"Cast"}  # they read no values, or write floats
 
 
 def write_float(model: ir.Model, mode: Mode) -> tuple[str, ...]:
@@ -116,7 +114,7 @@ class _QuantizedReader:
 
     def carry(self, op: Builder, node: Node) -> None:
         """Mark the outputs of operators that only move or compare integers as integers."""
-        if node.op_type in ("Shape", "Size", "Cast") or not any(x in self.integers.values for x in node.inputs):
+        if node.op_type in NO_VALUES or not any(x in self.integers.values for x in node.inputs):
             return
         integers = [y for y in node.outputs if y.dtype is None or y.dtype.name in INTEGERS]
         if node.op_type not in CARRIES or not integers:

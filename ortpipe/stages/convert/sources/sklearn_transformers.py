@@ -97,15 +97,10 @@ def polynomial(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     return product
 
 
-def cosine(op: Builder, x: ir.Value) -> ir.Value:
-    """cos x; for float64, where onnxruntime has no kernel, sin(x + π/2)."""
-    return op.Cos(x) if x.dtype != ir.DataType.DOUBLE else op.Sin(op.Add(x, float(np.pi / 2)))
-
-
 def rbf_sampler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """√(2/M) · cos(x · W + b)."""
     angle = op.Gemm(x, op.const(step.random_weights_.astype(dtype)), op.const(step.random_offset_.astype(dtype)))
-    return op.Mul(cosine(op, angle), float(np.sqrt(2 / step.n_components)))
+    return op.Mul(op.Cos(angle), float(np.sqrt(2 / step.n_components)))
 
 
 def skewed_chi2_sampler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -122,7 +117,7 @@ def additive_chi2_sampler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir
     for j in range(1, step.sample_steps):
         factor = op.Sqrt(op.Mul(x, float(2 * interval / np.cosh(np.pi * j * interval))))
         angle = op.Mul(log, float(j * interval))
-        blocks += [op.Mul(factor, cosine(op, angle)), op.Mul(factor, op.Sin(angle))]
+        blocks += [op.Mul(factor, op.Cos(angle)), op.Mul(factor, op.Sin(angle))]
     return op.Concat(*blocks, axis=-1) if len(blocks) > 1 else blocks[0]
 
 
@@ -187,16 +182,14 @@ def elementwise(op: Builder, name: str, x: ir.Value) -> ir.Value:
             return op.Div(op.Log(x), float(np.log(int(name[3:]))))
         case "square":
             return op.Mul(x, x)
-        case "cos":
-            return cosine(op, x)
         case "cbrt":
             return op.Mul(op.Sign(x), op.Pow(op.Abs(x), 1 / 3))
     return getattr(op, FUNCTIONS[name])(x)
 
 
 FUNCTIONS = {  # NumPy function → operator; "": several operators
-    **{name: name.capitalize() for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "tanh")},
-    **dict.fromkeys(("log1p", "expm1", "log2", "log10", "square", "cbrt", "cos"), ""),
+    **{name: name.capitalize() for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "cos", "tanh")},
+    **dict.fromkeys(("log1p", "expm1", "log2", "log10", "square", "cbrt"), ""),
     "absolute": "Abs",
     "fabs": "Abs",
     "negative": "Neg",

@@ -104,7 +104,6 @@ class Tabular(TableNetwork):
         wide = op.Unsqueeze(x, [2])
         wide.shape = ir.Shape(["N", columns, 1])
         if self.numbers == "periodic":
-            layers.check_not_float64("numbers", "periodic", "piecewise")
             c = layers.normal(
                 "num_module.periodic.weight", [columns, self.frequencies], self.frequency_scale, within=WITHIN
             )
