@@ -16,6 +16,9 @@ def files_of(path: str, endings: tuple[str, ...]) -> list[Path]:
     if not place.is_dir():
         raise DataError("The data path must exist.", key="path", got=path, fix="Check {key} and the split's files.")
     files = sorted(p for p in place.iterdir() if p.name.endswith(endings) and not p.name.startswith("."))
+    if pipe := next((file for file in files if not file.is_file()), None):  # opening a pipe would wait
+        rule = "A data folder must hold regular files."
+        raise DataError(rule, key="path", got=pipe, fix="Remove it, or name the files.")
     if not files:
         rule = f"A data folder must hold files that end in {' or '.join(endings)}."
         raise DataError(rule, key="path", got=f"none in {path}", fix="Name another folder, or a file.")

@@ -196,6 +196,13 @@ def test_a_pipe_is_rejected_as_an_npz_file_without_waiting_for_its_writer(tmp_pa
         Npz(str(tmp_path / "rows.npz"))()
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npy"])
+def test_a_pipe_in_a_folder_is_rejected_without_waiting_for_its_writer(kind, tmp_path):
+    os.mkfifo(tmp_path / f"rows.{kind}")
+    with pytest.raises(DataError, match=rf"must hold regular files(.|\n)*rows\.{kind}"):
+        SOURCES[kind](path=str(tmp_path), label="y")()
+
+
 SETTINGS = {
     "a path": (lambda p: Npz(str(p / "no.npz")), "path", "{0} must be an .npz file"),
     "a label": (lambda p: Csv(path=str(p / "rows.csv"), label="z"), "label", "{0} must name columns"),

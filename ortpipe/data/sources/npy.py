@@ -21,10 +21,12 @@ class Npy(ArraySource):
         if path.is_file():
             names = (self.label, self.sample_weight, column, *self.heads.values())
             beside = [path.with_name(f"{name}.npy") for name in names if name]
-            files += [file for file in beside if file.is_file() and file != path]
+            files += [file for file in beside if file.exists() and file != path]
         arrays: dict[str, Array] = {}
         for file in files:
             try:
+                if not file.is_file():
+                    raise ValueError("not a file")
                 arrays[file.stem] = map_array(file)
             except ValueError as error:
                 rule, fix = "An .npy file must hold one array of numbers or text.", "Write it with numpy.save."

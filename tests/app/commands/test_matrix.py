@@ -9,14 +9,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+import safetensors.numpy
 
 from ortpipe.app.cli import readable
 from ortpipe.app.command_list import COMMANDS, command
-from ortpipe.app.compose import Composition
+from ortpipe.app.compose import Composition, packaged_conf
+from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.schema import RunConfig, build_key, group_of
+from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import OrtpipeError
+from ortpipe.graph.state_dict import StateDictFile
 from ortpipe.settings import catalogue_of, fields_of
 
 VALUES: dict[str, Any] = {
@@ -262,6 +267,36 @@ def test_every_file_of_a_run_may_be_damaged(damage: str, tmp_path: Path) -> None
                 new.unlink()
         shutil.rmtree(file) if broken_content is None else file.unlink()
         file.write_bytes(content)
+
+
+def damaged(folder: Path, name: str, content: bytes, damage: str) -> Path:
+    file, broken_content = folder / name, DAMAGE[damage](content)
+    file.mkdir() if broken_content is None else file.write_bytes(broken_content)
+    return file
+
+
+LOADERS: dict[str, Callable[[Path], object]] = {
+    "weights.pt": StateDictFile,
+    "weights.safetensors": StateDictFile,
+    "tokenizer.json": lambda file: TokensConfig(str(file), "X")._tokenizer(),
+    "checkpoint.safetensors": lambda file: read_checkpoint(file.parent),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("name", LOADERS)
+def test_every_file_of_weights_tokens_and_epochs_may_be_damaged(name: str, damage: str, tmp_path: Path) -> None:
+    content = safetensors.numpy.save({"w": np.ones(99, np.float32)}, {"checkpoint": '{"epochs": 1, "key": "a"}'})
+    file = damaged(tmp_path, name, content, damage)
+    assert "\n  fix: " in attempt(lambda: LOADERS[name](file))
+
+
+def test_a_misspelt_experiment_lists_them_all() -> None:
+    text = attempt(lambda: Composition(["experiment=typo"]).config)
+    folder = packaged_conf() / "experiment"
+    names = [file.relative_to(folder).with_suffix("").as_posix() for file in folder.rglob("*.yaml")]
+    assert any("/" in name for name in names)
+    assert all(name in text for name in names)
 
 
 ROWS = {
