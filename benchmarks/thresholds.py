@@ -61,12 +61,6 @@ def job(source: CNN | MLP, X: np.ndarray, y: np.ndarray, batch: int) -> Job:
     return Job(derive(add_loss(convert(None, ConvertConfig(source), data=data), AddLossConfig(loss))), data, batch)
 
 
-def classes(count: int) -> Job:
-    """Return a linear classifier."""
-    y = np.arange(32 * STEPS) % count
-    return job(MLP(hidden=(), task="multiclass"), RNG.random((len(y), 16), np.float32), y, 32)
-
-
 def numbers(count: int) -> Job:
     """Return a linear regression that predicts so many numbers in each step."""
     return job(MLP(hidden=()), *(RNG.random((32 * STEPS, n), np.float32) for n in (16, count // 32)), 32)
@@ -81,7 +75,6 @@ def images(channels: int, kernels: int, size: int, kernel: int = 3, batch: int =
 
 # threshold → (net of a size, its sizes, the thresholds with the form and without it)
 CASES: dict[str, tuple[Callable[[int], Job], tuple[int, ...], int, int]] = {
-    "one_hot_classes": (classes, (32, 64, 128), ALWAYS, NEVER),
     "sunk_elements": (numbers, (2048, 4096, 8192), ALWAYS, NEVER),
     "block_products": (lambda kernels: images(16, kernels, 16), (12, 20, 24), ALWAYS, NEVER),
     "block_kernel": (lambda kernel: images(3, 16, 16, kernel), (3, 5, 7), NEVER, ALWAYS),

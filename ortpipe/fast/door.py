@@ -15,7 +15,6 @@ from ortpipe.fast.passes import (
     accumulate_in_products,
     add_biases_in_products,
     carry_biases_as_rows,
-    look_up_one_hot,
     share_exponentials,
     start_at_rate,
 )
@@ -32,7 +31,6 @@ PASSES: tuple[Pass, ...] = (
     start_at_rate,
     accumulate_in_products,
     hoist,
-    look_up_one_hot,
     add_biases_in_products,
     carry_biases_as_rows,
     sink,

@@ -4,14 +4,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.fast.hoist import replace_output
-from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph import query
 from ortpipe.graph.builder import Builder, Names, used_names
 from ortpipe.graph.rewrite import rewrite
 from ortpipe.stages.train.epoch_graph import EpochGraph
 
 GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 def start_at_rate(epoch: EpochGraph) -> None:
@@ -148,40 +146,6 @@ def _is_ones(value: ir.Value | None) -> bool:
 
 def _first_axis_only(node: ir.Node) -> bool:
     return query.axes(node, None) == [0] and not node.attributes.get_int("keepdims", 1)
-
-
-def look_up_one_hot(epoch: EpochGraph) -> None:
-    """Let what is ahead of the Scan read one-hot rows from a table, where it compares integers with 0, 1 … K − 1.
-
-    The table's last row is zero: what is none of the K numbers reads that one, as −1 or as K.
-    """
-    makers, most = list[ir.Node](), THRESHOLDS.one_hot_classes
-
-    def one_hot(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        maker = query.maker_for_one(node.inputs[0])
-        if maker is None or maker.op_type != "Equal":
-            return None
-        x, numbers = maker.inputs[0], query.constant(maker.inputs[1])
-        if x is None or x.shape is None or x.dtype not in INTEGERS or numbers is None or numbers.ndim != 1:
-            return None
-        count, dtype = len(numbers), ir.DataType(node.attributes.get_int("to", 0))
-        if x.shape[-1] != 1 or count > most or not np.array_equal(numbers, np.arange(count)) or dtype not in GEMM_TYPES:
-            return None
-        makers.append(maker)
-        least, largest = (op.const(np.array(limit, x.dtype.numpy())) for limit in (-1, count))
-        place = op.Clip(op.Squeeze(x, op.const(np.array([-1]))), least, largest)
-        return [op.Gather(op.const(np.eye(count + 1, count, dtype=dtype.numpy())), place, axis=0)]
-
-    def negative(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        maker = query.maker_for_one(node.inputs[0])
-        table = None if maker is None or maker.op_type != "Gather" else query.constant(maker.inputs[0])
-        if maker is None or table is None or table.ndim != 2 or table.size > (most + 1) * most:
-            return None
-        makers.append(maker)
-        return [op.Gather(op.const(-table), maker.inputs[1], axis=0)]
-
-    rewrite(epoch.model.graph, {"Cast": one_hot, "Neg": negative})
-    epoch.model.graph.remove(makers, safe=True)
 
 
 def share_exponentials(epoch: EpochGraph) -> None:

@@ -15,7 +15,6 @@ def _measured(benchmark: str, why: str) -> dict[str, str]:
 class Thresholds:
     """Numbers by name; `dataclasses.fields` gives the benchmark and the reason of each."""
 
-    one_hot_classes: int = field(default=64, metadata=_measured("thresholds", "more classes make too large a table"))
     sunk_elements: int = field(
         default=4096, metadata=_measured("thresholds", "reading more again takes longer than the nodes that it saves")
     )

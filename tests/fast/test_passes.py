@@ -14,7 +14,6 @@ from ortpipe.fast.passes import (
     accumulate_in_products,
     add_biases_in_products,
     carry_biases_as_rows,
-    look_up_one_hot,
     share_exponentials,
     start_at_rate,
 )
@@ -167,48 +166,6 @@ def test_the_backward_pass_starts_from_the_rate_where_that_is_all_that_is_done_w
     inner.initializer.append(onnx.numpy_helper.from_array(np.array(1, np.float32), "seed"))
     rate = {"rate": np.linspace(-0.1, -0.5, 5).astype(np.float32)}
     assert_same(model, start_at_rate, {**FEEDS, **rate}, left, seed="seed", gradients=("g",))
-
-
-COUNTS = "k = Constant<value = int64[3] {0, 1, 2}>()"
-ONE_HOT = {  # what is done ahead of the Scan with labels y [s, 3, 1] → the nodes that are left
-    "as numbers": (f"{COUNTS} e = Equal(y, k) h = Cast<to=1>(e)", ["Squeeze", "Clip", "Gather"]),
-    "negative": (f"{COUNTS} e = Equal(y, k) f = Cast<to=1>(e) h = Neg(f)", ["Squeeze", "Clip", "Gather"]),
-    "negative, the numbers read again": (
-        f"{COUNTS} e = Equal(y, k) f = Cast<to=1>(e) n = Neg(f) h = Mul(n, f)",
-        ["Squeeze", "Clip", "Gather", "Neg", "Mul"],
-    ),
-    "as truth values too": (
-        f"{COUNTS} e = Equal(y, k) f = Cast<to=1>(e) n = Not(e) o = Cast<to=1>(n) h = Sub(f, o)",
-        ["Equal", "Cast", "Not", "Cast", "Sub"],
-    ),
-    "of other numbers": (
-        "k = Constant<value = int64[3] {0, 2, 1}>() e = Equal(y, k) h = Cast<to=1>(e)",
-        ["Equal", "Cast"],
-    ),
-    "of rows": (f"{COUNTS} e = Equal(w, k) h = Cast<to=1>(e)", ["Equal", "Cast"]),
-    "of numbers that are not compared": (f"{COUNTS} e = Less(y, k) h = Cast<to=1>(e)", ["Less", "Cast"]),
-}
-
-
-@pytest.mark.parametrize("name", ONE_HOT)
-def test_one_hot_rows_are_read_from_a_table(name):
-    body, left = ONE_HOT[name]
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 21]>
-        g (float[3] b, int64[s,3,1] y, int64[s,3,3] w) => (float[3] end, float[s] losses) {{
-        {body}
-        end, losses = Scan<num_scan_inputs=1, body = step (float[3] c, float[3,3] x) => (float[3] d, float loss)
-        {{ m = Mul(x, c) loss = ReduceSum<keepdims=0>(m) d = Identity(c) }}>(b, h) }}"""
-    )
-    model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    y = np.array([0, 1, 2, -1, -2, 3, 100, -(2**40), 2]).reshape(3, 3, 1)
-    feeds = {"b": np.array([1, 10, 100], np.float32), "y": y, "w": np.broadcast_to(y, (3, 3, 3))}
-    epoch = EpochGraph(ir.from_proto(model))
-    look_up_one_hot(epoch)
-    faster = finish(epoch.model)
-    assert [node.op_type for node in faster.graph.node if node.op_type not in ("Constant", "Scan")] == left
-    for a, b in zip(Session(faster).run(feeds), Session(model).run(feeds), strict=True):
-        assert a.tobytes() == b.tobytes()
 
 
 SOFTMAXES = {
