@@ -12,9 +12,8 @@ from ortpipe.fast.blocked import block_channels
 from ortpipe.fast.hoist import hoist, sink
 from ortpipe.fast.order import sort_by_readiness
 from ortpipe.fast.passes import (
-    accumulate_in_products,
-    add_biases_in_products,
     carry_biases_as_rows,
+    join_products,
     share_exponentials,
     start_at_rate,
 )
@@ -29,9 +28,8 @@ Pass = Callable[[EpochGraph], None]
 PASSES: tuple[Pass, ...] = (
     read_batch_statistics,
     start_at_rate,
-    accumulate_in_products,
+    join_products,
     hoist,
-    add_biases_in_products,
     carry_biases_as_rows,
     sink,
 )

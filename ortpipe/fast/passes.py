@@ -34,32 +34,37 @@ def start_at_rate(epoch: EpochGraph) -> None:
     body.remove(scaling, safe=True)
 
 
-def accumulate_in_products(epoch: EpochGraph) -> None:
-    """Let x + A·B, or c·x + A·B, be one Gemm: the product is accumulated onto x, without a pass of its own."""
-    body, replaced, moved = epoch.body, list[ir.Node](), dict[ir.Value, ir.Value]()
-    ends = {*body.outputs}
-    for node in [node for node in body if node.op_type == "Add"]:
+def join_products(epoch: EpochGraph) -> None:
+    """Let x + A·B, c·x + A·B and A·B + b of a bias b [K] be one Gemm: it adds while it multiplies.
+
+    With the bias inside, `carry_biases_as_rows` may carry it as a row.
+    """
+    joined = list[ir.Node]()
+
+    def gemm(op: Builder, node: ir.Node) -> list[ir.Value] | None:
         for x, product in (node.inputs, node.inputs[::-1]):
-            maker = product.producer() if product is not None else None
-            if x is None or product is None or maker is None or maker.op_type != "Gemm" or any(maker.inputs[2:]):
+            maker = query.maker_for_one(product)
+            if x is None or product is None or maker is None or maker.op_type not in ("Gemm", "MatMul"):
                 continue
-            if len(product.uses()) == 1 and product not in ends and product.shape == x.shape:
-                x, beta = _unscaled(x)
-                attributes = {**maker.attributes, "beta": ir.AttrFloat32("beta", beta)}  # the training build writes 0
-                gemm = ir.node("Gemm", [*maker.inputs[:2], x], attributes, name=node.name)
-                [old], [new] = node.outputs, gemm.outputs
-                new.type, new.shape, new.name = old.type, old.shape, old.name
-                moved[old] = new
-                ends |= {new} if old in ends else set()
-                for use in list(old.uses()):
-                    use.node.replace_input_with(use.idx, new)
-                body.insert_after(node, gemm)
-                for gone in (node, maker):
-                    gone.resize_inputs(0)  # it counts as a user no more
-                    replaced.append(gone)
-                break
-    body.outputs[:] = [moved.get(value, value) for value in body.outputs]
-    body.remove(replaced)
+            attributes = {name: attribute.value for name, attribute in maker.attributes.items()}
+            if maker.op_type == "Gemm" and (any(maker.inputs[2:]) or product.shape != x.shape):
+                continue
+            if maker.op_type == "MatMul" and not _is_layer(maker, x):
+                continue
+            x, beta = _unscaled(x) if maker.op_type == "Gemm" else (x, 1.0)
+            joined.append(maker)
+            return [op.Gemm(*maker.inputs[:2], x, **{**attributes, "beta": beta})]  # the training build writes beta 0
+        return None
+
+    rewrite(epoch.body, {"Add": gemm})
+    epoch.body.remove(joined, safe=True)
+
+
+def _is_layer(product: ir.Node, bias: ir.Value) -> bool:
+    """Return whether a product of matrices [N, C] · [C, K] and a bias [K] have types and sizes of a Gemm."""
+    sizes = [query.sizes(x) or [] for x in (*product.inputs, bias)]
+    ranks = [*map(len, sizes)] == [2, 2, 1] and product.outputs[0].dtype in GEMM_TYPES
+    return ranks and sizes[1][1] == sizes[2][0] is not None
 
 
 def _unscaled(x: ir.Value) -> tuple[ir.Value, float]:
@@ -71,26 +76,6 @@ def _unscaled(x: ir.Value) -> tuple[ir.Value, float]:
     if y is None or y.shape != x.shape or factor is None or factor.shape or np.float32(factor) != factor:
         return x, 1.0
     return y, float(factor)
-
-
-def add_biases_in_products(epoch: EpochGraph) -> None:
-    """Let A·B + b, of matrices and a bias b [K], be one Gemm, as in onnxruntime: b then can be carried as a row."""
-    makers = list[ir.Node]()
-
-    def gemm(op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        for bias, product in (node.inputs, node.inputs[::-1]):
-            maker = product.producer() if product is not None else None
-            if bias is None or product is None or maker is None or maker.op_type != "MatMul":
-                continue
-            sizes = [query.sizes(x) or [] for x in (*maker.inputs, bias)]
-            alone = len(product.uses()) == 1 and not product.is_graph_output() and product.dtype in GEMM_TYPES
-            if alone and [*map(len, sizes)] == [2, 2, 1] and sizes[1][1] == sizes[2][0] is not None:
-                makers.append(maker)
-                return [op.Gemm(*maker.inputs, bias, beta=1.0)]
-        return None
-
-    rewrite(epoch.body, {"Add": gemm})
-    epoch.body.remove(makers, safe=True)
 
 
 def carry_biases_as_rows(epoch: EpochGraph) -> None:

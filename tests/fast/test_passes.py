@@ -11,9 +11,8 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import door
 from ortpipe.fast.door import PASSES
 from ortpipe.fast.passes import (
-    accumulate_in_products,
-    add_biases_in_products,
     carry_biases_as_rows,
+    join_products,
     share_exponentials,
     start_at_rate,
 )
@@ -118,7 +117,7 @@ def test_a_product_is_accumulated_onto_what_it_is_added_to(name):
     body, left = PRODUCTS[name]
     model = epoch_text("float[2,2]", f"{body} loss = ReduceMean<keepdims=0>(x)")
     feeds = {"b": np.array([[0.5, -1.0], [2.0, 0.1]], np.float32), "X": FEEDS["X"]}
-    assert_same(model, accumulate_in_products, feeds, left)
+    assert_same(model, join_products, feeds, left)
 
 
 BIASES = {  # c is [2], x is [3, 2], two is [2, 2]
@@ -139,7 +138,7 @@ def test_a_bias_is_added_in_its_product(name):
     body, left = BIASES[name]
     two = "two = Constant<value = float[2,2] {1, 2, -1, 0.5}>()"
     model = epoch_text("float[2]", f"{two} {body} d = Neg(c) loss = ReduceMean<keepdims=0>(y)")
-    assert_same(model, add_biases_in_products, FEEDS, [*left, "Neg", "ReduceMean"])
+    assert_same(model, join_products, FEEDS, [*left, "Neg", "ReduceMean"])
 
 
 STARTS = {  # g is the gradient of the loss's seed

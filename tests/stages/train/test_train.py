@@ -36,6 +36,7 @@ from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopC
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
+from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint
 
@@ -627,7 +628,7 @@ def test_a_large_step_without_a_plan_of_its_memory_gives_the_same_bytes(network,
     config, source = TrainConfig(SGD(0.05), epochs=3), network()
     planned = train(source, config, data=diabetes).digest()
     seen = []
-    monkeypatch.setattr(load, "LARGE", 0)
+    monkeypatch.setattr(speed(), "prepare", lambda model: False)
     monkeypatch.setattr(
         load, "Session", lambda *a, planned, **b: seen.append(planned) or Session(*a, **b, planned=planned)
     )
