@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph import query
@@ -10,6 +12,7 @@ from ortpipe.graph.origins import KEY
 from ortpipe.graph.readers import Use, UseFinder, size_of
 
 SHOWN = 3  # names in a sentence
+COPIED = 16  # from how many entries on weights are not equal by chance
 NOTHING: Mapping[str, str | None] = {}
 
 
@@ -68,6 +71,23 @@ def sentence(trained: Sequence[str], untrained: Mapping[str, str], *, by_default
     return text + (f"; leaves {whys}" if whys else "")
 
 
+def copies(graph: ir.Graph, names: Sequence[str]) -> list[str]:
+    """Return which of these weights are equal or transposed copies of another one, but for small or constant ones."""
+    seen, described = dict[Any, list[tuple[str, np.ndarray]]](), list[str]()
+    for name in names:
+        array = query.constant(graph.initializers[name])
+        if array is None or array.ndim < 2 or array.size < COPIED:
+            continue
+        alike = seen.setdefault((array.dtype, *sorted(array.shape), array.flat[0], array.flat[-1]), [])
+        for other, first in alike:
+            kinds = [kind for kind, v in (("", array), ("transposed ", array.T)) if np.array_equal(v, first)]
+            if kinds and (array != array.flat[0]).any():
+                described.append(f"{name} (a {kinds[0]}copy of {other})")
+                break
+        alike.append((name, array))
+    return described
+
+
 def some(names: Sequence[str]) -> str:
     """Return the first of these names, and the number of the others.
 
@@ -90,4 +110,6 @@ def _why_not(value: ir.Value, uses: Sequence[Use]) -> str | None:
     if size_of(value) == 1:
         return "one number"
     operators = dict.fromkeys(use.node.op_type for use in uses)
+    if [*operators] == ["Loop"]:  # `capture_unchanged` has taken out the other states
+        return "a state that Loop changes at each step, where a weight stays the same"
     return f"read by {' and '.join(operators)}, not as a weight" if uses else "no gradient reaches it"

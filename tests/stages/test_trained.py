@@ -141,6 +141,35 @@ def test_merged_initializers_are_told_of_and_untie_parts_them():
     assert not np.array_equal(result.tensors["parameter/bo/i"], result.tensors["parameter/bo/n"])
 
 
+@pytest.mark.parametrize(("turned", "told"), [("head", "transposed copy of"), ("table", "copy of"), ("other", None)])
+def test_copies_that_are_trained_apart_are_told_of(turned, told):
+    table = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
+    held = {"head": table.T, "table": table, "other": -table.T}[turned]
+    product = "t = Transpose(head) y = MatMul(m, t)" if turned == "table" else "y = MatMul(m, head)"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (int64[N,5] X) => (float[N,6] y)
+      {{ e = Gather(table, X) a = Constant<value_ints=[1]>() m = ReduceMean<keepdims=0>(e, a) {product} }}""")
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in (("table", table), ("head", held)))
+    artifact = convert(model)
+    assert artifact.facts.parameters == ("table", "head")
+    expected = [f"trains head (a {told} table) apart; to train tied weights together, let all nodes read one weight"]
+    assert [note.split(" of the file")[0] for note in notes(artifact)[1:]] == (expected if told else [])
+
+
+@pytest.mark.parametrize("after", ["v1 = Neg(v) q1 = Neg(q)", "v1 = Identity(q) q1 = Identity(v)"])
+def test_a_state_that_a_loop_changes_is_no_weight_unless_it_is_named(after):
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["": 18]> g (float[N,2] x) => (float[N,2] y)
+      <float[2,2] w = {{1, 2, 3, 4}}, float[2,2] u = {{4, 3, 2, 1}}, int64 three = {{3}}, bool yes = {{1}}> {{
+        y, v_out, q_out = Loop(three, yes, x, w, u) <body = b
+          (int64 i, bool c, float[N,2] h, float[2,2] v, float[2,2] q) =>
+          (bool c1, float[N,2] h1, float[2,2] v1, float[2,2] q1) {{
+            c1 = Identity(c) z = MatMul(h, v) h1 = Tanh(z) {after} }}> }}""")
+    loss = loss_of(convert(model))
+    with pytest.raises(DeriveError, match=r"leaves w, u \(a state that Loop changes at each step") as caught:
+        derive(loss)
+    assert "parameters" in caught.value.fix
+    assert derive(loss, DeriveConfig(parameters=("w",))).facts.parameters == ("w",)
+
+
 def test_a_running_statistic_that_is_a_weight_too_is_parted_before_it_moves():
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float[N,2] X) => (float[N,1] y)
       <float[2] one = {1, 1}, float[2] zero = {0, 0}, float[2,1] w = {1, 2}> {

@@ -20,7 +20,7 @@ from ortpipe.graph.apart import Weights, sealed
 from ortpipe.graph.check import finish_apart
 from ortpipe.graph.modes import is_statistic, to_inference
 from ortpipe.graph.origins import marked
-from ortpipe.graph.parameters import Choice, choose, sentence, some
+from ortpipe.graph.parameters import Choice, choose, copies, sentence, some
 from ortpipe.graph.untie import untie
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.batch import compared_rows
@@ -155,6 +155,10 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
         notes.append(
             f"several nodes read {some(shared)}, and training moves them together; where an exporter merged equal "
             "values, each node can have its own (convert.untie=true)"
+        )
+    if (copied := copies(graph, choice.trained)) and not (config is not None and config.untie):
+        notes.append(
+            f"trains {some(copied)} apart; to train tied weights together, let all nodes read one weight of the file"
         )
     head_notes = [note for head in heads_as.values() for note in head.notes]
     record["notes"] = [*notes, *meaning.pop("notes"), *head_notes]

@@ -19,7 +19,7 @@ from ortpipe.graph.builder import Builder
 from ortpipe.graph.edit import keep_outputs
 from ortpipe.graph.garbage import gc_paused
 from ortpipe.graph.modes import statistics as running_statistics
-from ortpipe.graph.parameters import sentence, some
+from ortpipe.graph.parameters import choose, sentence, some
 from ortpipe.graph.types import is_scalar
 from ortpipe.settings import typed
 from ortpipe.stages.derive import lora
@@ -228,9 +228,10 @@ def _chosen(
     frozen = set(query.select(config.frozen, candidates, DeriveError, "frozen", initializer_names))
     chosen = [name for name in chosen if name not in frozen]
     if not chosen and not config.inputs and config.adapters is None:
+        why = choose(graph, output).untrained
         raise DeriveError(
             "At least one parameter must be trained.",
-            got=f"none of {', '.join(candidates) or 'no float initializers'}",
+            got=sentence([], {name: why.get(name, "derive.frozen") for name in candidates}),
             fix=f"Name some in {{at}}parameters{', or shorten {at}frozen' if config.frozen else ''}.",
         )
     if config.output is None:
