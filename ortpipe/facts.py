@@ -46,7 +46,7 @@ class OriginRecord(TypedDict, total=False):
     state_dict: tuple[str, ...]
 
 
-class EarlyStop(TypedDict):
+class KeptEpoch(TypedDict):
     """The epoch whose weights training kept."""
 
     epoch: int
@@ -74,7 +74,7 @@ class LineageRecord(StageVersion, total=False):
     table: Table
     origins: Mapping[str, OriginRecord]
     init: Init
-    early_stop: EarlyStop
+    early_stop: KeptEpoch
     validation: Mapping[str, float]
     intervals: Mapping[str, tuple[float, float]]
     importance: Mapping[str, Mapping[str, tuple[float, float]]]
