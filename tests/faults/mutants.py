@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import unified_diff
@@ -92,6 +92,15 @@ def idle(source: str) -> Iterator[tuple[int, int]]:
             yield node.value.lineno, node.value.col_offset
 
 
+def compiles(source: str) -> bool:
+    """Return whether Python can read a changed source; Cosmic Ray turns `{**a}` into `{-a}`, for example."""
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
+
+
 def measure(root: Path) -> CoverageData:
     """Return which tests run which lines of a checkout, measured now unless `.coverage` is there."""
     if not (root / ".coverage").exists():
@@ -103,7 +112,7 @@ def measure(root: Path) -> CoverageData:
     return data
 
 
-def tests(data: CoverageData, root: Path, mutant: Mutant) -> list[str]:
+def tests(data: CoverageData, root: Path, mutant: Mutant, most: int) -> list[str]:
     """Return the tests that run a mutant's line or, where it runs at import, its file: those named after it first."""
     by_line = data.contexts_by_lineno(str(root / mutant.file))
     lines = {
@@ -111,16 +120,17 @@ def tests(data: CoverageData, root: Path, mutant: Mutant) -> list[str]:
     }
     statement = enclosing((root / mutant.file).read_text(), mutant.line)
     found = set().union(*(lines.get(line, set()) for line in statement)) or set().union(*lines.values())
-    stem = Path(mutant.file).stem
-    return sorted(found, key=lambda name: (not name.startswith(mutant.file), f"test_{stem}" not in name, name))
+    folder, stem = f"tests/{'/'.join(Path(mutant.file).parts[1:-1])}/", Path(mutant.file).stem
+    near = (lambda name: not name.startswith((mutant.file, f"{folder}test_{stem}")), lambda name: folder not in name)
+    return sorted(found, key=lambda name: (*(far(name) for far in near), name))[:most]
 
 
 def enclosing(source: str, line: int) -> range:
     """Return the lines of the smallest statement around a line; of one with a body, the line itself."""
     around = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
     around = [node for node in around if node.lineno <= line <= (node.end_lineno or line)]
-    smallest = min(around, key=lambda node: (node.end_lineno or line) - node.lineno)
-    if hasattr(smallest, "body"):
+    smallest = min(around, key=lambda node: (node.end_lineno or line) - node.lineno, default=None)
+    if smallest is None or hasattr(smallest, "body"):  # None: a decorator is above its statement
         return range(line, line + 1)
     return range(smallest.lineno, (smallest.end_lineno or line) + 1)
 
@@ -157,6 +167,7 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--most", type=int, default=300, help="tests of a line, the nearest first")
     parser.add_argument("--record", type=Path, help="a file of JSON lines to continue from")
     options = parser.parse_args()
     lines = options.record.read_text().splitlines() if options.record and options.record.exists() else []
@@ -165,6 +176,7 @@ def main() -> None:
     by_place = mutants(ROOT)
     random.seed(options.seed)
     drawn = [random.choice(by_place[place]) for place in random.sample(sorted(by_place), options.count)]
+    drawn = [mutant for mutant in drawn if compiles(mutant.apply((ROOT / mutant.file).read_text()))]
     with ExitStack() as stack, ThreadPoolExecutor(options.jobs) as threads:
         free: queue.Queue[Path] = queue.Queue()
         for _ in range(options.jobs):
@@ -175,7 +187,7 @@ def main() -> None:
             path = root / mutant.file
             before = path.read_text()
             path.write_text(after := mutant.apply(before))
-            nodes = tests(data, ROOT, mutant)
+            nodes = tests(data, ROOT, mutant, options.most)
             killed_by = killer(root, nodes) if nodes else None
             path.write_text(before)
             free.put(root)
@@ -184,7 +196,9 @@ def main() -> None:
             ]
             return {"number": number, "file": mutant.file, "tests": len(nodes), "killed_by": killed_by, "diff": change}
 
-        for record in threads.map(test, [number for number in range(len(drawn)) if number not in results]):
+        left = [number for number in range(len(drawn)) if number not in results]
+        for future in as_completed([threads.submit(test, number) for number in left]):
+            record = future.result()
             results[record["number"]] = record
             print(f"{len(results)}/{len(drawn)} {record['file']}: {record['killed_by'] or 'SURVIVED'}", flush=True)
             if record["killed_by"] is None:
