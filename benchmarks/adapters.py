@@ -40,8 +40,8 @@ from ortpipe import (
     train,
 )
 from ortpipe.artifact import under
-from ortpipe.graph.adapter_file import apart, to_bytes
-from ortpipe.graph.adapters import Adapter
+from ortpipe.graph.files.adapter_file import apart, to_bytes
+from ortpipe.graph.forms.adapters import Adapter
 from ortpipe.stages.convert.new_head import NewHead
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.sources.transformer import Transformer

@@ -34,7 +34,7 @@ from ortpipe.app.schema import build
 from ortpipe.data.feeds import feeds
 from ortpipe.data.split import load
 from ortpipe.fast import Fast
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.pipeline.run import run
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.native import Native

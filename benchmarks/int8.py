@@ -34,7 +34,7 @@ from ortpipe import (
     split,
     train,
 )
-from ortpipe.graph.int8 import to_int8
+from ortpipe.graph.forms.int8 import to_int8
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.convert.init import WeightsFrom
 from ortpipe.stages.convert.quantize import calibration_rows

@@ -24,8 +24,8 @@ from benchmarks.work import MODELS, prepare
 from ortpipe import LOSSES, OPTIMIZERS, AddLossConfig, ConvertConfig, Data, Rows, TrainConfig, add_loss, convert, derive
 from ortpipe.data.feeds import feeds
 from ortpipe.fast import Fast
-from ortpipe.graph.apart import pieces
-from ortpipe.graph.check import finish_apart
+from ortpipe.graph.core.apart import pieces
+from ortpipe.graph.core.check import finish_apart
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.epoch_graph import for_batch_size

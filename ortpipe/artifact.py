@@ -27,13 +27,13 @@ from ortpipe.facts import in_metadata, write_metadata
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.files import atomic_folder, link_files
-from ortpipe.graph.apart import MANY, TYPES, bytes_of, same_bytes, sealed
-from ortpipe.graph.check import finish_apart
-from ortpipe.graph.edit import keep_needed, keep_outputs
-from ortpipe.graph.garbage import gc_paused
-from ortpipe.graph.parameters import some
-from ortpipe.graph.serial import NOTHING, located, read_apart, write
-from ortpipe.graph.svg import to_svg
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core.apart import MANY, TYPES, bytes_of, same_bytes, sealed
+from ortpipe.graph.core.check import finish_apart
+from ortpipe.graph.core.edit import keep_needed, keep_outputs
+from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.files.serial import NOTHING, located, read_apart, write
+from ortpipe.graph.pictures.svg import to_svg
 from ortpipe.hashing import Hasher
 
 FORMAT = 3  # the format of an artifact's folder

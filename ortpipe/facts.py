@@ -34,7 +34,7 @@ class Table(TypedDict):
 
 
 class OriginRecord(TypedDict, total=False):
-    """The origin of a parameter: see `graph/origins.py`."""
+    """The origin of a parameter: see `graph/core/origins.py`."""
 
     node: str
     attribute: str

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.graph.edit import open_initializers
+from ortpipe.graph.core.edit import open_initializers
 from ortpipe.runtime.session import Session
 
 

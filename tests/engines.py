@@ -8,8 +8,8 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.autodiff import expand
-from ortpipe.graph.check import finish, inferred
-from ortpipe.graph.opsets import at_opset
+from ortpipe.graph.core.check import finish, inferred
+from ortpipe.graph.importing.opsets import at_opset
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import Ort
 

@@ -16,8 +16,8 @@ import safetensors.numpy
 import ortpipe
 from ortpipe.artifact import Artifact, Facts, _write_tensors, read_metadata
 from ortpipe.errors import ModelError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import finish
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>

@@ -32,9 +32,9 @@ from ortpipe.artifact import load_artifact
 from ortpipe.data import stream
 from ortpipe.data.sources import SOURCES, csv
 from ortpipe.errors import OrtpipeError
-from ortpipe.graph.lift import float_constants
-from ortpipe.graph.sizes import fold_sizes
-from ortpipe.graph.state_dict import StateDictFile
+from ortpipe.graph.files.state_dict import StateDictFile
+from ortpipe.graph.importing.lift import float_constants
+from ortpipe.graph.importing.sizes import fold_sizes
 from ortpipe.stages.convert.sources import stored_estimator
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
 from ortpipe.stages.convert.sources.snapshot import meaning
@@ -285,7 +285,7 @@ READERS = re.compile(
     r"\.(read_bytes|read_text|iterdir|glob|rglob|is_symlink)\(|\bos\.(walk|listdir|scandir|open)\(|(?<![\w.])open\("
     r"|\.open\(|\bjson\.loads?\(|\byaml\.(safe_)?load|\bnp\.load\(|\bzlib\.decompress|\bpickle\.loads?\("
 )
-PLACES = ("app/**/*.py", "pipeline/*.py", "artifact.py", "facts.py", "graph/state_dict.py", "data/tokens.py")
+PLACES = ("app/**/*.py", "pipeline/*.py", "artifact.py", "facts.py", "graph/files/state_dict.py", "data/tokens.py")
 PLACES += ("stages/convert/sources/snapshot.py", "stages/convert/sources/stored_estimator.py")
 OWN_FILES = {  # what a file may still read: what this process or this installation wrote, and names in a folder
     "app/claim.py": "names in the run's own folder",

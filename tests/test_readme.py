@@ -256,7 +256,7 @@ USED = """
 import numpy as np
 import onnx
 import onnx_ir as ir
-from ortpipe.graph.check import finish
+from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.native import Native
 

@@ -25,8 +25,8 @@ from ortpipe.app.tracking.sqlite import database_of
 from ortpipe.artifact import Artifact, load_artifact, read_metadata
 from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, TrackingError, nearest
-from ortpipe.graph.apart import Weights
-from ortpipe.graph.serial import read_apart
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.files.serial import read_apart
 from ortpipe.pipeline.store import Store
 
 if TYPE_CHECKING:

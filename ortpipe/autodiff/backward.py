@@ -14,10 +14,10 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.simplify import Simplifier
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Names
-from ortpipe.graph.query import HALVES
-from ortpipe.graph.types import equal
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Names
+from ortpipe.graph.core.query import HALVES
+from ortpipe.graph.core.types import equal
 
 Gradients = Sequence[Value | None]
 Rules = Mapping[str, Callable[..., Gradients]]

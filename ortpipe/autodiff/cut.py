@@ -6,8 +6,8 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.backward import Backward
-from ortpipe.graph import query
-from ortpipe.graph.operators import is_random, operands
+from ortpipe.graph.core import query
+from ortpipe.graph.core.operators import is_random, operands
 
 
 def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:

@@ -9,13 +9,14 @@ from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
 from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import between
-from ortpipe.graph import functions, query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import infer
-from ortpipe.graph.edit import initializers_to_constants
-from ortpipe.graph.operators import having
-from ortpipe.graph.rewrite import replace
-from ortpipe.graph.sizes import fold_sizes
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.edit import initializers_to_constants
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.rewrite import replace
+from ortpipe.graph.importing import functions
+from ortpipe.graph.importing.sizes import fold_sizes
 
 KEPT = having("predicate") | {"Range"}  # compare counters, count; the body of Range would be a loop
 

@@ -16,16 +16,16 @@ from ortpipe.autodiff.outputs import named
 from ortpipe.autodiff.products import PRODUCTS
 from ortpipe.errors import DeriveError, nearest, words
 from ortpipe.facts import without_metadata
-from ortpipe.graph import query
-from ortpipe.graph.apart import Weights, attach, put_together
-from ortpipe.graph.batch import plain_dimensions
-from ortpipe.graph.branches import take_branches
-from ortpipe.graph.check import finish_apart, infer, parsed
-from ortpipe.graph.edit import keep_outputs, name_dimensions
-from ortpipe.graph.functions import called_alone
-from ortpipe.graph.lower import lowered
-from ortpipe.graph.modes import open_statistics
-from ortpipe.graph.serial import read_apart
+from ortpipe.graph.core import query
+from ortpipe.graph.core.apart import Weights, attach, put_together
+from ortpipe.graph.core.check import finish_apart, infer, parsed
+from ortpipe.graph.core.edit import keep_outputs, name_dimensions
+from ortpipe.graph.files.serial import read_apart
+from ortpipe.graph.forms.modes import open_statistics
+from ortpipe.graph.importing.batch import plain_dimensions
+from ortpipe.graph.importing.branches import take_branches
+from ortpipe.graph.importing.functions import called_alone
+from ortpipe.graph.importing.lower import lowered
 
 Kind = Literal["vjp", "jvp", "jacobian", "hvp"]
 WORDS = {"freeze": "name a value behind it in wrt", "cut": "name a value in front of it in of", "sizes": "shape"}

@@ -14,7 +14,7 @@ from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, ranked
 from ortpipe.autodiff.windows import FAR, Ints, Window, not_static, spatial, static
-from ortpipe.graph import query
+from ortpipe.graph.core import query
 
 # Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, a matrix product for each of its places takes less than half
 # the time of a convolution whose kernel is dy; from 5×5 on the copies cost more than they save.

@@ -11,12 +11,12 @@ from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import ranked
 from ortpipe.autodiff.rules.linear import transposed
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import infer
-from ortpipe.graph.operators import having
-from ortpipe.graph.rewrite import Rewrite, rewrite
-from ortpipe.graph.types import equal
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.rewrite import Rewrite, rewrite
+from ortpipe.graph.core.types import equal
 
 MOVES = having("moves") | {"Concat"}
 

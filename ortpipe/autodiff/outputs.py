@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping
 import onnx_ir as ir
 from onnx_ir import Graph, Value
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Names, used_names
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Names, used_names
 
 
 def named(graph: Graph, results: Mapping[str, Value], reserved: Collection[str] = ()) -> dict[str, Value]:

@@ -13,8 +13,8 @@ from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.rules.arithmetic import flat
 from ortpipe.autodiff.walk import gradients, operands
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.check import infer
+from ortpipe.graph.core import query
+from ortpipe.graph.core.check import infer
 
 STEPS = [name for name, rule in RULES.items() if rule is flat]
 

@@ -6,10 +6,10 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names
-from ortpipe.graph.operators import having
-from ortpipe.graph.types import is_scalar
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.types import is_scalar
 
 RANDOM = having("random")
 

@@ -22,8 +22,8 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.operators import having
+from ortpipe.graph.core import query
+from ortpipe.graph.core.operators import having
 
 BROADCASTING = having("broadcasts") | {"Expand"}  # what their rules return has y's shape, or stands for all of it
 NEVER_QUANTIZED = {*query.FLOATS, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}

@@ -29,10 +29,10 @@ from ortpipe.compat.rewriter import get_onnx_opset
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.graph import query
-from ortpipe.graph.check import finish
-from ortpipe.graph.edit import keep_outputs, set_initializers
-from ortpipe.graph.modes import to_inference
+from ortpipe.graph.core import query
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.edit import keep_outputs, set_initializers
+from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import Loss

@@ -17,11 +17,11 @@ from ortpipe.artifact import without_metadata
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.models import trained_by_default
 from ortpipe.errors import ConfigError, ModelError, nearest
-from ortpipe.graph import query
-from ortpipe.graph.builder import Names, used_names
-from ortpipe.graph.check import checked, finish, parsed
-from ortpipe.graph.edit import keep_outputs
-from ortpipe.graph.query import all_nodes
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Names, used_names
+from ortpipe.graph.core.check import checked, finish, parsed
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.query import all_nodes
 from ortpipe.stages.convert.standardize import without_zip_map
 
 Overwrite = Mapping[str, "tuple[DTypeLike, Sequence[int | str | None]]"]

@@ -16,9 +16,9 @@ from ortpipe.compat.models import artifact_of
 from ortpipe.compat.parameters import by_name, warn_unused
 from ortpipe.compat.unreduced_loss import unreduced_onnx_loss
 from ortpipe.errors import ConfigError, LossError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish, parsed
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import finish, parsed
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import Loss, Scores

@@ -13,8 +13,8 @@ import onnx_ir as ir
 from numpy.typing import DTypeLike
 
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.serial import OPSET
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.files.serial import OPSET
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges

@@ -16,11 +16,11 @@ from ortpipe.artifact import Artifact
 from ortpipe.compat.loss_nodes import strengths
 from ortpipe.compat.models import artifact_of, as_one_element, as_table, shape_inputs
 from ortpipe.errors import LossError, nearest, words
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import infer, parsed
-from ortpipe.graph.edit import keep_outputs, name_dimensions
-from ortpipe.graph.opsets import at_opset
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.check import infer, parsed
+from ortpipe.graph.core.edit import keep_outputs, name_dimensions
+from ortpipe.graph.importing.opsets import at_opset
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.add_loss.stage import add_loss

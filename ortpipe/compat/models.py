@@ -13,13 +13,13 @@ import onnx_ir as ir
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.autodiff.walk import active
 from ortpipe.errors import ConfigError, DeriveError, nearest
-from ortpipe.graph import query
-from ortpipe.graph.batch import name_batch
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import infer, parsed
-from ortpipe.graph.edit import name_dimensions
-from ortpipe.graph.lower import lowered
-from ortpipe.graph.parameters import choose
+from ortpipe.graph.choice.parameters import choose
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import infer, parsed
+from ortpipe.graph.core.edit import name_dimensions
+from ortpipe.graph.importing.batch import name_batch
+from ortpipe.graph.importing.lower import lowered
 from ortpipe.stages.convert.standardize import standardize, without_zip_map
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.training import random_parameters

@@ -15,10 +15,10 @@ from ortpipe.compat.estimator import Estimator, Tensors
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, labels_as_table, prepared
 from ortpipe.errors import ConfigError, ConvergenceError, TrainError, nearest
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
-from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 
 from ortpipe.errors import ConfigError, nearest
-from ortpipe.graph.query import all_nodes
+from ortpipe.graph.core.query import all_nodes
 
 DOMAIN = "ortpipe.rewritten"  # the domain of the function that replaces an operator until it is inlined
 

@@ -5,12 +5,12 @@ import onnx_ir as ir
 
 from ortpipe.artifact import read_metadata, without_metadata
 from ortpipe.errors import LossError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish, parsed
-from ortpipe.graph.edit import keep_outputs
-from ortpipe.graph.operators import having
-from ortpipe.graph.opsets import at_opset
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import finish, parsed
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.importing.opsets import at_opset
 
 SAME = having("view") | {"Add"}  # a term that is added does not depend on the rows
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.stages.train.epoch_graph import EpochGraph
 
 

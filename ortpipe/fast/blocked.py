@@ -18,9 +18,9 @@ from ortpipe.autodiff.kernels import before_turning, find_kernel_gradient
 from ortpipe.autodiff.windows import FAR
 from ortpipe.errors import ModelError
 from ortpipe.fast.thresholds import THRESHOLDS
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.rewrite import rewrite
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch_graph import EpochGraph
 

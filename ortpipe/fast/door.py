@@ -18,7 +18,7 @@ from ortpipe.fast.passes import (
     start_at_rate,
 )
 from ortpipe.fast.thresholds import THRESHOLDS
-from ortpipe.graph.query import graphs
+from ortpipe.graph.core.query import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.epoch_graph import EpochGraph
 from ortpipe.stages.train.speed import Speed

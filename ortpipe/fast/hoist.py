@@ -7,9 +7,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.fast.thresholds import THRESHOLDS
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.operators import having
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.operators import having
 from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph
 
 # Done entry by entry; of the others of one input, bytes might depend on how many entries a kernel does at once.

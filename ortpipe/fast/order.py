@@ -10,7 +10,7 @@ from collections import deque
 import onnx
 
 from ortpipe.fast.thresholds import THRESHOLDS
-from ortpipe.graph.query import graphs
+from ortpipe.graph.core.query import graphs
 
 
 def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:

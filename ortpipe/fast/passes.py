@@ -4,9 +4,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.fast.hoist import replace_output
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.rewrite import rewrite
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.stages.train.epoch_graph import EpochGraph
 
 GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

@@ -11,12 +11,12 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import EngineError, ModelError
-from ortpipe.graph.apart import Weights, pieces
-from ortpipe.graph.check import finish_apart
-from ortpipe.graph.modes import moves_statistics
-from ortpipe.graph.query import graphs
-from ortpipe.graph.serial import on_disk
-from ortpipe.graph.sound import is_large, weigh
+from ortpipe.graph.core.apart import Weights, pieces
+from ortpipe.graph.core.check import finish_apart
+from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.sound import is_large, weigh
+from ortpipe.graph.files.serial import on_disk
+from ortpipe.graph.forms.modes import moves_statistics
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 from ortpipe.runtime.subnormal import flushed

@@ -23,7 +23,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, ConvertError, DataError, note_in_words, words
 from ortpipe.facts import Facts, Task, read_metadata
-from ortpipe.graph.parameters import some
+from ortpipe.graph.choice.parameters import some
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.sklearn.frames import FrameInputs, columns_of, read

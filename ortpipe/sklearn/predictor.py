@@ -7,7 +7,7 @@ import onnx_ir as ir
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows
 from ortpipe.facts import Facts, read_metadata
-from ortpipe.graph.edit import keep_outputs
+from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn.frames import FrameInputs

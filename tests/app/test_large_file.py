@@ -18,7 +18,7 @@ from command import ortpipe
 
 from ortpipe.app.commands import gradient, show
 from ortpipe.artifact import load_artifact
-from ortpipe.graph.serial import read_apart
+from ortpipe.graph.files.serial import read_apart
 
 WORDS, SIZE, BLOCK = 550_000, 1_000, 50_000  # float32: 2.2 GB
 ROOM, ROOM_OF_RUN = 6 * 10**9, 20 * 10**9  # bytes of disk

@@ -14,7 +14,7 @@ from ortpipe.autodiff.backward import Backward
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import gradients
 from ortpipe.errors import DeriveError
-from ortpipe.graph.types import broadcast
+from ortpipe.graph.core.types import broadcast
 from ortpipe.runtime.session import Session
 
 

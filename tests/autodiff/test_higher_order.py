@@ -11,9 +11,9 @@ from autodiff.numeric import worst_error
 from engines import native
 from onnx.reference import ReferenceEvaluator
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import checked, finish
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import checked, finish
 from ortpipe.runtime.session import Session
 
 N, K = 7, 3

@@ -16,7 +16,7 @@ import ortpipe.app.cli  # noqa: F401  (registers the resolvers)
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.compat import DerivativeOptions, add_loss_output, onnx_derivative, random_feed
 from ortpipe.errors import DataError, DeriveError
-from ortpipe.graph.check import checked
+from ortpipe.graph.core.check import checked
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.stage import derive
 

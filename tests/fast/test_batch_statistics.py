@@ -13,8 +13,8 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import door
 from ortpipe.fast.batch_statistics import read_batch_statistics
 from ortpipe.fast.door import PASSES
-from ortpipe.graph.check import finish
-from ortpipe.graph.modes import UNBIASED, VARIANCE
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.forms.modes import UNBIASED, VARIANCE
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

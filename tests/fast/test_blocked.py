@@ -12,7 +12,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import blocked
 from ortpipe.fast.blocked import DOMAIN, block_channels, block_size
 from ortpipe.fast.door import PASSES, passes_for
-from ortpipe.graph.check import clean, finish
+from ortpipe.graph.core.check import clean, finish
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig

@@ -15,8 +15,8 @@ from ortpipe.fast import door
 from ortpipe.fast import hoist as hoisting
 from ortpipe.fast.hoist import hoist, sink
 from ortpipe.fast.thresholds import THRESHOLDS
-from ortpipe.graph.check import finish
-from ortpipe.graph.query import all_nodes
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.query import all_nodes
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

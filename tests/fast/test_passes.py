@@ -16,7 +16,7 @@ from ortpipe.fast.passes import (
     share_exponentials,
     start_at_rate,
 )
-from ortpipe.graph.check import finish
+from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

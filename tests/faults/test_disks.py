@@ -86,7 +86,7 @@ def test_a_read_only_store_gives_what_it_has_and_is_said_once_to_keep_nothing(
 AS_ANOTHER = """
 import json, os, sys
 from pathlib import Path
-import ortpipe.graph.serial
+import ortpipe.graph.files.serial
 from ortpipe.pipeline.store import Store
 
 os.setgroups([])

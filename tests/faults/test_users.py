@@ -18,7 +18,7 @@ AS_USER = """
 import os, sys
 from pathlib import Path
 import numpy as np, onnx, portalocker
-import ortpipe.graph.serial
+import ortpipe.graph.files.serial
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import lock

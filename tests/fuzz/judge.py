@@ -20,7 +20,7 @@ from fuzz import oracle, thrift
 from fuzz.draw import Case
 from fuzz.reference import Reference, as_double, distance
 from ortpipe.errors import OrtpipeError
-from ortpipe.graph.lower import lowered
+from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 
 AGREE = "agrees"

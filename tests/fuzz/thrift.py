@@ -10,8 +10,8 @@ from fuzz.draw import Case
 from fuzz.reference import distance
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import OrtpipeError
-from ortpipe.graph.check import checked
-from ortpipe.graph.lower import lowered
+from ortpipe.graph.core.check import checked
+from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive

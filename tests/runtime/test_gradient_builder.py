@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph.check import finish, infer
+from ortpipe.graph.core.check import finish, infer
 from ortpipe.runtime.library import gradient_model
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.ort import with_yield

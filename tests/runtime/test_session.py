@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.errors import ConfigError, ModelError
-from ortpipe.graph import sound
+from ortpipe.graph.core import sound
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session, check_provider
 

@@ -15,7 +15,7 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
-from ortpipe.graph.check import checked
+from ortpipe.graph.core.check import checked
 from ortpipe.runtime.session import Session
 
 

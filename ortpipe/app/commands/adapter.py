@@ -7,12 +7,12 @@ from ortpipe.app.lookup import HELP, find
 from ortpipe.errors import ConfigError
 from ortpipe.facts import without_metadata
 from ortpipe.files import atomic_write
-from ortpipe.graph.adapter_file import apart, to_bytes
-from ortpipe.graph.adapters import Adapter
-from ortpipe.graph.apart import attach
-from ortpipe.graph.check import finish_apart, parsed
-from ortpipe.graph.parameters import some
-from ortpipe.graph.serial import write_atomically
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core.apart import attach
+from ortpipe.graph.core.check import finish_apart, parsed
+from ortpipe.graph.files.adapter_file import apart, to_bytes
+from ortpipe.graph.files.serial import write_atomically
+from ortpipe.graph.forms.adapters import Adapter
 from ortpipe.settings import local
 
 ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:

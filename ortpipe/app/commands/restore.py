@@ -18,11 +18,11 @@ from ortpipe.data.rows import Data
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
-from ortpipe.graph.apart import put_together
-from ortpipe.graph.parameters import some
-from ortpipe.graph.restore import Decision, restore
-from ortpipe.graph.state_dict import SUFFIXES as STATE_DICTS
-from ortpipe.graph.state_dict import StateDictFile
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core.apart import put_together
+from ortpipe.graph.files.restore import Decision, restore
+from ortpipe.graph.files.state_dict import SUFFIXES as STATE_DICTS
+from ortpipe.graph.files.state_dict import StateDictFile
 from ortpipe.settings import local
 from ortpipe.stages.convert.restore import (
     Weights,

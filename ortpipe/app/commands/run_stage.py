@@ -14,8 +14,8 @@ from ortpipe.artifact import Artifact, Facts, save_artifact
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
 from ortpipe.flow import FLOW
-from ortpipe.graph.apart import pieces
-from ortpipe.graph.sound import is_large
+from ortpipe.graph.core.apart import pieces
+from ortpipe.graph.core.sound import is_large
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
 from ortpipe.settings import local

@@ -18,10 +18,10 @@ from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
-from ortpipe.graph.apart import pieces
-from ortpipe.graph.draw import to_dot, to_mermaid
-from ortpipe.graph.query import all_nodes
-from ortpipe.graph.show import to_text, type_of
+from ortpipe.graph.core.apart import pieces
+from ortpipe.graph.core.query import all_nodes
+from ortpipe.graph.pictures.draw import to_dot, to_mermaid
+from ortpipe.graph.pictures.show import to_text, type_of
 from ortpipe.metrics import label
 from ortpipe.settings import local
 from ortpipe.stages.convert.sources.stored_estimator import KEY as KEPT

@@ -24,10 +24,10 @@ from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
 from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import atomic_folder, atomic_write, delete
-from ortpipe.graph.int8 import is_quantized, to_int8
-from ortpipe.graph.serial import write_atomically
-from ortpipe.graph.show import to_text
-from ortpipe.graph.svg import to_svg
+from ortpipe.graph.files.serial import write_atomically
+from ortpipe.graph.forms.int8 import is_quantized, to_int8
+from ortpipe.graph.pictures.show import to_text
+from ortpipe.graph.pictures.svg import to_svg
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages.convert.sources.snapshot import DESCRIPTION

@@ -15,8 +15,8 @@ from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.app.tracking.keys import keys
 from ortpipe.artifact import Facts
 from ortpipe.bounded import MOST, file_below, has_file, parse_json, read_below
-from ortpipe.graph.apart import Weights
-from ortpipe.graph.serial import read_apart
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.files.serial import read_apart
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten
 from ortpipe.stages.train.losses import Epoch

@@ -25,8 +25,8 @@ from ortpipe.artifact import Facts
 from ortpipe.data.raw_columns import FORMS
 from ortpipe.errors import ModelError, TrackingError
 from ortpipe.facts import read_metadata
-from ortpipe.graph.apart import Weights, put_together, written_beside
-from ortpipe.graph.sound import is_large
+from ortpipe.graph.core.apart import Weights, put_together, written_beside
+from ortpipe.graph.core.sound import is_large
 from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime.session import Session
 

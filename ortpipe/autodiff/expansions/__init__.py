@@ -5,7 +5,7 @@ node (None for an output that nobody reads), or None where the node stays as it 
 """
 
 from ortpipe.autodiff.expansions import convolution, logarithms, loops, recurrent, sampling, sequences
-from ortpipe.graph.rewrite import Rewrite
+from ortpipe.graph.core.rewrite import Rewrite
 
 EXPANSIONS: dict[str, Rewrite] = {
     "ConcatFromSequence": sequences.concat,

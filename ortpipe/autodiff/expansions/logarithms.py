@@ -5,8 +5,8 @@ from typing import Any
 
 from onnx_ir import Node, Value
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
 
 
 def log(op: Builder, node: Node) -> Sequence[Value] | None:

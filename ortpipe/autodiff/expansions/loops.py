@@ -10,9 +10,9 @@ from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import ranked
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.operators import having
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.operators import having
 
 COMPARISONS = having("orders")
 INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)

@@ -12,7 +12,7 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.expansions.loops import flipped, listed
 from ortpipe.errors import DeriveError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 # activation: the attributes it has with their ONNX defaults; None where onnxruntime's kernels have another one.
 # Kept here, because these are values of an attribute, and some are no operators.

@@ -10,7 +10,7 @@ import numpy as np
 from onnx_ir import DataType, Node, Value
 
 from ortpipe.autodiff.backward import ranked
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 A = -0.75  # of Keys' cubic convolution
 # mode → the first neighbour k, and the coefficients of 1, r, r² … (rows) in each weight (columns)

@@ -7,8 +7,8 @@ from onnx_ir import Node, Value
 
 from ortpipe.autodiff.expansions.loops import listed
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
 
 
 def at(op: Builder, node: Node) -> Sequence[Value]:

@@ -22,8 +22,8 @@ from ortpipe.autodiff.rules import (
     spectral,
     trigonometry,
 )
-from ortpipe.graph.operators import having
-from ortpipe.graph.opsets import NEW
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.importing.opsets import NEW
 
 MODULES = (
     *(

@@ -8,7 +8,7 @@ from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules
 from ortpipe.autodiff.rules.arithmetic import elementwise, flat
-from ortpipe.graph import query
+from ortpipe.graph.core import query
 
 
 def relu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:

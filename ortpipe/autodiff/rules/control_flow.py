@@ -10,8 +10,8 @@ from ortpipe.autodiff.cut import copied, cut, distinct, prune
 from ortpipe.autodiff.expansions.loops import flipped, listed, why_not_a_scan
 from ortpipe.autodiff.walk import active, gradients
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.operators import is_random
+from ortpipe.graph.core import query
+from ortpipe.graph.core.operators import is_random
 
 SHOWN = 16  # weights that a message names
 

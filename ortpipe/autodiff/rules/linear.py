@@ -7,8 +7,8 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.types import wide
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.types import wide
 
 
 def gemm(op: Backward, node: Node, dy: Value, a: Value, b: Value, c: Value | None = None) -> Gradients:

@@ -11,8 +11,8 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
 from ortpipe.autodiff.windows import Window, auto_pad, spatial, static, unpadded, window
 from ortpipe.errors import DeriveError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.query import called
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.query import called
 
 Matrix = npt.NDArray[np.float64]
 # Measured on onnxruntime 1.19 (CPU): products of strips take a third to a half of the time of MaxPool's Indices and

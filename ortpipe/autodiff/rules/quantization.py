@@ -16,7 +16,7 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
 from ortpipe.autodiff.rules.pooling import along
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
+from ortpipe.graph.core import query
 
 
 def quantize(op: Backward, node: Node, dy: Value, x: Value, scale: Value, zero: Value | None = None) -> Gradients:

@@ -6,8 +6,8 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules
-from ortpipe.graph import query
-from ortpipe.graph.types import is_scalar
+from ortpipe.graph.core import query
+from ortpipe.graph.core.types import is_scalar
 
 
 class Reduced:

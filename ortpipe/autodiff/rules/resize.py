@@ -12,7 +12,7 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
 from ortpipe.autodiff.rules.pooling import Matrix, along
 from ortpipe.autodiff.windows import not_static
-from ortpipe.graph.types import equal
+from ortpipe.graph.core.types import equal
 
 Vector = npt.NDArray[np.floating[Any]]
 # From which distance to the place before the next place is nearer

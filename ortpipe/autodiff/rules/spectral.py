@@ -8,7 +8,7 @@ from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
 from ortpipe.autodiff.rules.indexing import along_axis
 from ortpipe.autodiff.windows import not_static
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
+from ortpipe.graph.core import query
 
 
 def dft(

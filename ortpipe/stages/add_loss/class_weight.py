@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Data
 from ortpipe.errors import LossError
 from ortpipe.facts import Facts
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.losses.ctc import CTC
 
 

@@ -7,8 +7,8 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Data
 from ortpipe.errors import LossError
-from ortpipe.graph import query
-from ortpipe.graph.operators import having
+from ortpipe.graph.core import query
+from ortpipe.graph.core.operators import having
 from ortpipe.settings import Must
 
 # log: the prediction is log μ, any number; identity: it is μ, which must be positive

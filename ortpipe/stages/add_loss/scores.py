@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import LossError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 
 class Scores(NamedTuple):

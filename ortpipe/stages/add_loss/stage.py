@@ -12,10 +12,10 @@ from ortpipe import own
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data
 from ortpipe.errors import LossError, nearest, under
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import infer
-from ortpipe.graph.garbage import gc_paused
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.garbage import gc_paused
 from ortpipe.settings import typed
 from ortpipe.stages.add_loss.class_weight import check_class_weight, weighted_by_class
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss

@@ -16,12 +16,12 @@ from ortpipe.artifact import Facts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, ModelError, OrtpipeError
-from ortpipe.graph import query
-from ortpipe.graph.apart import Weights
-from ortpipe.graph.batch import name_batch
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import proto_apart
-from ortpipe.graph.modes import to_inference
+from ortpipe.graph.core import query
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import proto_apart
+from ortpipe.graph.forms.modes import to_inference
+from ortpipe.graph.importing.batch import name_batch
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.free_batch import free_batch_size
 from ortpipe.stages.convert.heads import Head, read_head, replay

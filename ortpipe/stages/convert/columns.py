@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
-from ortpipe.graph.parameters import some
-from ortpipe.graph.serial import IR_VERSION, OPSET
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.dates import date_numbers
 

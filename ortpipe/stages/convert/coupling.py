@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 LEAST = 1e-7  # smallest probability of a pair, as in libsvm, and of a class
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.data.raw_columns import DATE, ISO, TIME
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 ERA, SHIFT = 146_097, 719_468  # days of 400 years; from the first of March of year 0 to 1970-01-01
 

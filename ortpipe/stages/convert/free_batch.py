@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph import query
-from ortpipe.graph.batch import name_batch
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import infer
-from ortpipe.graph.operators import having
-from ortpipe.graph.sizes import fold_sizes
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.importing.batch import name_batch
+from ortpipe.graph.importing.sizes import fold_sizes
 
 STATES = (5, 6)  # indices of a recurrent layer's initial states, [directions, N, …]
 ROUNDS = 64  # of inference: a chain of Reshapes takes one each

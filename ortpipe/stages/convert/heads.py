@@ -14,10 +14,10 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, ModelError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.operators import having
-from ortpipe.graph.parameters import choose
+from ortpipe.graph.choice.parameters import choose
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.operators import having
 from ortpipe.metrics.predictions import Seen, look, sigmoid, softmax
 from ortpipe.runtime.session import Session
 

@@ -12,9 +12,10 @@ import onnx_ir as ir
 import safetensors
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph import query, serial
-from ortpipe.graph.edit import set_initializers
-from ortpipe.graph.parameters import some
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.files import serial
 from ortpipe.settings import Config
 
 SHOWN = 8  # names in an error, with their shapes

@@ -10,11 +10,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, nearest
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.operators import having
-from ortpipe.graph.parameters import some
-from ortpipe.graph.show import type_of
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.pictures.show import type_of
 
 Axes = int | Mapping[str, int] | None
 STATIC = having("sized")  # with static sizes their gradients use constant matrices

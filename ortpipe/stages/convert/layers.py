@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.modes import UNBIASED, VARIANCE
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.forms.modes import UNBIASED, VARIANCE
 
 Law = Literal["pytorch", "he", "xavier"]
 Norm = Literal["none", "batch", "layer"]

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import mark
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import mark
 from ortpipe.stages.convert.coupling import couple, pairs_of
 
 FLOAT = ir.DataType.FLOAT

@@ -11,10 +11,10 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.errors import ConfigError, ConvertError, nearest
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.edit import keep_outputs
-from ortpipe.graph.parameters import some
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.settings import Config, Seed
 from ortpipe.stages.convert.meaning import Meaning
 

@@ -18,13 +18,13 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.facts import Facts
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import finish, infer
-from ortpipe.graph.edit import keep_outputs
-from ortpipe.graph.int8 import computed_from_weights
-from ortpipe.graph.modes import to_inference
-from ortpipe.graph.operators import having
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.check import finish, infer
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.forms.int8 import computed_from_weights
+from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.dialects.integers import stop_gradient
 

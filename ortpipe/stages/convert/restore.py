@@ -15,13 +15,13 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.errors import ModelError
-from ortpipe.graph import query
-from ortpipe.graph.check import parsed
-from ortpipe.graph.modes import is_statistic
-from ortpipe.graph.origins import Origin, Place, put
-from ortpipe.graph.parameters import some
-from ortpipe.graph.restore import Arrays, Decision, Find, decide
-from ortpipe.graph.state_dict import StoredTensor
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.check import parsed
+from ortpipe.graph.core.origins import Origin, Place, put
+from ortpipe.graph.files.restore import Arrays, Decision, Find, decide
+from ortpipe.graph.files.state_dict import StoredTensor
+from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.batch import ROWS
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator

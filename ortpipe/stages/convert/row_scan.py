@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
 
 
 def scan_batches(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dict[ir.Value, ir.Value]:

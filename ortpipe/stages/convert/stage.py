@@ -15,13 +15,13 @@ from ortpipe.artifact import Artifact, Facts, HeadFacts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data
 from ortpipe.errors import ConvertError, ModelError, NoRowsError, under
-from ortpipe.graph import query
-from ortpipe.graph.apart import Weights, sealed
-from ortpipe.graph.check import finish_apart
-from ortpipe.graph.modes import is_statistic, to_inference
-from ortpipe.graph.origins import marked
-from ortpipe.graph.parameters import Choice, choose, copies, sentence, some
-from ortpipe.graph.untie import untie
+from ortpipe.graph.choice.parameters import Choice, choose, copies, sentence, some
+from ortpipe.graph.choice.untie import untie
+from ortpipe.graph.core import query
+from ortpipe.graph.core.apart import Weights, sealed
+from ortpipe.graph.core.check import finish_apart
+from ortpipe.graph.core.origins import marked
+from ortpipe.graph.forms.modes import is_statistic, to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.batch import compared_rows
 from ortpipe.stages.convert.config import ConvertConfig

@@ -7,10 +7,10 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import mark
-from ortpipe.graph.rewrite import Rewrite, rewrite
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import mark
+from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.ml_operators import (
     as_float,
     binarizer,

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError, ModelError
-from ortpipe.graph import query
+from ortpipe.graph.core import query
 from ortpipe.metrics.predictions import classes_last
 from ortpipe.stages.convert.batch import Original
 from ortpipe.stages.convert.heads import Head, read_head

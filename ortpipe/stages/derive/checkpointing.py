@@ -16,10 +16,10 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError, nearest
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.operators import is_random
-from ortpipe.graph.query import FLOATS
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.operators import is_random
+from ortpipe.graph.core.query import FLOATS
 
 AUTO = "auto"
 

@@ -9,9 +9,9 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
-from ortpipe.graph.edit import open_initializers
-from ortpipe.graph.modes import is_random
-from ortpipe.graph.operators import having
+from ortpipe.graph.core.edit import open_initializers
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.forms.modes import is_random
 from ortpipe.runtime.session import Session
 
 ROWS, LARGEST, DRAWN = 8, 4, 4

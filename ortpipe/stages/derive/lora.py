@@ -7,10 +7,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.adapters import ROUNDS, Adapter, insert, why_not
-from ortpipe.graph.parameters import some
-from ortpipe.graph.readers import UseFinder
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.readers import UseFinder
+from ortpipe.graph.core import query
+from ortpipe.graph.forms.adapters import ROUNDS, Adapter, insert, why_not
 from ortpipe.settings import Config, Count, Positive, Seed
 
 

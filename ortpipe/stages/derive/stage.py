@@ -13,14 +13,14 @@ from ortpipe.autodiff.kernels import forget_kernel_gradients
 from ortpipe.autodiff.outputs import name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError, nearest
-from ortpipe.graph import query
-from ortpipe.graph.adapters import Adapter
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.edit import keep_outputs
-from ortpipe.graph.garbage import gc_paused
-from ortpipe.graph.modes import statistics as running_statistics
-from ortpipe.graph.parameters import choose, sentence, some
-from ortpipe.graph.types import is_scalar
+from ortpipe.graph.choice.parameters import choose, sentence, some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.core.types import is_scalar
+from ortpipe.graph.forms.adapters import Adapter
+from ortpipe.graph.forms.modes import statistics as running_statistics
 from ortpipe.settings import typed
 from ortpipe.stages.derive import lora
 from ortpipe.stages.derive.checkpointing import recompute

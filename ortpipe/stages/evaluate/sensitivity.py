@@ -9,9 +9,9 @@ from ortpipe.artifact import Facts
 from ortpipe.autodiff.gradient import gradient_apart
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows
-from ortpipe.graph import query
-from ortpipe.graph.apart import Weights
-from ortpipe.graph.check import parsed
+from ortpipe.graph.core import query
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.check import parsed
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session

@@ -12,11 +12,11 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows, check_data, concatenate
 from ortpipe.data.slices import check_columns
 from ortpipe.errors import DeriveError, EvaluateError
-from ortpipe.graph import sound
-from ortpipe.graph.apart import Weights
-from ortpipe.graph.check import proto_apart
-from ortpipe.graph.edit import set_initializers
-from ortpipe.graph.int8 import is_quantized, to_int8
+from ortpipe.graph.core import sound
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.check import proto_apart
+from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.forms.int8 import is_quantized, to_int8
 from ortpipe.metrics import METRICS, UNWEIGHTED, check_fits, part_of, shown
 from ortpipe.metrics.curves import curves
 from ortpipe.metrics.predictions import Compared, compared, rows_at_most, truth

@@ -6,8 +6,8 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import PenaltyError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import typed
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges

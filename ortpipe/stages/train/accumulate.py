@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Facts
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
 
 BATCHES = "K"  # the first dimension of what is read batch by batch
 

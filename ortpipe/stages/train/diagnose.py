@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ortpipe.artifact import Arrays, under
-from ortpipe.graph.modes import set_seeds
+from ortpipe.graph.forms.modes import set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.load import Runs
 from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, gradients_of, input_types

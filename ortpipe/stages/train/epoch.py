@@ -2,8 +2,8 @@
 
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Names, used_names
-from ortpipe.graph.serial import IR_VERSION
+from ortpipe.graph.core.builder import Names, used_names
+from ortpipe.graph.files.serial import IR_VERSION
 from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph
 from ortpipe.stages.train.step import TrainStep
 

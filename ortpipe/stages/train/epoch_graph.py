@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortpipe.graph.check import infer
-from ortpipe.graph.sizes import fold_sizes
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.importing.sizes import fold_sizes
 
 BATCHES = "batches"  # the first dimension of every scanned input
 

@@ -10,9 +10,9 @@ from ortpipe.artifact import Arrays, Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import TrainError
-from ortpipe.graph import query
-from ortpipe.graph.edit import keep_outputs
-from ortpipe.graph.operators import is_random
+from ortpipe.graph.core import query
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.operators import is_random
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 

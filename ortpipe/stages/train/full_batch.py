@@ -8,8 +8,8 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.graph.check import finish_apart
-from ortpipe.graph.modes import is_random
+from ortpipe.graph.core.check import finish_apart
+from ortpipe.graph.forms.modes import is_random
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.early_stop import EarlyStop

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays
-from ortpipe.graph.builder import Builder, Names
+from ortpipe.graph.core.builder import Builder, Names
 
 VECTOR = "parameters"  # the name of the flat vector, and the first part of stacks' names
 Values = Mapping[str, ir.Value]

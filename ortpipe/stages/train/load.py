@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.graph.apart import Weights
-from ortpipe.graph.check import clean, proto_apart
-from ortpipe.graph.garbage import gc_paused
-from ortpipe.graph.modes import is_random, set_seeds
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.check import clean, proto_apart
+from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.forms.modes import is_random, set_seeds
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch import build_epoch

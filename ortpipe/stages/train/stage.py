@@ -9,12 +9,12 @@ from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import check_labels, feed_inputs, feed_label
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import DataError, ModelError, TrainError
-from ortpipe.graph import query
-from ortpipe.graph.adapters import Adapter, merged, without_adapters
-from ortpipe.graph.apart import sealed
-from ortpipe.graph.check import finish
-from ortpipe.graph.edit import set_initializers
-from ortpipe.graph.modes import to_inference
+from ortpipe.graph.core import query
+from ortpipe.graph.core.apart import sealed
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.forms.adapters import Adapter, merged, without_adapters
+from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.settings import typed

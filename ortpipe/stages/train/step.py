@@ -10,10 +10,10 @@ import onnx_ir as ir
 from ortpipe import own
 from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.errors import TrainError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.garbage import gc_paused
-from ortpipe.graph.query import HALVES
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.core.query import HALVES
 from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.layout import Layout

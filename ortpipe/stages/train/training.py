@@ -11,8 +11,8 @@ import onnx_ir as ir
 from ortpipe import own
 from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.data.rows import Data
-from ortpipe.graph import query
-from ortpipe.graph.operators import having
+from ortpipe.graph.core import query
+from ortpipe.graph.core.operators import having
 from ortpipe.hashing import digest_of
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.config import TrainConfig

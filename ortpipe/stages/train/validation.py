@@ -5,7 +5,7 @@ import numpy as np
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
-from ortpipe.graph.modes import to_inference
+from ortpipe.graph.forms.modes import to_inference
 from ortpipe.metrics import METRICS, check_fits, part_of
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig

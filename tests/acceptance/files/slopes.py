@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from acceptance.files.double import Reference, as_double
-from ortpipe.graph.edit import open_initializers
+from ortpipe.graph.core.edit import open_initializers
 
 WEIGHTS = 10
 STEPS = 1e-6, 1e-7  # of the weight, or of 1

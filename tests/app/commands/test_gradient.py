@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from ortpipe.errors import ConfigError, DeriveError
-from ortpipe.graph.serial import read
+from ortpipe.graph.files.serial import read
 from ortpipe.runtime.session import Session
 
 TEXT = """<ir_version: 8, opset_import: ["": 18]>

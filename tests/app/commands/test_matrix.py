@@ -21,7 +21,7 @@ from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.schema import RunConfig, build_key, group_of
 from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import OrtpipeError
-from ortpipe.graph.state_dict import StateDictFile
+from ortpipe.graph.files.state_dict import StateDictFile
 from ortpipe.settings import catalogue_of, fields_of
 
 VALUES: dict[str, Any] = {

@@ -33,7 +33,7 @@ from ortpipe import (
 )
 from ortpipe.app.words import SETTINGS
 from ortpipe.errors import ConfigError, ModelError
-from ortpipe.graph.edit import set_initializers
+from ortpipe.graph.core.edit import set_initializers
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 
 HEAD = '<ir_version: 10, opset_import: ["": 21, "ai.onnx.ml": 3]> '

@@ -10,8 +10,8 @@ from engines import expanded, native
 from onnx.reference import ReferenceEvaluator
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph.check import checked
-from ortpipe.graph.lower import lowered
+from ortpipe.graph.core.check import checked
+from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 
 # Central differences of step 1e-6 in float64 are off by about 1e-10; the worst seen here is 3e-9.

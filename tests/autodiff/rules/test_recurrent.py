@@ -11,8 +11,8 @@ from onnx.reference import ReferenceEvaluator
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DeriveError
-from ortpipe.graph.check import checked
-from ortpipe.graph.lower import lowered
+from ortpipe.graph.core.check import checked
+from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

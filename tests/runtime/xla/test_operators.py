@@ -16,7 +16,7 @@ from autodiff.numeric import every_node_case
 from onnx.reference import ReferenceEvaluator
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.opsets import at_opset
+from ortpipe.graph.importing.opsets import at_opset
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"

@@ -10,9 +10,9 @@ from sklearn.preprocessing import StandardScaler
 from ortpipe import Rows
 from ortpipe.data.sources.function import Function
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
-from ortpipe.graph.serial import IR_VERSION, OPSET
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.columns import features
 from ortpipe.stages.convert.dates import date_numbers

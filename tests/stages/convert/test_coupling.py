@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import finish
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.coupling import couple, pairs_of
 

@@ -9,7 +9,7 @@ from autodiff.numeric import worst_error
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DeriveError
-from ortpipe.graph.check import finish, inferred
+from ortpipe.graph.core.check import finish, inferred
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

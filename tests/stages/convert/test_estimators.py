@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler, scale
 from sklearn.svm import SVR, LinearSVC
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.origins import put
+from ortpipe.graph.core.origins import put
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS

@@ -7,7 +7,7 @@ import pytest
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError
-from ortpipe.graph.restore import restore
+from ortpipe.graph.files.restore import restore
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

@@ -19,9 +19,9 @@ from ortpipe.data.feeds import feed_inputs, feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources import SOURCES as DATA
 from ortpipe.errors import ConfigError, ConvertError, LossError
-from ortpipe.graph import query
-from ortpipe.graph.edit import set_initializers
-from ortpipe.graph.modes import to_inference
+from ortpipe.graph.core import query
+from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

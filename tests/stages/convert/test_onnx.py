@@ -21,7 +21,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from ortpipe.artifact import save_artifact
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DataError, ModelError
-from ortpipe.graph import sound
+from ortpipe.graph.core import sound
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile

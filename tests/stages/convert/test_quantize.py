@@ -7,7 +7,7 @@ import pytest
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DeriveError
-from ortpipe.graph.int8 import to_int8
+from ortpipe.graph.forms.int8 import to_int8
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

@@ -11,8 +11,8 @@ from engines import native
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
-from ortpipe.graph.check import finish, inferred
-from ortpipe.graph.origins import marked, put
+from ortpipe.graph.core.check import finish, inferred
+from ortpipe.graph.core.origins import marked, put
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.dialects import read_dialects

@@ -25,7 +25,7 @@ from sklearn.svm import SVC
 
 from ortpipe import Artifact, Data, Rows, convert, restore
 from ortpipe.errors import ModelError
-from ortpipe.graph.edit import set_initializers
+from ortpipe.graph.core.edit import set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.restore import convert_record, named_as_in_state_dict, weights_of
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator

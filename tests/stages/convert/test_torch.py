@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 from ortpipe.data.rows import Data, Rows  # noqa: E402
 from ortpipe.errors import ConvertError  # noqa: E402
-from ortpipe.graph.modes import set_seeds, to_inference  # noqa: E402
+from ortpipe.graph.forms.modes import set_seeds, to_inference  # noqa: E402
 from ortpipe.runtime.session import Session  # noqa: E402
 from ortpipe.stages.add_loss.config import AddLossConfig  # noqa: E402
 from ortpipe.stages.add_loss.losses import LOSSES  # noqa: E402

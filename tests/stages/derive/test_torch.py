@@ -10,7 +10,7 @@ import onnx
 import pytest
 from engines import native
 
-from ortpipe.graph.lower import lowered
+from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 
 torch = pytest.importorskip("torch", reason="PyTorch is the oracle here, and is not installed")

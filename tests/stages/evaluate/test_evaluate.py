@@ -16,7 +16,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import EvaluateError
-from ortpipe.graph import apart, sound
+from ortpipe.graph.core import apart, sound
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss

@@ -6,7 +6,7 @@ import onnx_ir as ir
 import pytest
 from stages.train.updates import STEPWISE, scalars_of, slots_of, update
 
-from ortpipe.graph.check import finish, infer
+from ortpipe.graph.core.check import finish, infer
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

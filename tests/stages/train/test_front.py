@@ -9,8 +9,8 @@ from onnx import parser
 from ortpipe import Rows, SplitConfig, add_loss, convert, derive, split, train
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import TrainError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.serial import IR_VERSION, OPSET
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.l2 import L2

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.graph.modes import UNBIASED, VARIANCE, is_random, to_inference
+from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, is_random, to_inference
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss

@@ -12,8 +12,8 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from ortpipe.artifact import Facts, under
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, EvaluateError, TrainError
-from ortpipe.graph.check import finish
-from ortpipe.graph.edit import keep_outputs, set_initializers
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.edit import keep_outputs, set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

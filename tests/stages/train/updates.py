@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder, Names
-from ortpipe.graph.check import finish
+from ortpipe.graph.core.builder import Builder, Names
+from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.links import Inputs
 from ortpipe.stages.train.optimizers import OPTIMIZERS

@@ -4,7 +4,7 @@ from typing import ClassVar, Protocol
 
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Catalogue
 from ortpipe.stages.add_loss.scores import Scores as Scores
 

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import LossError
 from ortpipe.facts import Facts
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.add_loss.scores import Scores

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, Positive
 from ortpipe.stages.add_loss.scores import Scores
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import LossError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.scores import Scores
 

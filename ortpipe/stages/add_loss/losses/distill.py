@@ -8,10 +8,11 @@ import onnx_ir as ir
 from annotated_types import Ge, Gt, Le, Lt
 
 from ortpipe.errors import LossError, under
-from ortpipe.graph import query, serial
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.inline import inline, prepared
-from ortpipe.graph.operators import having
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.files import serial
+from ortpipe.graph.importing.inline import inline, prepared
 from ortpipe.settings import Config, Positive
 from ortpipe.stages.add_loss.scores import Scores, truth
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 from annotated_types import Gt, Lt
 
 from ortpipe.errors import LossError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, NotNegative, Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
 from ortpipe.stages.add_loss.scores import Scores, logit, one_column, truth

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
 from ortpipe.stages.add_loss.scores import Scores, margin, required, truth

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 import onnx_ir as ir
 from annotated_types import Gt, Lt
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, Share
 from ortpipe.stages.add_loss.scores import Scores, one_column, two_columns
 

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, one_of
 from ortpipe.stages.add_loss.losses.hinge import Hinge
 from ortpipe.stages.add_loss.losses.log import Log

@@ -6,9 +6,10 @@ from pathlib import Path
 import onnx_ir as ir
 
 from ortpipe.errors import LossError, under
-from ortpipe.graph import query, serial
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.inline import inline, prepared
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.files import serial
+from ortpipe.graph.importing.inline import inline, prepared
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.scores import Scores, required
 

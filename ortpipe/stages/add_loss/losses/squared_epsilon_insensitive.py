@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, NotNegative
 from ortpipe.stages.add_loss.scores import Scores
 

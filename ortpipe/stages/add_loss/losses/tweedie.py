@@ -6,7 +6,7 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from ortpipe.errors import ConfigError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, Must
 from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE, Link, check_link
 from ortpipe.stages.add_loss.losses.gamma import Gamma

@@ -7,11 +7,11 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.check import infer
-from ortpipe.graph.parameters import some
-from ortpipe.graph.rewrite import Rewrite, rewrite
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.attention import ATTENTION
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, unsupported
 from ortpipe.stages.convert.dialects.layers import LAYERS

@@ -4,8 +4,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 from ortpipe.stages.convert.dialects.integers import Integers
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph import query
-from ortpipe.graph.check import infer
+from ortpipe.graph.core import query
+from ortpipe.graph.core.check import infer
 
 FLOATS16 = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 KINDS = ("to", "dtype")  # attributes that name a type

@@ -3,7 +3,7 @@
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.query import called
+from ortpipe.graph.core.query import called
 
 MICROSOFT = "com.microsoft"
 

@@ -8,10 +8,10 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.operators import having
-from ortpipe.graph.origins import mark, take
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.origins import mark, take
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 
 INTEGERS = ("INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")

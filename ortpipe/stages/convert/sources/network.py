@@ -11,9 +11,9 @@ import onnx_ir as ir
 from ortpipe.artifact import Task
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, NoRowsError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.modes import is_statistic
-from ortpipe.graph.serial import IR_VERSION, OPSET
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.files.serial import IR_VERSION, OPSET
+from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.settings import Config, Count, Seed
 from ortpipe.stages.convert.columns import ColumnFeatures, Impute, features
 from ortpipe.stages.convert.layers import Law, Layers, shape, with_type_of

@@ -15,17 +15,18 @@ import onnx_ir as ir
 from ortpipe.artifact import read_metadata
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, ModelError, nearest
-from ortpipe.graph import query, serial
-from ortpipe.graph.apart import Weights, attach, take_apart
-from ortpipe.graph.batch import name_batch, plain_dimensions
-from ortpipe.graph.branches import capture_unchanged, take_branches
-from ortpipe.graph.check import parsed
-from ortpipe.graph.edit import keep_outputs
-from ortpipe.graph.lift import float_constants, lift
-from ortpipe.graph.lower import changed_opset, lowered, moved_windows
-from ortpipe.graph.modes import settle
-from ortpipe.graph.parameters import some
-from ortpipe.graph.sound import check_sound
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.apart import Weights, attach, take_apart
+from ortpipe.graph.core.check import parsed
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.sound import check_sound
+from ortpipe.graph.files import serial
+from ortpipe.graph.forms.modes import settle
+from ortpipe.graph.importing.batch import name_batch, plain_dimensions
+from ortpipe.graph.importing.branches import capture_unchanged, take_branches
+from ortpipe.graph.importing.lift import float_constants, lift
+from ortpipe.graph.importing.lower import changed_opset, lowered, moved_windows
 from ortpipe.stages.convert.batch import Original, batch_size, compared_rows, take_rows
 from ortpipe.stages.convert.dialects import read_dialects
 from ortpipe.stages.convert.dialects.float16 import write_float32

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 Read = Callable[[bool], ir.Value]  # (as words) → [N, width]; the reader of a raw column chooses its type
 

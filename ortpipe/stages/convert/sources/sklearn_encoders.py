@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 
 ML = "ai.onnx.ml"

@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import marked, within
-from ortpipe.graph.serial import IR_VERSION, OPSET
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import marked, within
+from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import (

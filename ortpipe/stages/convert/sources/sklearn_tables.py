@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 THRESHOLD = 1e-7  # sklearn.preprocessing._data.BOUNDS_THRESHOLD
 EDGE = 5.199337582605575  # −Φ⁻¹(THRESHOLD − 2⁻⁵²), beyond which it clips

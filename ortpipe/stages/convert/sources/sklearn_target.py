@@ -7,8 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import within
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import within
 from ortpipe.stages.convert.sources.estimators import class_path, end_of
 from ortpipe.stages.convert.sources.estimators.end import End
 from ortpipe.stages.convert.sources.sklearn_transformers import FUNCTIONS, elementwise

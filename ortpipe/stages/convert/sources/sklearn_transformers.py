@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.sklearn_encoders import apply_step
 from ortpipe.stages.convert.sources.sklearn_tables import kbins, power, quantile, spline
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
-from ortpipe.graph.check import finish
+from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
 from ortpipe.stages.convert.columns import ColumnFeatures

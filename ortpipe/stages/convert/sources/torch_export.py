@@ -18,9 +18,9 @@ import onnx
 from ortpipe.bounded import check_archive, check_pickle
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError, listing
-from ortpipe.graph.modes import UNBIASED, VARIANCE, moves_statistics
-from ortpipe.graph.origins import mark
-from ortpipe.graph.parameters import some
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core.origins import mark
+from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.onnx_file import from_model

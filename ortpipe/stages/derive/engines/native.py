@@ -9,7 +9,7 @@ from ortpipe.autodiff.backward import Backward
 from ortpipe.autodiff.expand import expanded, merge_repeated, without_identities
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import gradients
-from ortpipe.graph import query
+from ortpipe.graph.core import query
 from ortpipe.settings import Config
 
 

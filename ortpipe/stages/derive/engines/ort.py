@@ -9,11 +9,11 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.backward import same
 from ortpipe.autodiff.walk import between, operands
 from ortpipe.errors import DeriveError
-from ortpipe.graph import query
-from ortpipe.graph.builder import Builder, Names, used_names
-from ortpipe.graph.check import infer
-from ortpipe.graph.edit import add_outputs, keep_outputs
-from ortpipe.graph.rewrite import Rewrite, replace, rewrite
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.edit import add_outputs, keep_outputs
+from ortpipe.graph.core.rewrite import Rewrite, replace, rewrite
 from ortpipe.runtime.library import gradient_model
 from ortpipe.settings import Config
 

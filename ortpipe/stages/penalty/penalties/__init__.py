@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from ortpipe import own
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Catalogue
 
 Penalty = Callable[[Builder, ir.Value], ir.Value]  # (builder, parameter) → a scalar

@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 TINY = 1e-30  # below its square root a row's norm has derivative 0, as at 0
 

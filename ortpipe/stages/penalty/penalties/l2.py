@@ -2,7 +2,7 @@
 
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 
 def l2(op: Builder, parameter: ir.Value) -> ir.Value:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative, Positive, Share
 from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar, moments
 from ortpipe.stages.train.optimizers import Optimizer

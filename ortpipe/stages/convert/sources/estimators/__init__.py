@@ -10,7 +10,7 @@ from typing import Any
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, nearest
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Catalogue
 from ortpipe.stages.convert.sources.estimators.end import End as End
 from ortpipe.stages.convert.sources.estimators.end import label_of as label_of

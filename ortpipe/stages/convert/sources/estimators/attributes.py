@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import KEY, mark_attribute, take, within
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import KEY, mark_attribute, take, within
 
-Step = Sequence[Any]  # see graph/origins.py
+Step = Sequence[Any]  # see graph/core/origins.py
 _MEMBERS: ContextVar[str] = ContextVar("members", default="")  # prefix of parameters' names
 NO_FILE: dict[str, np.ndarray] = {}  # no initializers for steps to name
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.estimators.attributes import const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, softmax_end
 from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import within
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import within
 from ortpipe.stages.convert.sources.estimators import end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, sigmoid_end, softmax_end

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.estimators.objective import Objective
 
 Classes = tuple[int | str, ...]

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.coupling import couple
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmoid_end, softmax_end, with_width

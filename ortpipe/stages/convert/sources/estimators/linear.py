@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.estimators.attributes import array_of, parameter
 from ortpipe.stages.convert.sources.estimators.end import End
 from ortpipe.stages.convert.sources.estimators.objective import Objective, Strengths, averaged, summed

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, scores_end, sigmoid_end, softmax_end
 from ortpipe.stages.convert.sources.estimators.linear import coefficient, ridge_objective, scores, sgd_penalty
 from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, Objective, averaged, class_weight, summed

@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
-from ortpipe.graph.origins import within
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import within
 from ortpipe.stages.convert.sources.estimators import end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member
 from ortpipe.stages.convert.sources.estimators.end import End, with_width

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 
 REMAINDER = "scores are counted votes of pairs and a bounded remainder: gradients pass through the remainder alone"
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.builder import Builder
+from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.estimators import class_path, end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end

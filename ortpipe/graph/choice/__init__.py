@@ -1,0 +1,1 @@
+"""Which initializers are trained: who reads them, and what they hold."""

@@ -1,0 +1,115 @@
+"""Choose the float initializers that are parameters, by the nodes that read them and by their values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.graph.choice.readers import Use, UseFinder, size_of
+from ortpipe.graph.core import query
+from ortpipe.graph.core.origins import KEY
+
+SHOWN = 3  # names in a sentence
+COPIED = 16  # from how many entries on weights are not equal by chance
+NOTHING: Mapping[str, str | None] = {}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The parameters to train by default."""
+
+    trained: tuple[str, ...]  # names, in the graph's order
+    untrained: Mapping[str, str]  # the other float initializers that the output depends on, with the reason
+    shared: Mapping[str, int]  # how many nodes read a trained one as a weight, if more than one
+
+
+def choose(graph: ir.Graph, *outputs: ir.Value, declared: Mapping[str, str | None] = NOTHING) -> Choice:
+    """Choose the parameters among the float initializers that any of the outputs depends on.
+
+    Parameters are weights of products, convolutions, normalizations and recurrences, slopes of PRelu, embeddings, and
+    initializers that are added to the results of those or scale them per channel. Masks, tables of sines and cosines,
+    bases of Fourier transforms, settings of operators, running statistics, single numbers and everything else are not.
+    `declared` overrides this by name: the reason not to train an initializer, or None to train it.
+
+    >>> text = '''<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,3] y)
+    ...   <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {1, 2, 3}, float[1] t = {0.5}>
+    ...   { h = MatMul(X, w) z = Add(h, b) y = Mul(z, t) }'''
+    >>> graph = ir.from_onnx_text(text).graph
+    >>> choose(graph, graph.outputs[0])
+    Choice(trained=('w', 'b'), untrained={'t': 'one number'}, shared={})
+    """
+    reader = UseFinder(graph)
+    trained, untrained, shared = [], dict[str, str](), dict[str, int]()
+    for name in query.float_initializers(graph, *outputs):
+        value = graph.initializers[name]
+        uses = reader.uses(value)
+        source_name = value.meta.get(KEY, {}).get("initializer", name)  # of which it may be a copy
+        reason = declared[source_name] if source_name in declared else _why_not(value, uses)
+        if reason is not None:
+            untrained[name] = reason
+            continue
+        trained.append(name)
+        if (count := len({use.node for use in uses if use.trained})) > 1:
+            shared[name] = count
+    return Choice(tuple(trained), untrained, shared)
+
+
+def sentence(trained: Sequence[str], untrained: Mapping[str, str], *, by_default: bool = False) -> str:
+    """Return a sentence on which float initializers are trained and which are not.
+
+    >>> sentence(["w", "b"], {"mask": "a mask", "t": "one number", "s": "one number"})
+    'trains 2 of 5 float initializers: w, b; leaves mask (a mask), t, s (one number)'
+    """
+    reasons: dict[str, list[str]] = {}
+    for name, reason in untrained.items():
+        reasons.setdefault(reason, []).append(name)
+    text = f"trains {len(trained)} of {len(trained) + len(untrained)} float initializers{' by default' * by_default}"
+    text += f": {some(trained)}" if trained else ""
+    whys = ", ".join(f"{some(names)} ({reason})" for reason, names in reasons.items())
+    return text + (f"; leaves {whys}" if whys else "")
+
+
+def copies(graph: ir.Graph, names: Sequence[str]) -> list[str]:
+    """Return which of these weights are equal or transposed copies of another one, but for small or constant ones."""
+    seen, described = dict[Any, list[tuple[str, np.ndarray]]](), list[str]()
+    for name in names:
+        array = query.constant(graph.initializers[name])
+        if array is None or array.ndim < 2 or array.size < COPIED:
+            continue
+        alike = seen.setdefault((array.dtype, *sorted(array.shape), array.flat[0], array.flat[-1]), [])
+        for other, first in alike:
+            kinds = [kind for kind, v in (("", array), ("transposed ", array.T)) if np.array_equal(v, first)]
+            if kinds and (array != array.flat[0]).any():
+                described.append(f"{name} (a {kinds[0]}copy of {other})")
+                break
+        alike.append((name, array))
+    return described
+
+
+def some(names: Sequence[str]) -> str:
+    """Return the first of these names, and the number of the others.
+
+    >>> some(["a", "b", "c", "d", "e"])
+    'a, b, c and 2 more'
+    """
+    more = len(names) - SHOWN
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:SHOWN])} and {more} more"
+
+
+def _why_not(value: ir.Value, uses: Sequence[Use]) -> str | None:
+    """Return why an initializer is not trained, or None for a parameter."""
+    if value.shape == ():
+        return "one number"
+    if reasons := [use.reason for use in uses if use.reason]:
+        weight = any(use.trained for use in uses)
+        return reasons[0] + (", and a weight elsewhere: untying it gives each its own copy" if weight else "")
+    if any(use.trained for use in uses):
+        return None
+    if size_of(value) == 1:
+        return "one number"
+    operators = dict.fromkeys(use.node.op_type for use in uses)
+    if [*operators] == ["Loop"]:  # `capture_unchanged` has taken out the other states
+        return "a state that Loop changes at each step, where a weight stays the same"
+    return f"read by {' and '.join(operators)}, not as a weight" if uses else "no gradient reaches it"

@@ -1,0 +1,209 @@
+"""Read and write models."""
+
+import contextlib
+import errno
+import math
+import mmap
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import onnx.external_data_helper
+from google.protobuf.message import DecodeError
+
+from ortpipe.bounded import check_size
+from ortpipe.errors import ModelError
+from ortpipe.files import temporary
+from ortpipe.graph.core.apart import MANY, TYPES, Weights, pieces, sealed, split, stub, take_apart, write_beside
+from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.sound import HEAVY, check_sound, is_large
+
+Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
+OPSET = 21  # the newest opset that onnxruntime-training 1.19.2 runs
+IR_VERSION = 10  # the newest IR version that it loads
+LARGEST = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit
+OLDEST_IR_VERSION = 8  # older models are written at this one; before 4, initializers had to be inputs, too
+NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
+
+
+def read(path: Path) -> onnx.ModelProto:
+    """Read an .onnx file, external data included; raises as `read_apart`."""
+    return _sound(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # whatever its suffix
+
+
+def read_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Read an .onnx file, external data included; return the model and its large weights, each in memory once.
+
+    Raises:
+        ModelError: the file is missing, is no ONNX model, or refers to data outside its folder.
+        OSError: the file exists and cannot be read now.
+    """
+    return _sound(path, lambda: _load_apart(path))
+
+
+def read_without_data(path: Path) -> onnx.ModelProto:
+    """Read an .onnx file as it is, but not its external data; raises as `read_apart`."""
+    return _read(path, lambda: (onnx.load(str(path), format="protobuf", load_external_data=False), {}))[0]
+
+
+def _sound(path: Path, load: Callable[[], Loaded]) -> Loaded:
+    model, weights = _read(path, load)
+    for tensor in all_tensors(model):  # so that models with and without external data are the same bytes
+        tensor.ClearField("data_location")
+    with located(path):
+        check_sound(model, weights)
+    return model, weights
+
+
+def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
+    if not path.is_file():
+        raise ModelError(
+            "The .onnx file must exist.",
+            key="path",
+            got=path,
+            fix="Check the path; relative ones start at the current folder.",
+        )
+    try:
+        check_size(path.stat().st_size, LARGEST)
+        model, weights = load()
+    except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno not in NOTHING:
+            raise
+        with contextlib.suppress(ValueError, RuntimeError):  # a location that is no path, or cyclic links
+            for file in files(path):  # onnx reports a failing disk like a wrong file, so read it
+                file.open("rb").close()
+        raise ModelError(
+            "The .onnx file and its external data must be readable.",
+            got=f"{path}: {error}",
+            fix="Keep its external data files beside it; if it is damaged, download or export it again.",
+        ) from error
+    if not model.graph.node or not model.opset_import:
+        raise ModelError(
+            "The file must hold an ONNX model with at least one node.",
+            got=f"{path}: nothing",
+            fix="Download or export the model again.",
+        )
+    return model, weights
+
+
+def _load_apart(path: Path) -> Loaded:
+    if path.stat().st_size > HEAVY:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            model, weights = split(content)
+    else:
+        model, weights = onnx.load(str(path), format="protobuf", load_external_data=False), {}
+    main_initializers = {id(tensor): tensor for tensor in model.graph.initializer}
+    for tensor in [tensor for tensor in all_tensors(model) if tensor.data_location == tensor.EXTERNAL]:
+        raw = external_bytes(tensor, path.parent)
+        if id(tensor) in main_initializers and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
+            weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
+            tensor.CopyFrom(stub(tensor))
+        else:
+            tensor.raw_data = raw
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+    light, large = take_apart(model)
+    return light, weights | large
+
+
+def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
+    """Return a tensor's external data, read by onnx with its checks, without the copies that protobuf would hold."""
+    plain = SimpleNamespace(name=tensor.name, external_data=list(tensor.external_data), raw_data=b"")
+    onnx.external_data_helper.load_external_data_for_tensor(plain, str(folder))
+    return plain.raw_data
+
+
+@contextlib.contextmanager
+def located(path: Path) -> Iterator[None]:
+    """Add the file's path to a ModelError."""
+    try:
+        yield
+    except ModelError as error:
+        error.add_note(f"  in: {path}")
+        raise
+
+
+def files(path: Path) -> tuple[Path, ...]:
+    """Return an .onnx file and its existing files of external data.
+
+    Only the graph is read. Data outside the file's folder are left out, for `read` rejects them.
+    """
+    if not path.is_file():
+        return ()
+    try:
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)
+    except (DecodeError, ValueError):
+        return (path,)
+    return (path, *data_files(model, path.parent.resolve()))
+
+
+def data_files(model: onnx.ModelProto, folder: Path) -> dict[Path, list[onnx.TensorProto]]:
+    """Return the existing files of external data in a model's folder, with the tensors of each."""
+    stored = dict[Path, list[onnx.TensorProto]]()
+    for tensor in (tensor for tensor in all_tensors(model) if tensor.data_location == tensor.EXTERNAL):
+        for entry in (entry for entry in tensor.external_data if entry.key == "location"):
+            stored.setdefault((folder / entry.value).resolve(), []).append(tensor)
+    return {file: stored[file] for file in sorted(stored) if file.is_relative_to(folder) and file.is_file()}
+
+
+def all_tensors(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Yield every initializer and attribute tensor of a model, also in inner graphs and local functions."""
+    for place in (model.graph, *model.functions):
+        for graph in graphs(place):
+            yield from getattr(graph, "initializer", ())
+            for attribute in (a for node in graph.node for a in node.attribute):
+                yield from (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors)
+
+
+def write(
+    model: onnx.ModelProto,
+    folder: Path,
+    name: str = "model.onnx",
+    weights: Weights | None = None,
+    *,
+    beside: bool = False,
+) -> Path:
+    """Write a model, whose large weights may be in `weights`, into a folder; return its path.
+
+    Above 2 GB, or with `beside`, the weights go to one file beside it.
+    """
+    path = folder / name
+    if weights is None and (beside or is_large(model)):
+        model, weights = take_apart(model)
+    if is_large(model) and not weights:  # in inner graphs, or of other types
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)  # saving with external data clears the model's tensors
+        onnx.save(copy, str(path), save_as_external_data=True, location=f"{name}.data")
+    elif weights and (beside or is_large(model)):
+        write_beside(model, weights, path)
+    else:
+        with path.open("wb") as file:
+            file.writelines(pieces(model, weights or {}))
+    return path
+
+
+def write_atomically(
+    model: onnx.ModelProto, folder: Path, name: str = "model.onnx", weights: Weights | None = None
+) -> None:
+    """Write a model into a folder atomically: each file is complete when it appears, the .onnx file last."""
+    partial = temporary(folder / Path(name).stem)
+    partial.mkdir(parents=True)
+    try:
+        write(model, partial, name, weights)
+        for file in sorted(partial.iterdir(), reverse=True):
+            os.replace(file, folder / file.name)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def on_disk(model: onnx.ModelProto, weights: Weights | None = None) -> Iterator[str]:
+    """Yield the path of a temporary copy with its weights beside it, which a runtime can memory-map."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield str(write(model, Path(folder), weights=weights, beside=True))

@@ -1,0 +1,96 @@
+"""Name the batch dimension N everywhere."""
+
+from collections.abc import Iterable
+
+import onnx
+import onnx_ir as ir
+
+from ortpipe.errors import ModelError
+from ortpipe.graph.core import query
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.operators import having
+
+Declared = dict[str, ir.Shape]
+FIRST_TYPE = having("first_type", "reduces")
+
+
+def plain_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with invalid sizes made dynamic: some exporters declare −1, or 0 for inputs."""
+
+    def invalid(values: Iterable[onnx.ValueInfoProto], least: int) -> list[onnx.TensorShapeProto.Dimension]:
+        dims = [d for value in values for d in value.type.tensor_type.shape.dim]
+        return [d for d in dims if d.HasField("dim_value") and d.dim_value < least]
+
+    def all_invalid(model: onnx.ModelProto) -> list[onnx.TensorShapeProto.Dimension]:
+        outer = (*model.graph.input, *model.graph.output)
+        inner = [v for g in query.graphs(model.graph) for v in (*g.value_info, *g.input, *g.output)]
+        return [*invalid(outer, 1), *invalid(inner, 0)]
+
+    if not all_invalid(model):
+        return model
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(model)
+    for dim in all_invalid(fixed):
+        dim.ClearField("dim_value")
+    return fixed
+
+
+def name_batch(model: ir.Model) -> ir.Model:
+    """Name the first dimension of every data input N if it is dynamic, and infer the shapes again; return the model.
+
+    The file's declared shapes are used where inference finds none: after loops with an unknown number of steps, and
+    after operators of other domains.
+    """
+    graph, renamed, names = model.graph, set[str | None](), dict[str, None]()  # "N" if the file calls another size so
+    for value, shape in [(v, v.shape) for v in query.data_inputs(graph) if v.shape is not None and v.shape.rank()]:
+        first, *others = shape
+        names |= {"N": None} if first != "N" and "N" in others else {}
+        renamed |= set() if isinstance(first, int) else {first.value} - {None}
+        value.shape = ir.Shape([first if isinstance(first, int) else "N", *(names.get(str(d), d) for d in others)])
+    declared: Declared = {}
+    for node in graph:
+        for output in node.outputs:
+            if output.name and output.shape is not None:
+                free = [names.get(str(d), d) for d in output.shape]
+                dims = ["N" if isinstance(d, ir.SymbolicDim) and d.value in renamed else d for d in free]
+                declared[output.name] = ir.Shape(dims)
+            output.shape = None
+    infer(model)
+    for opaque in (True, False):
+        if _declare(model, declared, opaque=opaque):
+            infer(model)
+    for node in graph:
+        if node.outputs[0].type is None and node.op_type in FIRST_TYPE and not node.domain and node.inputs[0]:
+            node.outputs[0].type = node.inputs[0].type
+        for output in node.outputs:
+            if output.type is None and (output.uses() or output.is_graph_output()):
+                operator = f"{node.domain or 'ai.onnx'}.{node.op_type} at node {node.name or output.name!r}"
+                raise ModelError(
+                    "The type of every value must be known.",
+                    got=f"{operator} gives {output.name!r}, whose type is unknown",
+                    fix="End the graph before it{@cut}, or declare its type in the file.",
+                )
+    return model
+
+
+def _declare(model: ir.Model, declared: Declared, *, opaque: bool) -> bool:
+    """Set declared shapes where there are none; `opaque` does so only after operators that inference stops at."""
+    changed = False
+    for node in model.graph:
+        if opaque and not node.domain and not query.subgraphs(node):
+            continue
+        for output in node.outputs:
+            if output.shape is None and output.name in declared and _may_have(output, declared[output.name]):
+                output.shape, changed = declared[output.name], True
+    return changed
+
+
+def _may_have(value: ir.Value, shape: ir.Shape) -> bool:
+    """Return whether a value may have this many dimensions; for a Reshape, its target's size decides."""
+    node = value.producer()
+    target = node.inputs[1] if node is not None and node.op_type == "Reshape" and not node.domain else None
+    entries = target.shape[0] if target is not None and target.shape else None
+    if not isinstance(entries, int) or entries == shape.rank():
+        return True
+    value.shape = ir.Shape([None] * entries)
+    return False

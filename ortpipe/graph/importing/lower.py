@@ -1,0 +1,228 @@
+"""Convert models to an opset that the runtime loads, with windows that every runtime computes alike.
+
+Comparing onnxruntime 1.19.2 and 1.31.1 with ONNX's formulas, over modes × sizes × kernels × strides × dilations, showed
+where it deviates: auto_pad=SAME computes negative pads where the stride is longer than the window, ignores dilations,
+and disagrees with shape inference under ceil_mode; an AveragePool with ceil_mode and count_include_pad (1.19.2) divides
+by more entries than it covers; a Col2Im of one axis (1.19.2, 1.23.2) misplaces columns.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import onnx
+import onnx.inliner
+import onnx_ir as ir
+
+from ortpipe.errors import ModelError
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.check import infer, parsed
+from ortpipe.graph.core.doubles import FORMS
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.query import all_nodes, called, sizes
+from ortpipe.graph.core.rewrite import rewrite
+from ortpipe.graph.core.sound import FIX, check_valid
+from ortpipe.graph.files.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
+from ortpipe.graph.importing.opsets import at_opset
+
+Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the extent of a window
+MICROSOFT = "com.microsoft"
+NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # by the opset in which ONNX has them
+POOLS = having("pool")
+
+
+def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelProto:
+    """Return the model at an opset and IR version that the training runtime loads.
+
+    Models at opset 18 to 21 keep it, newer ones are converted down to 21, older ones up to 18. Below 18 most reductions
+    have their axes as an attribute, and below 16 no operator adds up the values of repeated indices; the graphs that
+    ortpipe writes need both. Local functions, and ONNX's functions of newer opsets, are inlined; windows that runtimes
+    compute otherwise than ONNX says get explicit pads. Initializers named in `apart` have their values elsewhere.
+
+    Raises:
+        ModelError: the model is not valid, or an operator has no equivalent in that opset.
+    """
+    low = onnx.ModelProto()
+    low.CopyFrom(model)
+    _mark_runtime_operators(low)
+    check_valid(low, apart)
+    if low.functions:
+        try:
+            low = onnx.inliner.inline_local_functions(low)
+        except RuntimeError as error:
+            actual = str(error).strip().splitlines()[-1]
+            raise ModelError("Calls of local functions must match their definitions.", got=actual, fix=FIX) from error
+    opsets: dict[str, int] = {}
+    for entry in low.opset_import:  # some exporters list the default domain twice, or by its other name
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        opsets[domain] = max(entry.version, opsets.get(domain, 0))
+    del low.opset_import[:]
+    low.opset_import.extend(onnx.helper.make_opsetid(domain, v) for domain, v in sorted(opsets.items()))
+    low = at_opset(low)
+    for node in all_nodes(low.graph):
+        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))  # its function body lacks the default
+        if node.domain == MICROSOFT and node.op_type in NAMELESS:
+            node.domain = ""
+    low.ir_version = min(max(low.ir_version, OLDEST_IR_VERSION), IR_VERSION)
+    return with_double_kernels(with_plain_windows(low))
+
+
+def changed_opset(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
+    """Return a note on the change of opset that `lowered` made, if it made one."""
+    opset_versions = ([o.version for o in m.opset_import if o.domain in ("", "ai.onnx")] for m in (model, low))
+    before, after = (max(versions, default=0) for versions in opset_versions)
+    return [f"converts the file from opset {before} to {after}"] if before != after else []
+
+
+def moved_windows(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
+    """Return a note on windows of auto_pad=SAME that lie elsewhere in onnxruntime than `lowered` lets them lie."""
+    padded = {node.output[0]: node for node in all_nodes(low.graph) if node.op_type in ("Conv", *POOLS)}
+    dims = {value.name: value.type.tensor_type.shape.dim for value in (*low.graph.value_info, *low.graph.input)}
+    weights = {tensor.name: tensor.dims for tensor in low.graph.initializer}
+    moved = list[str]()
+    for node in all_nodes(model.graph):
+        if node.op_type not in ("Conv", *POOLS) or node.output[0] not in padded or node.input[0] not in dims:
+            continue
+        settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+        pads = [[*attribute.ints] for attribute in padded[node.output[0]].attribute if attribute.name == "pads"]
+        mode, is_dilated = settings.get("auto_pad", b""), any(step > 1 for step in settings.get("dilations", ()))
+        if not mode.startswith(b"SAME") or not pads or (is_dilated and node.op_type == "Conv"):  # that is refused there
+            continue
+        kernel = settings.get("kernel_shape") or [*weights.get(node.input[1], ())][2:]
+        places, strides = (d.dim_value for d in dims[node.input[0]][2:]), settings.get("strides") or [1] * len(kernel)
+        totals = [(-(-size // s) - 1) * s + k - size for size, s, k in zip(places, strides, kernel, strict=False)]
+        begin = [int((total + (mode == b"SAME_LOWER")) / 2) for total in totals]
+        end = [total - first for total, first in zip(totals, begin, strict=True)]
+        if begin != pads[0][: len(begin)] or (is_dilated and end != pads[0][len(begin) :]):
+            moved.append(node.name or node.output[0])
+    text = "lays the windows of auto_pad=SAME where ONNX's text says, which onnxruntime lays elsewhere"
+    return [f"{text}: {some(moved)}"] if moved else []
+
+
+def _mark_runtime_operators(model: onnx.ModelProto) -> None:
+    """Move operators that only onnxruntime has in ONNX's domain to com.microsoft."""
+    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
+    domains = {o.domain for o in model.opset_import}
+    for node in all_nodes(model.graph):
+        if node.domain in ("", "ai.onnx") and version < NAMELESS.get(node.op_type, 0):
+            node.domain = MICROSOFT
+            if MICROSOFT not in domains:
+                domains.add(MICROSOFT)
+                model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+
+
+def with_double_kernels(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with the float64 functions of FORMS in other operators, as the builder writes them."""
+    if not any(node.op_type in FORMS for node in all_nodes(model.graph)):
+        return model
+    graph_model = parsed(model)
+    infer(graph_model)
+    nodes = [
+        n for n in graph_model.graph.all_nodes() if n.op_type in FORMS and n.outputs[0].dtype == ir.DataType.DOUBLE
+    ]
+    if not nodes:
+        return model
+
+    def again(op: Builder, node: ir.Node) -> list[ir.Value]:
+        return [getattr(op, node.op_type)(*node.inputs, **{name: a.value for name, a in node.attributes.items()})]
+
+    rewrite(graph_model.graph, dict.fromkeys(FORMS, again), nodes=nodes)
+    return ir.to_proto(graph_model)
+
+
+def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with explicit pads where a runtime deviates from ONNX; ModelError: their sizes are unknown."""
+    if not any(node.op_type in ("Col2Im", "Conv", *POOLS) for node in all_nodes(model.graph)):
+        return model
+    graph_model = parsed(model)
+    nodes = [node for node in graph_model.graph.all_nodes() if not node.domain]
+    windows = [n for n in nodes if n.op_type in ("Conv", *POOLS)]
+    windows = [node for node in windows if _is_same(node) or node.attributes.get_int("ceil_mode", 0) == 1]
+    if not windows and not any(node.op_type == "Col2Im" for node in nodes):
+        return model
+    for node in windows:
+        if _is_same(node) and node.op_type in POOLS:  # SAME's number of windows does not depend on ceil_mode
+            node.attributes.pop("ceil_mode", None)
+    infer(graph_model)
+    columns = [n for n in nodes if n.op_type == "Col2Im" and any(sizes(x) == [1] for x in n.inputs[1:])]
+    if not windows and not columns:
+        return model
+    names = Names(used_names(graph_model.graph))
+    for node in windows:
+        _write_pads(node, names)
+    rewrite(graph_model.graph, {"Col2Im": _columns_of_rows}, nodes=columns)
+    return ir.to_proto(graph_model)
+
+
+def _columns_of_rows(op: Builder, node: ir.Node) -> list[ir.Value]:
+    """Col2Im of one axis, as that of an image of height 1."""
+    x, length, width = node.inputs
+    pads = node.attributes.get_ints("pads") or [0, 0]
+    attributes = {name: [1, *(node.attributes.get_ints(name) or [1])] for name in ("dilations", "strides")}
+    image = op.Col2Im(
+        x, *(op.Concat([1], v, axis=0) for v in (length, width)), pads=[0, pads[0], 0, pads[1]], **attributes
+    )
+    return [op.Squeeze(image, [2])]
+
+
+def _write_pads(node: ir.Node, names: Names) -> None:
+    spatial, of_kernel = ((sizes(x) or [])[2:] for x in (*node.inputs, None)[:2])
+    kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape") or of_kernel
+    if None in kernel:
+        raise ModelError(
+            "The kernel of a window with auto_pad or ceil_mode must have static sizes.",
+            got=f"{called(node)}: {node.inputs[1].name!r} of shape {node.inputs[1].shape}",  # type: ignore[union-attr]
+            fix="Set the node's kernel_shape.",
+        )
+    n = len(kernel)
+    strides = node.attributes.get_ints("strides") or [1] * n
+    dilations = node.attributes.get_ints("dilations") or [1] * n
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    axes: list[Axis] = list(zip(spatial or [None] * n, strides, extents, strict=True))
+    if _is_same(node):
+        if any(d > 1 or e < s for d, (_, s, e) in zip(dilations, axes, strict=True)):
+            node.attributes["pads"] = ir.AttrInt64s("pads", _pads(node, axes))
+            del node.attributes["auto_pad"]
+    else:
+        pads = list(node.attributes.get_ints("pads") or [0] * 2 * n)
+        _reject_empty_windows(node, axes, pads)
+        if node.attributes.get_int("count_include_pad", 0):
+            del node.attributes["count_include_pad"]
+            if any(pads):  # the pads become entries of the input, which a pool always counts
+                assert isinstance(node.graph, ir.Graph)
+                op = Builder(node.graph, f"{node.outputs[0].name}/padded", before=node, names=names)
+                node.replace_input_with(0, op.Pad(node.inputs[0], op.const([0, 0, *pads[:n], 0, 0, *pads[n:]])))
+                del node.attributes["pads"]
+
+
+def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
+    """Return the pads of auto_pad=SAME: how far ⌈size / stride⌉ windows reach beyond the input, at least 0."""
+    totals = []
+    for i, (size, stride, extent) in enumerate(axes):
+        if size is None and stride > 1 and extent > 1:
+            raise ModelError(
+                "auto_pad of a window that is dilated, or shorter than its stride, is supported for static sizes only.",
+                got=f"{called(node)}: axis {i + 2} of {node.inputs[0].name!r}",  # type: ignore[union-attr]
+                fix="Set the sizes of the inputs{@sizes}.",
+            )
+        totals.append(max(0, (-1 if size is None else (-(-size // stride) - 1) * stride - size) + extent))
+    upper = node.attributes.get_string("auto_pad") == "SAME_UPPER"
+    begin = [t // 2 if upper else t - t // 2 for t in totals]
+    return [*begin, *(t - b for t, b in zip(totals, begin, strict=True))]
+
+
+def _reject_empty_windows(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> None:
+    """Raise ModelError for a window of only pads: runtimes disagree on whether it exists, and on its value."""
+    for i, (size, stride, extent) in enumerate(axes):
+        begin, end = pads[i], pads[i + len(axes)]
+        if size is not None and -(-(size + begin + end - extent) // stride) * stride - begin >= size:
+            raise ModelError(
+                "Every window of a pool with ceil_mode must cover an entry of its input.",
+                got=f"{called(node)}: the last window along axis {i + 2} has only pads",
+                fix="Set other sizes of the inputs{@sizes}, or end the graph before it{@cut}.",
+            )
+
+
+def _is_same(node: ir.Node) -> bool:
+    return node.attributes.get_string("auto_pad", "").startswith("SAME")

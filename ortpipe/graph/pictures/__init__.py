@@ -1,0 +1,1 @@
+"""A graph as text, as a drawing in DOT, and as SVG."""

@@ -1,0 +1,121 @@
+"""A graph as a Mermaid or DOT diagram, with subgraphs as boxes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import onnx
+
+from ortpipe.graph.pictures.show import type_of
+
+Kind = Literal["input", "parameter", "constant", "node", "output"]
+
+
+@dataclass
+class Box:
+    """A graph's nodes by number, and the boxes of its subgraphs."""
+
+    title: str
+    nodes: dict[int, tuple[Kind, str]] = field(default_factory=dict)
+    inner: list[Box] = field(default_factory=list)
+
+
+class Drawing:
+    """A model's numbered nodes in boxes, and its edges with the names of values.
+
+    Initializers that are no parameters are constants.
+    """
+
+    def __init__(self, model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> None:
+        self.edges: list[tuple[int, int, str]] = []
+        self._parameters, self._numbers = frozenset(parameters), itertools.count()
+        self.box = self._box(model.graph, model.graph.name or "graph", {})
+
+    def _box(self, graph: onnx.GraphProto, title: str, outer: Mapping[str, int]) -> Box:
+        box, number_by_name = Box(title), dict(outer)
+
+        def add(kind: Kind, label: str) -> int:
+            number = next(self._numbers)
+            box.nodes[number] = (kind, label)
+            return number
+
+        weights = {tensor.name for tensor in graph.initializer}
+        for value in (*(i for i in graph.input if i.name not in weights), *graph.initializer):
+            weight_kind: Kind = "parameter" if value.name in self._parameters else "constant"
+            kind: Kind = weight_kind if value.name in weights else "input"
+            number_by_name[value.name] = add(kind, f"{value.name}\n{type_of(value)}")
+        for node in graph.node:
+            number = add("node", node.op_type)
+            self.edges += [(number_by_name[name], number, name) for name in node.input if name in number_by_name]
+            number_by_name |= {name: number for name in node.output if name}
+            for attribute in node.attribute:
+                if attribute.HasField("g"):
+                    inner = self._box(attribute.g, f"{node.op_type}: {attribute.name}", number_by_name)
+                    inputs = [first for first, (kind, _) in inner.nodes.items() if kind == "input"]
+                    self.edges += [(number, first, "") for first in inputs or [min(inner.nodes)]]
+                    box.inner.append(inner)
+        for value in graph.output:
+            number = add("output", f"{value.name}\n{type_of(value)}")
+            if value.name in number_by_name:
+                self.edges.append((number_by_name[value.name], number, value.name))
+        return box
+
+
+SHAPES = {"input": '(["{}"])', "output": '(["{}"])', "parameter": '[("{}")]', "constant": '["{}"]', "node": '["{}"]'}
+STYLES = {
+    "input": "shape=ellipse",
+    "output": "shape=ellipse",
+    "parameter": 'shape=cylinder, style=filled, fillcolor="#cfe8ff"',
+    "constant": "shape=note",
+    "node": "shape=box, style=rounded",
+}
+
+
+def to_mermaid(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
+    """Return a model as a Mermaid flowchart."""
+    drawn = Drawing(model, parameters)
+
+    def lines(box: Box, indent: str) -> Iterator[str]:
+        for number, (kind, label) in box.nodes.items():
+            yield f"{indent}n{number}{SHAPES[kind].format(_mermaid(label))}"
+        for i, inner in enumerate(box.inner):
+            yield f'{indent}subgraph g{min(inner.nodes)}_{i} ["{_mermaid(inner.title)}"]'
+            yield from lines(inner, f"{indent}  ")
+            yield f"{indent}end"
+
+    arrows = [f'  n{a} -->|"{_mermaid(name)}"| n{b}' if name else f"  n{a} -.-> n{b}" for a, b, name in drawn.edges]
+    return "\n".join(["flowchart TD", *lines(drawn.box, "  "), *arrows]) + "\n"
+
+
+def to_dot(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
+    """Return a model as a DOT graph, for Graphviz."""
+    drawn = Drawing(model, parameters)
+
+    def lines(box: Box, indent: str) -> Iterator[str]:
+        for number, (kind, label) in box.nodes.items():
+            yield f'{indent}n{number} [label="{_dot(label)}", {STYLES[kind]}];'
+        for i, inner in enumerate(box.inner):
+            yield f"{indent}subgraph cluster_{min(inner.nodes)}_{i} {{"
+            yield f'{indent}  label="{_dot(inner.title)}";'
+            yield from lines(inner, f"{indent}  ")
+            yield f"{indent}}}"
+
+    arrows = [
+        f'  n{a} -> n{b} [label="{_dot(name)}"];' if name else f"  n{a} -> n{b} [style=dotted];"
+        for a, b, name in drawn.edges
+    ]
+    fonts = '  graph [fontname="Helvetica"]; node [fontname="Helvetica"]; edge [fontname="Helvetica", fontsize=9];'
+    head = ["digraph model {", fonts]
+    return "\n".join([*head, *lines(drawn.box, "  "), *arrows, "}"]) + "\n"
+
+
+def _mermaid(label: str) -> str:
+    marks = {"#": "#35;", '"': "#quot;", "<": "#lt;", ">": "#gt;", "|": "#124;", "`": "#96;", "\n": "<br/>"}
+    return "".join(marks.get(letter, letter) for letter in label)
+
+
+def _dot(label: str) -> str:
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
