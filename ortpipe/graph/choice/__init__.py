@@ -1,1 +1,1 @@
-"""Which initializers are trained: who reads them, and what they hold."""
+"""The choice of the initializers to train, by the operators that read them and by their values."""

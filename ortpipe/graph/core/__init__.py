@@ -1,1 +1,1 @@
-"""What every change of a graph uses: builder, query, types, edit, rewrite, the table of operators, and the check."""
+"""The tools of every change of a graph: builder, query, types, edit, rewrite, the table of operators and the check."""

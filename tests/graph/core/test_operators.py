@@ -27,7 +27,7 @@ FLOAT, BOOL = TensorProto.FLOAT, TensorProto.BOOL
 NOT_UNARY = having("like_first", "reduces", "broadcasts", "random")
 NOT_UNARY |= {"EyeLike", "Flatten", "LRN", "OptionalGetElement", "Squeeze", "Trilu"}
 NOT_PREDICATES = {"EyeLike", "Flatten", "Identity", "OptionalGetElement", "Squeeze", "Trilu"}
-# What no set holds: their outputs' types or shapes need more than a fact.
+# Operators without such a column: the types or shapes of their outputs need more than a fact.
 OTHERS = {"BatchNormalization", "Cast", "CastLike", "Dropout", "If", "InstanceNormalization", "LRN", "Loop", "MaxPool"}
 OTHERS |= {"OneHot", "NegativeLogLikelihoodLoss", "Scan", "TopK", "QuantizeLinear", "DequantizeLinear"}
 OTHERS |= {"ConcatFromSequence", "OptionalGetElement", "SequenceAt"}

@@ -125,9 +125,9 @@ def test_a_model_that_makes_sense_is_left_alone():
 def test_metadata_of_another_type_than_the_facts_are_refused(key, value):
     given = model()
     given.metadata_props.add(key=f"ortpipe.{key}", value=value)
-    with pytest.raises(ModelError, match=f"{key}: "):
+    with pytest.raises(ModelError, match=rf"{key}(\.0)?: "):
         read_metadata(given)
-    with pytest.raises(ModelError, match=f"{key}: "):
+    with pytest.raises(ModelError, match=rf"{key}(\.0)?: "):
         convert(given)
 
 
