@@ -27,6 +27,7 @@ PARTS = 12  # of the cases, so that one that hangs or breaks is found
 LEFT_OUT = ("bernoulli", "training_dropout", "scan_sum")  # the numbers of one implementation; Scan of opset 8
 WITHOUT = {"Bernoulli", "GlobalLpPool", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 POOLED = {"AveragePool", "LpPool", "MaxPool"}
+LARGEST = 6_000  # numbers of a pool's input; onnx's evaluator takes seconds for larger ones
 # part of a case's name → what the message says of what cannot be compiled
 REFUSED = {
     "FLOAT8": "values of type",
@@ -53,7 +54,9 @@ def cases():
 
     found = []
     for case in every_node_case():
-        if case.name.endswith("_expanded") or any(word in case.name for word in LEFT_OUT):
+        if "_expanded" in case.name or any(word in case.name for word in LEFT_OUT):
+            continue
+        if case.model.graph.node[0].op_type in POOLED and array(case.data_sets[0][0][0]).size > LARGEST:
             continue
         try:
             check_operators(case.model)

@@ -66,9 +66,12 @@ def test_they_are_pngs_under_the_names_of_their_task(drawn, name):
         assert len(np.unique(pixels.astype(np.int64) @ [1, 1 << 8, 1 << 16])) > 10  # colours; by rows it takes seconds
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_same_artifact_gives_the_same_bytes(artifacts, drawn, name):
-    assert figures(artifacts(name)[1]) == drawn(name)
+@pytest.mark.parametrize("name", ["diabetes", "iris"])  # every kind of picture
+def test_the_same_artifact_gives_the_same_bytes_and_stays_as_it_was(artifacts, drawn, name):
+    artifact = artifacts(name)[1]
+    before = artifact.digest()
+    assert figures(artifact) == drawn(name)
+    assert artifact.digest() == before
 
 
 def test_a_model_that_was_not_evaluated_has_its_losses_alone(artifacts):
@@ -90,12 +93,6 @@ def test_what_is_monitored_is_drawn_beside_the_loss(artifacts):
         trained.model, trained.facts, {**trained.tensors, "monitor/accuracy": np.array([0.1, 0.5, np.nan, 1])}
     )
     assert figures(watched)["losses"] != figures(trained)["losses"]
-
-
-def test_they_leave_their_artifact_as_it_was(artifacts):
-    before = artifacts("iris")[1].digest()
-    figures(artifacts("iris")[1])
-    assert artifacts("iris")[1].digest() == before
 
 
 def test_of_many_classes_only_those_that_occur_are_drawn() -> None:
