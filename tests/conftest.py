@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import os
+
+# The workers and their commands share the cores. With a thread for each core, BLAS waits in loops that take the others'
+# time: fits of scikit-learn took 3 to 20 times the processor's time. Libraries read it when they are loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import gc
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -14,11 +19,17 @@ import fits_once
 import no_fsync
 import pytest
 import schema_once
-from command import Run, ortpipe
+from command import ROOT, Run, ortpipe
 
-LONG = (
-    *("tests/test_readme.py", "tests/faults/", "tests/app/", "tests/test_benchmarks.py"),
-    *("tests/acceptance/", "tests/stages/train/"),
+APP = (
+    *("tests/test_readme.py", "tests/test_docs.py", "tests/test_benchmarks.py"),
+    *("tests/acceptance/", "tests/app/", "tests/faults/"),
+)
+LONG = (*APP, "tests/fast/", "tests/stages/train/")
+PROCESSES = {"Popen", "executable", "get_context", "subprocess"}  # names in a test that starts one
+COSTLY = (
+    *("tests/stages/train/", "tests/stages/convert/", "tests/stages/evaluate/"),
+    *("tests/compat/", "tests/fast/", "tests/sklearn/"),
 )
 
 # They have no tests of their own, and their imports take seconds.
@@ -34,15 +45,41 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files without a fast test, whose imports take seconds."""
+    place = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
+    slow = place.startswith((*APP, "tests/runtime/xla/", "ortpipe/"))
+    return True if config.option.markexpr == "fast" and slow else None
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, so that no worker is alone with one at the end."""
+    """Mark the fast tests, and begin with the files that take longest, so that no worker is alone with one at the end.
+
+    Fast is the first case of each test in this process, and where tests train, the first test of each file.
+    """
+    files, tests = set[str](), set[str]()
+    for item in items:
+        file, test = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
+        seen = file in files if file.startswith(COSTLY) else test in tests
+        if not seen and not file.startswith((*APP, "ortpipe/")) and not _starts_processes(item):
+            item.add_marker("fast")
+        files.add(file)
+        tests.add(test)
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    names = set(item.function.__code__.co_names) if isinstance(item, pytest.Function) else set()
+    return bool(names & PROCESSES or {"cli"} & set(getattr(item, "fixturenames", ())))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let the workers share MLflow's tables of a new database, the pictures that commands draw, and fitted networks."""
+    """Let the workers share tables of MLflow, pictures that commands draw and fitted networks; keep compiled graphs."""
     folder = tmp_path_factory.getbasetemp()
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "jax"))  # JAX does not write it atomically
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     os.environ[schema_once.VARIABLE] = str(folder / "schema.sql")
     os.environ[figures_once.VARIABLE] = str(folder / "figures")
