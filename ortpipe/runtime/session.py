@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from ortpipe.graph.files.serial import on_disk
 from ortpipe.graph.forms.modes import moves_statistics
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
+from ortpipe.runtime.quirks import failing_fusions, fatal_fusions
 from ortpipe.runtime.subnormal import flushed
 from ortpipe.runtime.xla.client import check_client
 
@@ -28,7 +28,6 @@ MAPPED = 2**26  # bytes of weights, from which on a runtime maps them from a fil
 TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
 
 T = TypeVar("T")
-FUSION = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(node:'[^']*?/?(\w+Fusion)/")
 
 
 class Session:
@@ -77,14 +76,14 @@ class Session:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if providers[0] not in ort.get_available_providers():
             raise _not_here(provider, "has none")
-        fatal = {"ConvActivationFusion"} if _has_conv_for_inner_graphs(model.graph) else set()
+        without = fatal_fusions(model)
         try:
             if weigh(model) > MAPPED or is_large(model):
                 with on_disk(model, weights) as path:
-                    self._session = _loaded(path, options, providers, fatal)
+                    self._session = _loaded(path, options, providers, without)
             else:
                 content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
-                self._session = _loaded(content, options, providers, fatal)
+                self._session = _loaded(content, options, providers, without)
         except Exception as error:
             raise ModelError(
                 "ONNX Runtime must load the model.",
@@ -154,28 +153,16 @@ def _first() -> None:
     Session(onnx.parser.parse_model(TRIVIAL))
 
 
-def _has_conv_for_inner_graphs(graph: onnx.GraphProto) -> bool:
-    """Return whether a convolution is read in a branch or a loop alone: a fusion ends the process there (1.19.2)."""
-    for inner in graphs(graph):
-        images = {node.output[0] for node in inner.node if node.op_type == "Conv"}
-        if images and images - {name for node in inner.node for name in node.input} - {y.name for y in inner.output}:
-            return True
-    return False
-
-
-def _loaded(model: str | bytes, options: Any, providers: Sequence[str], fatal: set[str]) -> Any:
-    """Load a model without some fusions: fatal ones, and those whose operator has no kernel of its type, as x·σ(x) of
-    float64 is no QuickGelu.
-    """
-    without = set(fatal)
+def _loaded(model: str | bytes, options: Any, providers: Sequence[str], without: set[str]) -> Any:
+    """Load a model without some optimizations: `without`, and those that write nodes without a kernel."""
     while True:
         try:
             return ort.InferenceSession(model, options, providers=providers, disabled_optimizers=without)
         except Exception as error:
-            failing = set(FUSION.findall(str(error))) - without
+            failing = failing_fusions(error) - without
             if not failing:
                 raise
-            without |= failing
+            without = without | failing
 
 
 _running: list[ort.RunOptions] = []

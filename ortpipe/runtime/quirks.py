@@ -1,0 +1,70 @@
+"""Faults of onnxruntime's releases in one table, and the optimizations that a session leaves out because of them.
+
+tests/runtime/test_quirks.py asks the installed runtime for each of them. If a release no longer has a quirk, remove its
+row and the code that avoids it once no supported release has it.
+"""
+
+import re
+from dataclasses import dataclass
+
+import onnx
+
+from ortpipe.graph.query import graphs
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """A fault of onnxruntime on the CPU, and the module of ortpipe that avoids it."""
+
+    operator: str
+    form: str  # the inputs or the neighbours with which the operator is affected
+    fault: str
+    versions: tuple[str, ...]  # the releases in which the quirk was seen
+    avoided_in: str
+
+
+OLD, NEWER = ("1.19.2",), ("1.19.2", "1.23.2")
+QUIRKS = {
+    "fused_convolution": Quirk(
+        "Conv", "only an inner graph reads it", "fusing an activation ends the process", OLD, "runtime/quirks.py"
+    ),
+    "fused_types": Quirk(
+        "Mul, MatMul", "x·σ(x), or a transposed operand, in float64", "no fused kernel", OLD, "runtime/quirks.py"
+    ),
+    "overwritten_statistics": Quirk(
+        "BatchNormalization",
+        "training, next statistics unread",
+        "overwrites its inputs",
+        NEWER,
+        "runtime/session.py",
+    ),
+    "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", OLD, "graph/doubles.py"),
+    "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", OLD, "stages/convert/layers.py"),
+    "softplus_overflow": Quirk(
+        "Softplus", "float64, large x", "inf in place of x", OLD, "autodiff/expansions/logarithms.py"
+    ),
+    "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", OLD, "autodiff/expansions/logarithms.py"),
+    "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", NEWER, "graph/lower.py"),
+    "counted_pads": Quirk(
+        "AveragePool", "ceil_mode and count_include_pad", "divides by places outside of the pads", OLD, "graph/lower.py"
+    ),
+    "automatic_pads": Quirk("MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", OLD, "graph/lower.py"),
+    "empty_scan": Quirk("Scan", "no steps", "an error", OLD, "autodiff/products.py"),
+    "empty_crop": Quirk("Pad", "negative pads that remove a whole axis", "an error", OLD, "fast/blocked.py"),
+}
+
+_UNFUSED = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(node:'[^']*?/?(\w+Fusion)/")
+
+
+def fatal_fusions(model: onnx.ModelProto) -> set[str]:
+    """Return the optimizations that would end the process when a session loads the model (`fused_convolution`)."""
+    for inner in graphs(model.graph):
+        images = {node.output[0] for node in inner.node if node.op_type == "Conv"}
+        if images and images - {name for node in inner.node for name in node.input} - {y.name for y in inner.output}:
+            return {"ConvActivationFusion"}
+    return set()
+
+
+def failing_fusions(error: Exception) -> set[str]:
+    """Return the optimizations whose nodes have no kernel according to an error of loading (`fused_types`)."""
+    return set(_UNFUSED.findall(str(error)))
