@@ -104,7 +104,7 @@ def both(text=MLP, kind="float", rtol=2e-5, terms=(), **options):
 @needs_jax
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "lbfgs"])
 def test_every_optimizer_takes_the_same_steps(name):
-    both(kind="double", rtol=1e-9, optimizer=OPTIMIZERS[name](lr=0.01))
+    both(kind="double", rtol=1e-9, optimizer=OPTIMIZERS[name](lr=0.01), drop_last=True)  # compiled for one size
 
 
 @needs_jax
