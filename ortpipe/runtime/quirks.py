@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ortpipe.graph.query import graphs
+from ortpipe.graph.core.query import graphs
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,23 @@ QUIRKS = {
         NEWER,
         "runtime/session.py",
     ),
-    "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", OLD, "graph/doubles.py"),
+    "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", OLD, "graph/core/doubles.py"),
     "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", OLD, "stages/convert/layers.py"),
     "softplus_overflow": Quirk(
         "Softplus", "float64, large x", "inf in place of x", OLD, "autodiff/expansions/logarithms.py"
     ),
     "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", OLD, "autodiff/expansions/logarithms.py"),
-    "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", NEWER, "graph/lower.py"),
+    "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", NEWER, "graph/importing/lower.py"),
     "counted_pads": Quirk(
-        "AveragePool", "ceil_mode and count_include_pad", "divides by places outside of the pads", OLD, "graph/lower.py"
+        "AveragePool",
+        "ceil_mode and count_include_pad",
+        "divides by places outside of the pads",
+        OLD,
+        "graph/importing/lower.py",
     ),
-    "automatic_pads": Quirk("MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", OLD, "graph/lower.py"),
+    "automatic_pads": Quirk(
+        "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", OLD, "graph/importing/lower.py"
+    ),
     "empty_scan": Quirk("Scan", "no steps", "an error", OLD, "autodiff/products.py"),
     "empty_crop": Quirk("Pad", "negative pads that remove a whole axis", "an error", OLD, "fast/blocked.py"),
 }
