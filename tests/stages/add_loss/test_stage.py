@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +10,7 @@ from ortpipe.artifact import read_metadata
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import LossError
 from ortpipe.metrics.predictions import predicted
+from ortpipe.settings import Config
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import VERSION, add_loss, check
@@ -213,3 +216,21 @@ def test_with_a_log_link_metrics_are_of_the_mean(linear):
     found, _ = predicted(facts, np.log([[2.0], [3.0]]))
     np.testing.assert_allclose(found, [[2.0], [3.0]])
     assert add_loss(linear, AddLossConfig(LOSSES["l2"]())).facts.link is None
+
+
+@dataclass(frozen=True)
+class SoftMaximum(Config):
+    """The loss log(1 + exp(max(label − prediction)))."""
+
+    def __call__(self, op, label, scores):
+        return op.Softplus(op.ReduceMax(label - scores.prediction, [-1], keepdims=1))
+
+
+def test_an_own_loss_uses_operators_of_the_newest_form_whatever_the_files_opset_and_type(run):
+    """The oracle is NumPy: opset 16 has ReduceMax's axes as an attribute, and float64 has no kernel of Softplus."""
+    text = '<ir_version: 8, opset_import: ["": 16]>' + LINEAR.replace("float[", "double[")
+    artifact = convert(onnx.parser.parse_model(text), data=Data(Rows({"X": X.astype(float)}, Y.astype(float))))
+    result = add_loss(artifact, AddLossConfig(SoftMaximum()))
+    expected = np.log1p(np.exp(Y - (X @ [[0.5], [-2]] + 0.25))).mean()
+    values = run(result.model, {"X": X.astype(float), "label": Y.astype(float)})
+    assert values["loss"] == pytest.approx(expected, rel=1e-12)
