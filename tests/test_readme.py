@@ -43,6 +43,7 @@ NUMBER = r"\d+(?:\.\d+)?"
 SHOWN = {  # a command → how the block begins that a page shows of what it prints
     "ortpipe recorder=none paths.outputs=elsewhere": "metric    before  trained  scikit-learn MLPClassifier",
     "ortpipe --config-dir my experiment=patients evaluate.importance=5": "  stopped after epoch 22 of 200",
+    "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
 }
 
 
