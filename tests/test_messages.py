@@ -37,7 +37,7 @@ from ortpipe.stages.train.stage import train
 ROOT = Path(__file__).resolve().parents[1]
 LOWER = ("graph", "autodiff", "runtime")
 GROUPS = [key for key, (_, hint) in fields_of(RunConfig).items() if hint not in (int, bool, str, str | None)]
-KEY = re.compile(rf"(?<![\w./`])(?:{'|'.join(GROUPS)})[./](?!(?:pkl|py|onnx)\b)[a-z_]+")
+KEY = re.compile(rf"(?<![\w./`])(?:{'|'.join(GROUPS)})[./](?!(?:pkl|py|onnx)\b|[\w/]+\.py\b)[a-z_]+")
 
 
 def strings(file: Path) -> dict[str, int]:
