@@ -183,7 +183,7 @@ def rows(kind: str) -> tuple[np.ndarray, np.ndarray]:
 def make(kind: str, path: Path, checkpointing: str | None = None) -> None:
     """Write the gradient model."""
     from ortpipe import LOSSES, AddLossConfig, ConvertConfig, DeriveConfig, add_loss, convert, derive
-    from ortpipe.artifact import save_artifact
+    from ortpipe.artifact_folder import save_artifact
     from ortpipe.data.rows import Data, Rows
     from ortpipe.stages.convert.sources.torch_module import Torch
 
@@ -230,7 +230,7 @@ class Meter:
 def ours(kind: str, path: Path, threads: int, device: str) -> None:
     """Train a gradient model and print what it took."""
     from ortpipe import TrainConfig, train
-    from ortpipe.artifact import load_artifact
+    from ortpipe.artifact_folder import load_artifact
     from ortpipe.data.rows import Data, Rows
     from ortpipe.runtime.config import RuntimeConfig
     from ortpipe.stages.train.losses import PHASES

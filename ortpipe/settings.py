@@ -133,6 +133,20 @@ class Catalogue(Mapping[str, Member]):
         return dataclasses.field(default_factory=lambda: self[name](**settings))  # type: ignore[operator]
 
 
+def later(module: str, *names: str) -> list[Callable[..., Any]]:
+    """Return functions of a module that is imported when one of them is first called.
+
+    A stage uses it for parts that a plain model does not need, and runs such a model without them.
+
+    >>> [hypot] = later("math", "hypot")
+    >>> hypot(3, 4)
+    5.0
+    """
+    return [
+        lambda *args, _path=f"{module}:{name}", **named: pkgutil.resolve_name(_path)(*args, **named) for name in names
+    ]
+
+
 class Config:
     """Base of the dataclasses of settings: each value must have its annotation's type and be within its bounds.
 

@@ -14,7 +14,8 @@ import pytest
 import safetensors.numpy
 
 import ortpipe
-from ortpipe.artifact import Artifact, Facts, _write_tensors, read_metadata
+from ortpipe.artifact import Artifact, Facts, read_metadata
+from ortpipe.artifact_folder import _write_tensors
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish

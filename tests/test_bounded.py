@@ -28,7 +28,7 @@ from ortpipe import bounded
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.example import read_example
 from ortpipe.app.run.record import read_config, read_environment
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.data import stream
 from ortpipe.data.sources import SOURCES, csv
 from ortpipe.errors import OrtpipeError

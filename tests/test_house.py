@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import importlib
 import re
 import subprocess
 import sys
@@ -264,6 +265,22 @@ def test_few_imports_are_for_types_only() -> None:
 def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:
     lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
     assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
+
+
+@pytest.mark.parametrize("stage", ["add_loss", "penalty", "derive", "evaluate"])
+def test_a_stage_is_a_list_of_steps_of_at_most_forty_lines(stage: str) -> None:
+    modules = {path: module for path, module in MODULES.items() if f"stages/{stage}/" in path.as_posix()}
+    functions = [(p.name, n) for p, m in modules.items() for n in ast.walk(m) if isinstance(n, ast.FunctionDef)]
+    lengths = {(file, f.name): (f.end_lineno or 0) - f.lineno + 1 for file, f in functions}
+    assert {name: length for name, length in lengths.items() if length > 40} == {}
+
+
+def test_functions_that_are_imported_later_exist() -> None:
+    calls = [n for m in MODULES.values() for n in ast.walk(m) if isinstance(n, ast.Call)]
+    later = [[ast.literal_eval(a) for a in n.args] for n in calls if getattr(n.func, "id", "") == "later"]
+    assert later
+    for module, *names in later:
+        assert [name for name in names if not hasattr(importlib.import_module(module), name)] == []
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -22,7 +22,8 @@ from ortpipe.app.run.folder import stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.sqlite import database_of
-from ortpipe.artifact import Artifact, load_artifact, read_metadata
+from ortpipe.artifact import Artifact, read_metadata
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, TrackingError, nearest
 from ortpipe.graph.core.apart import Weights

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ortpipe.artifact import Artifact, load_artifact, save_artifact
+from ortpipe.artifact import Artifact
+from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.bounded import MOST, parse_json, read_below
 from ortpipe.errors import ModelError
 from ortpipe.facts import LineageRecord

@@ -17,7 +17,7 @@ import pytest
 from command import ortpipe
 
 from ortpipe.app.commands import gradient, show
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.graph.files.serial import read_apart
 
 WORDS, SIZE, BLOCK = 550_000, 1_000, 50_000  # float32: 2.2 GB

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from command import ROOT, Popen, ortpipe
 
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.store import Store
 

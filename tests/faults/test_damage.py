@@ -12,7 +12,7 @@ from command import ortpipe
 from faults.conftest import outputs_of
 from faults.processes import SMALL
 
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.pipeline.store import Store
 
 

@@ -16,7 +16,7 @@ from command import ROOT, ortpipe
 from faults.conftest import outputs_of
 from faults.processes import SMALL, end, start, until
 
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.pipeline.store import Store
 
 Mount = Callable[..., Path]

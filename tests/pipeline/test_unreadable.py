@@ -18,7 +18,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from ortpipe.artifact import Artifact, Facts, load_artifact
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.files import atomic_folder
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.gc import remove, verify

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from sklearn import metrics
 
 from ortpipe.app.schema import build_key
-from ortpipe.artifact import load_artifact, save_artifact
+from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources import SOURCES

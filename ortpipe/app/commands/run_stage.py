@@ -10,7 +10,8 @@ from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.lookup import find
 from ortpipe.app.run.screen import Screen, table
 from ortpipe.app.schema import all_at_once, check
-from ortpipe.artifact import Artifact, Facts, save_artifact
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact_folder import save_artifact
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
 from ortpipe.flow import FLOW

@@ -20,7 +20,8 @@ from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord, read_config
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
-from ortpipe.artifact import Artifact, load_artifact, save_artifact, under
+from ortpipe.artifact import Artifact, under
+from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import atomic_folder, atomic_write, delete

@@ -1,25 +1,10 @@
 """Class weights as factors of a loss's terms."""
 
-from typing import Any
-
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.data.rows import Data
-from ortpipe.errors import LossError
 from ortpipe.facts import Facts
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.add_loss.losses.ctc import CTC
-
-
-def check_class_weight(facts: Facts, loss: Any, data: Data | None) -> None:
-    """Reject class weights that the model does not know, or of a loss of sequences."""
-    if data is not None and data.class_weight and not facts.class_weight:
-        rule, fix = "A model must know the class weights of its data.", "Give convert the same data."
-        raise LossError(rule, got="class weights, and a model that was converted without them", fix=fix)
-    if isinstance(loss, CTC) and facts.class_weight:
-        rule, fix = "CTC has no class weights: its labels are sequences.", "Leave them out of the data."
-        raise LossError(rule, got="class weights", fix=fix)
 
 
 def weighted_by_class(op: Builder, label: ir.Value, terms: ir.Value, facts: Facts) -> ir.Value:
@@ -28,7 +13,7 @@ def weighted_by_class(op: Builder, label: ir.Value, terms: ir.Value, facts: Fact
     Weights of columns, [negatives', positives'], count where each class or label has a term of its own. Elsewhere the
     weight of a row is that of its class as a positive.
     """
-    if terms.dtype is None or not (facts.class_weight or "class_weight" in facts.objective):
+    if terms.dtype is None:
         return terms
     numbers = terms.dtype.numpy()
     kind, shape, weights = terms.type, terms.shape, np.array(facts.class_weight or 1.0, numbers)

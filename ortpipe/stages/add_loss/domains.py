@@ -57,12 +57,9 @@ def _outside(bound: Must, label: np.ndarray, padding: int | float | str | None) 
 def check_link(prediction: ir.Value, link: Link, loss: str) -> None:
     """Raise LossError for a mean that may be negative, and for a logarithm that is always positive: it is a mean."""
     if link == "log" and is_positive(prediction):
-        raise LossError(
-            f"{loss} with link=log needs a prediction that is the logarithm of the mean, any number.",
-            got=f"{prediction.name!r}, which is always positive: a mean",
-            key="loss.link",
-            fix="Set {key}=identity.",
-        )
+        rule = f"{loss} with link=log needs a prediction that is the logarithm of the mean, any number."
+        fix = "Set {key}=identity."
+        raise LossError(rule, key="loss.link", got=f"{prediction.name!r}, which is always positive: a mean", fix=fix)
     if link == "identity" and not is_positive(prediction):
         node = prediction.producer()
         raise LossError(

@@ -23,6 +23,20 @@ class Scores(NamedTuple):
     opposite: bool = False
     inputs: tuple[ir.Value, ...] = ()
 
+    @property
+    def dtype(self) -> ir.DataType:
+        """The prediction's type."""
+        assert self.prediction.dtype is not None
+        return self.prediction.dtype
+
+    @property
+    def sizes(self) -> list[Any]:
+        """The prediction's sizes N, E…, K, each a number, a name or None; an unnamed N is named so."""
+        assert self.prediction.shape is not None
+        sizes = [d if isinstance(d, int) else d.value for d in self.prediction.shape]
+        rows, *inner = [None if str(d).startswith("unk__") else d for d in sizes]  # a name from shape inference
+        return ["N" if rows is None else rows, *inner]
+
 
 def required(scores: Scores, loss: str) -> ir.Value:
     """Return the raw scores; raise LossError if the graph has none."""
@@ -51,8 +65,7 @@ def one_column(op: Builder, value: ir.Value, weights: tuple[float, float], score
     """Return the weighted sum of two classes' columns (by MatMul, which has a gradient in every float type)."""
     if not two_columns(value, scores):
         return value
-    assert scores.prediction.dtype is not None
-    return op.MatMul(value, op.const(np.array(weights, scores.prediction.dtype.numpy()).reshape(2, 1)))
+    return op.MatMul(value, op.const(np.array(weights, scores.dtype.numpy()).reshape(2, 1)))
 
 
 def two_columns(value: ir.Value, scores: Scores) -> bool:

@@ -8,7 +8,7 @@ last segment. Results of random nodes and of those with subgraphs are kept, too:
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,31 +20,26 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.operators import is_random
 from ortpipe.graph.core.query import FLOATS
+from ortpipe.stages.derive.stage import Seeded
 
 AUTO = "auto"
+ALL_KEPT = "keeps all that the backward pass reads: computing some again is not estimated to take less memory"
 
 
-def recompute(
-    graph: Graph,
-    ends: Collection[Value],
-    gradients: Collection[Value],
-    data: Collection[Value],
-    marks: str | Sequence[str],
-) -> bool:
-    """Let the backward pass, which `ends` do not depend on, compute forward values again; return whether it does.
+def checkpoint(graph: Graph, target: Seeded, gradients: Mapping[str, str], marks: str | Sequence[str]) -> list[str]:
+    """Let the backward pass compute forward values again; return a note if it does not.
 
-    Args:
-        graph: forward and backward pass.
-        ends: what the forward pass gives: loss, forward outputs, running statistics.
-        gradients: what the backward pass gives.
-        data: the inputs that are no parameters and start no gradient.
-        marks: names or globs of values after which a segment ends; or `auto`: about √n segments for n values, or one
-            where no number of segments is estimated to keep less.
+    `marks` are names or globs of values after which a segment ends; or `auto`: about √n segments for n values, or one
+    where no number of segments is estimated to keep less.
 
     Raises:
         DeriveError: a mark is no forward value that follows from the data, or nothing would be computed again.
     """
-    before, behind, varying = query.ancestors(ends), query.ancestors(gradients), _varying(graph, data)
+    by_name, seeds = query.values(graph), target.seeds.values()
+    ends = (str(target.total.name), *target.loss, *target.forward, *target.statistics.values())
+    forward_ends, results = [by_name[name] for name in ends], {by_name[name] for name in gradients.values()}
+    varying = _varying(graph, [value for value in query.data_inputs(graph) if value.name not in seeds])
+    before, behind = query.ancestors(forward_ends), query.ancestors(results)
     forward = [node for node in graph if not before.isdisjoint(node.outputs)]
     backward = [node for node in graph if before.isdisjoint(node.outputs) and not behind.isdisjoint(node.outputs)]
     readers = _readers(backward)
@@ -55,31 +50,18 @@ def recompute(
         segments[-1].append(node)
         if place in cuts:
             segments.append([])
-    outside = _crossing(segments) | {*graph.outputs, *ends}
+    outside = _crossing(segments) | {*graph.outputs, *forward_ends}
     outside |= {y for node in forward if is_random(node) or query.subgraphs(node) for y in node.outputs}
-    names, places = Names(used_names(graph)), {node: place for place, node in enumerate(backward)}
-    changed = False
-    for nodes in segments[:-1]:
-        recomputed = [y for node in nodes for y in node.outputs if y in varying and y in readers and y not in outside]
-        if not recomputed:
-            continue
-        first = min((use.top for y in recomputed for use in readers[y]), key=places.__getitem__)
-        gradient = _latest_gradient(backward[: places[first]], varying - {*gradients})
-        if gradient is not None:
-            op = Builder(graph, "again", before=first, names=names)
-            copies = _computed_again(op, first, nodes, recomputed, gradient, varying - outside, varying)
-            for y in recomputed:
-                for use in readers[y]:
-                    use.node.replace_input_with(use.place, copies[y])
-            changed = True
-    if not changed and marks != AUTO:
-        raise DeriveError(
-            "{key} cuts the forward pass where the backward pass then has something to compute again.",
-            key="checkpointing",
-            got=f"{marks!r}: nothing that the backward pass reads lies inside a segment in front of the last",
-            fix="Name values further apart, or leave {key} out.",
-        )
-    return changed
+    if _recompute(graph, segments, backward, readers, varying, outside, results):
+        return []
+    if marks == AUTO:
+        return [ALL_KEPT]
+    raise DeriveError(
+        "{key} cuts the forward pass where the backward pass then has something to compute again.",
+        key="checkpointing",
+        got=f"{marks!r}: nothing that the backward pass reads lies inside a segment in front of the last",
+        fix="Name values further apart, or leave {key} out.",
+    )
 
 
 class _Use(NamedTuple):
@@ -88,6 +70,33 @@ class _Use(NamedTuple):
     top: Node  # of the graph itself
     node: Node  # the same one, or one in its subgraphs
     place: int  # among that one's inputs
+
+
+def _recompute(
+    graph: Graph,
+    segments: Sequence[Sequence[Node]],
+    backward: Sequence[Node],
+    readers: Mapping[Value, Sequence[_Use]],
+    varying: set[Value],
+    outside: Collection[Value],
+    gradients: Collection[Value],
+) -> bool:
+    """Compute values of all segments but the last again where the backward pass reads them; return whether any is."""
+    names, places, changed = Names(used_names(graph)), {node: place for place, node in enumerate(backward)}, False
+    for nodes in segments[:-1]:
+        recomputed = [y for node in nodes for y in node.outputs if y in varying and y in readers and y not in outside]
+        if not recomputed:
+            continue
+        first = min((use.top for y in recomputed for use in readers[y]), key=places.__getitem__)
+        gradient = _latest_gradient(backward[: places[first]], varying.difference(gradients))
+        if gradient is not None:
+            op = Builder(graph, "again", before=first, names=names)
+            copies = _computed_again(op, first, nodes, recomputed, gradient, varying.difference(outside), varying)
+            for y in recomputed:
+                for use in readers[y]:
+                    use.node.replace_input_with(use.place, copies[y])
+            changed = True
+    return changed
 
 
 def _computed_again(

@@ -1,26 +1,35 @@
 """Derived gradients beside central finite differences of the loss, on a few rows and a few entries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Arrays, Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
-from ortpipe.graph.core.edit import open_initializers
+from ortpipe.graph.core.edit import keep_outputs, open_initializers
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.forms.modes import is_random
 from ortpipe.runtime.session import Session
+from ortpipe.stages.derive.stage import Seeded
 
 ROWS, LARGEST, DRAWN = 8, 4, 4
 STEPS = having("rounds")
 CLOSE = 0.02  # of the larger one
+Run = Callable[[Arrays], list[np.ndarray]]
 ROUNDING = 16.0  # of the loss, or of values of size 1 inside it
 
 
-def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Sequence[str], data: Data | None) -> None:
+def part_of(artifact: Artifact, model: ir.Model) -> Artifact:
+    """Return the part of a model, which derive has changed, that computes the outputs of an artifact."""
+    copy = model.clone()
+    keep_outputs(copy, [value.name for value in artifact.signature.graph.output])
+    return Artifact(copy, artifact.facts)
+
+
+def compare(loss: Artifact, derived: Artifact, target: Seeded, data: Data | None) -> None:
     """Raise where a derived gradient is not (f(w + h) − f(w − h)) / 2h, f being the loss or the sum of the outputs.
 
     On the first 8 training rows and 8 entries of each parameter and differentiated input: 4 with the largest
@@ -38,47 +47,53 @@ def compare(loss: Artifact, derived: Artifact, outputs: Sequence[str], seeds: Se
             got="no rows" if data is None else "a graph that draws at random (Dropout in training mode)",
             fix="Give data, or set {at}check=false.",
         )
-    model = loss.model
-    rows = feeds(model, loss.facts, data.train.head(ROWS))
+    rows = feeds(loss.model, loss.facts, data.train.head(ROWS))
     gradients = {**derived.facts.gradients, **derived.facts.input_gradients}
     values = {name: array for name, array in loss.initializers.items() if name in gradients}
     open_initializers(opened, values)
-    forward = Session(ir.to_proto(opened))
-    read = {i.name for i in model.graph.input} | values.keys()
+    forward, read = Session(ir.to_proto(opened)), {i.name for i in loss.signature.graph.input} | values.keys()
 
-    def total(arrays: Mapping[str, np.ndarray]) -> float:
-        computed = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
-        return sum(float(y.astype(np.float64).sum()) for y in computed)
+    def run(arrays: Arrays) -> list[np.ndarray]:
+        return forward.run({name: array for name, array in arrays.items() if name in read}, target.outputs)
 
-    arrays = {**rows, **values}
-    ys = forward.run({name: array for name, array in arrays.items() if name in read}, outputs)
-    gradient_model = derived.model
-    graph_inputs = {i.name for i in gradient_model.graph.input} - derived.initializers.keys()
-    fed = {name: array for name, array in rows.items() if name in graph_inputs}
-    fed |= {seed: np.ones_like(y) for seed, y in zip(seeds, ys, strict=False) if seed in graph_inputs}
-    computed = dict(zip(gradients, Session(gradient_model).run(fed, list(gradients.values())), strict=True))
-    rng, size = np.random.default_rng(0), max(1.0, abs(total(arrays)))
-    for name, gradient in computed.items():
-        array = arrays[name]
+    arrays, rng = {**rows, **values}, np.random.default_rng(0)
+    seeds = {seed: np.ones_like(y) for seed, y in zip(target.seeds.values(), run(arrays), strict=False)}
+    for name, gradient in _computed(derived, gradients, {**rows, **seeds}).items():
         largest = np.argsort(-np.abs(gradient), axis=None, kind="stable")[:LARGEST]
         for flat in (*largest, *rng.permutation(gradient.size)[:DRAWN]):
             place = tuple(int(i) for i in np.unravel_index(flat, gradient.shape))
-            slopes, widest = [], float(np.cbrt(np.finfo(array.dtype).eps)) * max(1.0, abs(float(array[place])))
-            for step in (widest, widest / 4, widest / 16):
-                moves = np.zeros_like(array)
-                moves[place] = step
-                slopes.append(
-                    (total({**arrays, name: array + moves}) - total({**arrays, name: array - moves})) / (2 * step)
-                )
-                noise = ROUNDING * float(np.finfo(ys[0].dtype).eps) * size / step
-                if abs(gradient[place] - slopes[-1]) <= CLOSE * max(abs(gradient[place]), abs(slopes[-1])) + noise:
-                    break
-            else:
+            if (slope := _other_slope(run, arrays, name, place, gradient[place])) is not None:
                 raise DeriveError(
                     "A derived gradient is the slope of the loss ({at}check).",
-                    got=f"{name}{list(place)}: derived {gradient[place]:.6g}, central difference {slopes[0]:.6g}",
+                    got=f"{name}{list(place)}: derived {gradient[place]:.6g}, central difference {slope:.6g}",
                     fix=_way_out(opened),
                 )
+
+
+def _computed(derived: Artifact, names: Mapping[str, str], arrays: Arrays) -> dict[str, np.ndarray]:
+    """Return the derived gradients by parameter or input."""
+    inputs = {i.name for i in derived.signature.graph.input} - derived.initializers.keys()
+    fed = {name: array for name, array in arrays.items() if name in inputs}
+    return dict(zip(names, Session(derived.model).run(fed, list(names.values())), strict=True))
+
+
+def _other_slope(run: Run, arrays: Arrays, name: str, place: tuple[int, ...], gradient: float) -> float | None:
+    """Return the central difference of the widest step if that of no step agrees with a gradient, else None."""
+
+    def total(results: Sequence[np.ndarray]) -> float:
+        return sum(float(y.astype(np.float64).sum()) for y in results)
+
+    array, slopes, results = arrays[name], list[float](), run(arrays)
+    rounding = ROUNDING * float(np.finfo(results[0].dtype).eps) * max(1.0, abs(total(results)))
+    widest = float(np.cbrt(np.finfo(array.dtype).eps)) * max(1.0, abs(float(array[place])))
+    for step in (widest, widest / 4, widest / 16):
+        moves = np.zeros_like(array)
+        moves[place] = step
+        above, below = (total(run({**arrays, name: moved})) for moved in (array + moves, array - moves))
+        slopes.append((above - below) / (2 * step))
+        if abs(gradient - slopes[-1]) <= CLOSE * max(abs(gradient), abs(slopes[-1])) + rounding / step:
+            return None
+    return slopes[0]
 
 
 def _way_out(model: ir.Model) -> str:

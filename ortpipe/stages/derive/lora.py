@@ -1,88 +1,66 @@
-"""Low-rank adapters: what a config says of them, and which weights get one."""
+"""Low-rank adapters: the weights that get one, and the note on them."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
+from ortpipe.facts import Facts
 from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.choice.readers import UseFinder
 from ortpipe.graph.core import query
-from ortpipe.graph.forms.adapters import ROUNDS, Adapter, insert, why_not
-from ortpipe.settings import Config, Count, Positive, Seed
+from ortpipe.graph.forms.adapters import ROUNDS, insert, why_not
+from ortpipe.stages.derive.config import Lora
+from ortpipe.stages.derive.stage import CUT, Trained
 
 
-@dataclass(frozen=True)
-class Lora(Config):
-    """W + alpha / rank · L·R (Hu et al., 2021) in the place of weights W of MatMul, Gemm and Conv, which stay.
+def adapt(graph: ir.Graph, choice: Trained, facts: Facts, lora: Lora) -> Trained:
+    """Put adapters into a graph beside weights that are not trained; return the choice with their matrices.
 
-    Attributes:
-        rank: of L·R: L is [p, rank] and R [rank, q] beside a weight [p, q].
-        alpha: how much the adapters count; by default the rank, so that L·R is added as it is.
-        targets: exact names or globs of the weights; by default all parameters that are larger than their adapters.
-        seed: of the one of L and R that reads the data; the other one starts at 0.
+    Raises:
+        DeriveError: a weight that is named in full gets none, or none gets one.
     """
-
-    rank: Count = 8
-    alpha: Positive | None = None
-    targets: tuple[str, ...] | None = None
-    seed: Seed = 0
-
-    def __call__(
-        self, graph: ir.Graph, candidates: Sequence[str], parameters: Collection[str]
-    ) -> tuple[dict[str, Adapter], dict[str, str]]:
-        """Put adapters into a graph; return them by weight, and of the targets without one the reason.
-
-        Args:
-            graph: where the weights are initializers.
-            candidates: what `targets` can name.
-            parameters: those that they are by default.
-
-        Raises:
-            DeriveError: a target gets none that is named in full, or none gets one.
-        """
-        finder = UseFinder(graph)
-        targets = (
-            [name for name in candidates if name in parameters]
-            if self.targets is None
-            else query.select(self.targets, candidates, DeriveError, "adapters.targets")
+    candidates = [name for name, reason in choice.untrained.items() if reason != "derive.frozen"]
+    finder = UseFinder(graph)
+    targets = [name for name in candidates if name in facts.parameters]
+    if lora.targets is not None:
+        targets = query.select(lora.targets, candidates, DeriveError, "adapters.targets")
+    reasons = {name: why_not(graph.initializers[name], finder, lora.rank) for name in targets}
+    without = {name: reason for name, reason in reasons.items() if reason is not None}
+    chosen = [name for name in targets if name not in without]
+    if misfits := [name for name in lora.targets or () if name in without] or (list(without) if not chosen else []):
+        rounded = any(ROUNDS in without[name] for name in misfits)
+        raise DeriveError(
+            "An adapter stands beside a weight of MatMul, Gemm or Conv that is larger than itself.",
+            key="adapters",
+            got="; ".join(f"{name}: {without[name]}" for name in misfits[:3]),
+            fix="Leave out {@convert.quantize} or {key}: what is rounded to integers takes no adapter."
+            if rounded
+            else "Name others in {key}.targets, or lower {key}.rank.",
         )
-        reasons = {name: why_not(graph.initializers[name], finder, self.rank) for name in targets}
-        without = {name: reason for name, reason in reasons.items() if reason is not None}
-        chosen = [name for name in targets if name not in without]
-        if refused := [name for name in self.targets or () if name in without] or (list(without) if not chosen else []):
-            rounded = any(ROUNDS in without[name] for name in refused)
-            raise DeriveError(
-                "An adapter stands beside a weight of MatMul, Gemm or Conv that is larger than itself.",
-                key="adapters",
-                got="; ".join(f"{name}: {without[name]}" for name in refused[:3]),
-                fix="Leave out {@convert.quantize} or {key}: what is rounded to integers takes no adapter."
-                if rounded
-                else "Name others in {key}.targets, or lower {key}.rank.",
-            )
-        if not chosen:
-            raise DeriveError(
-                "There is a weight to adapt.", key="adapters", got="none", fix="Name some in {key}.targets."
-            )
-        rng = np.random.default_rng(self.seed)
-        return insert(graph, chosen, self.rank, (self.alpha or self.rank) / self.rank, rng), without
+    if not chosen:
+        rule, fix = "There is a weight to adapt.", "Name some in {key}.targets."
+        raise DeriveError(rule, key="adapters", got="none", fix=fix)
+    rng = np.random.default_rng(lora.seed)
+    adapters = insert(graph, chosen, lora.rank, (lora.alpha or lora.rank) / lora.rank, rng)
+    matrices = [name for adapter in adapters.values() for name in (adapter.left, adapter.right)]
+    return choice._replace(parameters=[*choice.parameters, *matrices], adapters=adapters, unadapted=without)
 
 
-def sentence(
-    sizes: Mapping[str, int], parameters: Sequence[str], adapters: Mapping[str, Adapter], untrained: Mapping[str, str]
-) -> str:
-    """Return in words what is trained in the place of what."""
+def adapters_note(choice: Trained, tensors: Mapping[str, ir.TensorProtocol | None]) -> str:
+    """Return a sentence on the weights that adapters replace, and on the other trained parameters."""
+    sizes, adapters = {name: tensor.size for name, tensor in tensors.items() if tensor is not None}, choice.adapters
+    cut = {name: CUT for name, adapter in adapters.items() if adapter.right in choice.untrained}
     matrices = [name for adapter in adapters.values() for name in (adapter.left, adapter.right)]
     text = (
         f"trains adapters of {sum(sizes[name] for name in matrices):,} numbers in the place of weights of "
         f"{sum(sizes[name] for name in adapters):,}, which stay until they are merged: {some(list(adapters))}"
     )
-    beside = [name for name in parameters if name not in matrices]
+    beside = [name for name in choice.parameters if name not in matrices]
     text += f"; trains as they are {some(beside)}" if beside else ""
     reasons: dict[str, list[str]] = {}
-    for name, reason in untrained.items():
+    for name, reason in {**choice.unadapted, **cut}.items():
         reasons.setdefault(reason, []).append(name)
     whys = ", ".join(f"{some(names)} ({reason})" for reason, names in reasons.items())
     return text + (f"; trains neither {whys}" if whys else "")

@@ -1,6 +1,7 @@
 """Predictions of a model for rows, with the labels and weights to compare them with."""
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -9,11 +10,13 @@ import onnx
 from ortpipe.artifact import Facts
 from ortpipe.data.feeds import feed_inputs, name_head
 from ortpipe.data.rows import RowSet
-from ortpipe.data.slices import column_of
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import METRICS, UNWEIGHTED, Metric, part_of
 from ortpipe.metrics.predictions import Compared, compared, truth
 from ortpipe.runtime.session import Session
+from ortpipe.settings import later
+
+[column_of] = later("ortpipe.data.slices", "column_of")
 
 
 class Answers(NamedTuple):
@@ -24,10 +27,17 @@ class Answers(NamedTuple):
     weight: np.ndarray | None
     columns: Mapping[str, np.ndarray]  # values of columns, by name
 
-    def compared(self, head: str, facts: Facts) -> Compared:
-        """Return labels and predictions of a head, with the head's facts, entry by entry."""
-        with name_head(head):
-            return compared(facts, self.labels[head], self.predictions[head], self.weight)
+    def compared(self, facts: Facts, *, source: bool = False) -> dict[str, Compared]:
+        """Return labels and predictions of each head, entry by entry.
+
+        The source predicts values, not scores, whatever loss its network is then trained with.
+        """
+        entries = dict[str, Compared]()
+        for head, part in facts.predictions.items():
+            with name_head(head):
+                part = dataclasses.replace(part, link=None) if source else part
+                entries[head] = compared(part, self.labels[head], self.predictions[head], self.weight)
+        return entries
 
 
 def answers(
@@ -64,16 +74,22 @@ def _joined(arrays: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]
     return {name: np.concatenate(pieces) for name, pieces in arrays.items()}
 
 
-def measured(answers: Answers, facts: Facts, names: Sequence[str]) -> dict[str, float]:
-    """Return the metrics that have a value, and their unweighted twins if rows have weights."""
-    values = {}
-    for head, part in facts.predictions.items():
-        entries = answers.compared(head, part)
-        for name in (name for name in names if part_of(name)[0] == head):
-            values[name] = value_of(METRICS[name], entries)
-            if answers.weight is not None:
-                values[f"{name}{UNWEIGHTED}"] = value_of(METRICS[name], entries._replace(weight=None))
-    return {name: value for name, value in values.items() if np.isfinite(value)}
+def of_head(names: Iterable[str], head: str) -> dict[str, Metric]:
+    """Return the metrics of a head by name; "" is the prediction."""
+    return {name: METRICS[name] for name in names if part_of(name)[0] == head}
+
+
+def measured(
+    entries_by_head: Mapping[str, Compared], names: Sequence[str], *, lenient: bool = False
+) -> dict[str, float]:
+    """Return each metric, and the one that counts each row once if rows have weights; see `value_of` for `lenient`."""
+    values = dict[str, float]()
+    for head, entries in entries_by_head.items():
+        for name, metric in of_head(names, head).items():
+            for kind in ("",) if entries.weight is None else ("", UNWEIGHTED):
+                weighted = entries._replace(weight=None) if kind else entries
+                values[f"{name}{kind}"] = value_of(metric, weighted) if lenient else metric(*weighted)
+    return values
 
 
 def value_of(metric: Metric, entries: Compared) -> float:

@@ -1,13 +1,16 @@
 """Permutation importance: how much worse a metric is with one column of the test rows shuffled (Breiman, 2001)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
-from ortpipe.data.rows import Rows
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.rows import Rows, concatenate
 from ortpipe.data.slices import owner_of
 from ortpipe.metrics import Metric
-from ortpipe.metrics.predictions import Compared
+from ortpipe.metrics.predictions import Compared, compared, truth
+from ortpipe.stages.evaluate.answers import of_head
+from ortpipe.stages.evaluate.stage import Work
 
 MOST = 10_000  # the largest number of rows to shuffle
 Places = list[tuple[str, int | None]]  # (input, its column; None: the whole input)
@@ -18,6 +21,25 @@ class _Fitted:
 
     def fit(self) -> None:
         """Do nothing: the model is in the scorer."""
+
+
+def importance_of_columns(work: Work, defined: Collection[str]) -> dict[str, dict[str, list[float]]]:
+    """Return the importance of each column of the test rows for the prediction's metrics that have a value."""
+    facts, model, session = work.artifact.facts, work.artifact.signature, work.session("trained")
+    sample = sample_of(work)
+    true = truth(facts, sample)
+
+    def predict(rows: Rows) -> Compared:
+        [prediction] = session.run(feed_inputs(model, facts, rows), [facts.prediction])
+        return compared(facts, true, prediction, sample.sample_weight)
+
+    metrics = {name: metric for name, metric in of_head(work.names, "").items() if name in defined}
+    return importance(metrics, sample, predict, work.config.importance, work.config.seed)
+
+
+def sample_of(work: Work) -> Rows:
+    """Return the test rows whose columns are measured."""
+    return concatenate(list(work.rows.pieces(min(MOST, work.most))))
 
 
 def importance(

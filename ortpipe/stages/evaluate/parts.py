@@ -1,6 +1,7 @@
 """A model's metrics on parts of the test rows: by a column's values, and on bootstrap samples for intervals."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -8,19 +9,33 @@ from ortpipe.data.slices import slice_by_value
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared
-from ortpipe.stages.evaluate.answers import value_of
+from ortpipe.stages.evaluate.answers import Answers, of_head, value_of
+from ortpipe.stages.evaluate.stage import Work
 
 PERCENTILES = 2.5, 97.5
 
 
-def check_one_per_row(entries: Compared, rows: int) -> None:
-    """Raise EvaluateError for predictions per element: they would be sampled and split independently of their row."""
-    if len(entries.truth) != rows:
-        raise EvaluateError(
-            "Intervals, and metrics by a column, need a model with one prediction per row.",
-            got=f"{len(entries.truth)} predictions of {rows} rows",
-            fix="Set {at}bootstrap=0 and {at}by=[].",
-        )
+def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str, Compared]) -> dict[str, Any]:
+    """Return the trained model's metrics on parts of the test rows.
+
+    Raises:
+        EvaluateError: predictions are of elements, which would be sampled and split independently of their row.
+    """
+    config = work.config
+    interval_by_metric: dict[str, list[float]] = {}
+    slices: dict[str, dict[str, dict[str, float]]] = {}
+    for head, entries in entries_by_head.items():
+        if len(entries.truth) != (rows := len(answers.labels[head])):
+            rule = "Intervals, and metrics by a column, need a model with one prediction per row."
+            fix = "Set {at}bootstrap=0 and {at}by=[]."
+            raise EvaluateError(rule, got=f"{len(entries.truth)} predictions of {rows} rows", fix=fix)
+        metrics = of_head(work.names, head)
+        if config.bootstrap:
+            interval_by_metric |= intervals(metrics, entries, config.bootstrap, config.seed)
+        for column, values in answers.columns.items():
+            for value, values_there in by_value(metrics, entries, values).items():
+                slices.setdefault(column, {}).setdefault(value, {}).update(values_there)
+    return {"intervals": interval_by_metric, "slices": slices}
 
 
 def intervals(metrics: Mapping[str, Metric], entries: Compared, draws: int, seed: int) -> dict[str, list[float]]:

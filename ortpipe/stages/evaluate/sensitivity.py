@@ -1,29 +1,28 @@
 """Sensitivity: how far the score moves, to first order, as a column goes from its mean to a row's value."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 
-from ortpipe.artifact import Facts
+from ortpipe.artifact import Arrays, Facts
 from ortpipe.autodiff.gradient import gradient_apart
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows
+from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.check import parsed
 from ortpipe.metrics.predictions import predicted
-from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.evaluate.importance import places_of
+from ortpipe.stages.evaluate.importance import Places, places_of, sample_of
+from ortpipe.stages.evaluate.stage import Work
 
 PIECE = 100  # rows per gradient call
 
 
-def sensitivity(
-    model: onnx.ModelProto, weights: Weights, facts: Facts, rows: Rows, runtime: RuntimeConfig | None
-) -> tuple[dict[str, float], dict[str, np.ndarray], list[str]]:
-    """Return the sensitivity of each column and of each entry of larger inputs, and the columns without one.
+def sensitivity_of_columns(work: Work) -> tuple[dict[str, float], dict[str, np.ndarray], list[str]]:
+    """Return the sensitivity of each column, as tensors that of each entry of larger inputs, and notes.
 
     Larger inputs have more than two dimensions. Strings, and columns on which the score does not depend, have none.
 
@@ -31,54 +30,72 @@ def sensitivity(
     features), x̄ is the mean row and s the score of the predicted class (its logit, if the model has one); of several
     outputs it is the sum of theirs. For a linear model it is the mean |SHAP value| (Lundberg and Lee, 2017); in general
     "gradient × input" (Ancona et al., 2018) from the mean row.
-
-    Raises:
-        DeriveError: an operator between an input and the score has no gradient.
     """
-    graph = parsed(model).graph
-    by_name = query.values(graph)
+    rows = sample_of(work)
+    places_by_column = places_of(rows)
+    try:
+        by_column, maps, names = _sensitivity(work, rows, places_by_column)
+    except DeriveError as error:  # the trained result must not be lost
+        return {}, {}, [f"no sensitivity: {error.rule} Got: {error.got}"]
+    without = [column for column, places in places_by_column.items() if not {name for name, _ in places} & names]
+    note = f"sensitivity needs numbers that the score depends on: none for {', '.join(without[:20])}"
+    tensors = {f"evaluation/sensitivity/{name}": array for name, array in maps.items()}
+    return by_column, tensors, [note] if without else []
+
+
+def _sensitivity(
+    work: Work, rows: Rows, places_by_column: Mapping[str, Places]
+) -> tuple[dict[str, float], dict[str, np.ndarray], set[str]]:
+    """Return the sensitivity of columns, of entries by the model's inputs, and the rows' inputs that have any."""
+    facts, (model, weights) = work.artifact.facts, work.proto("trained")
+    by_name = query.values(parsed(model).graph)
     score = facts.prediction if facts.logits is None or facts.members is not None else facts.logits
     needed = query.ancestors([by_name[score]])
     names = [n for n in facts.inputs if by_name[n].dtype in query.FLOATS and by_name[n] in needed]
     if not names:
-        return {}, {}, list(places_of(rows))
-    forward = Session(model, runtime, weights=weights)
-    gradient_model, gradient_weights = gradient_apart(
-        model, weights, score, names, kind="vjp", ones=False, value=False, shape={}, function=None
-    )
-    backward = Session(gradient_model, runtime, weights=gradient_weights)
-    [cotangent] = [value for value in gradient_model.graph.input if value.name not in facts.inputs]
-    width = [dim.dim_value for dim in cotangent.type.tensor_type.shape.dim]
+        return {}, {}, set()
     fed = feed_inputs(model, facts, rows)
     input_names = dict(zip(rows.inputs, fed, strict=True)) if len(rows.inputs) == len(fed) == 1 else {n: n for n in fed}
-    means = {name: np.nanmean(fed[name], axis=0, dtype=np.float64) for name in names}
-    entries = {name: np.zeros(fed[name].shape[1:]) for name in names}
     columns = {
         column: float_places
-        for column, places in places_of(rows).items()
+        for column, places in places_by_column.items()
         if (float_places := [(input_names[name], i) for name, i in places if input_names.get(name) in names])
         and all(fed[name].ndim == (1 if i is None else 2) for name, i in float_places)
     }
-    totals = dict.fromkeys(columns, 0.0)
+    totals, entries = dict.fromkeys(columns, 0.0), {name: np.zeros(fed[name].shape[1:]) for name in names}
+    for moved in _moves(work, (model, weights), score, names, fed):
+        for name in names:
+            entries[name] += abs(moved[name]).sum(axis=0)
+        for column, places in columns.items():
+            moves = [moved[name] if i is None else moved[name][:, i] for name, i in places]
+            totals[column] += float(abs(np.sum(moves, axis=0)).sum())
     count = len(rows.label)
-    for first in range(0, count, PIECE):
+    maps = {name: array / count for name, array in entries.items() if array.ndim > 1}
+    return {c: total / count for c, total in totals.items()}, maps, {n for n in input_names if input_names[n] in names}
+
+
+def _moves(
+    work: Work, model: tuple[onnx.ModelProto, Weights], score: str, names: Sequence[str], fed: Arrays
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield (xᵢ − x̄ᵢ) · ∂s/∂xᵢ by input, for pieces of the rows and each score of theirs."""
+    facts, forward = work.artifact.facts, Session(model[0], work.runtime, weights=model[1])
+    gradient_model, weights = gradient_apart(
+        *model, score, names, kind="vjp", ones=False, value=False, shape={}, function=None
+    )
+    backward = Session(gradient_model, work.runtime, weights=weights)
+    [cotangent] = [value for value in gradient_model.graph.input if value.name not in facts.inputs]
+    width = [dim.dim_value for dim in cotangent.type.tensor_type.shape.dim]
+    means = {name: np.nanmean(fed[name], axis=0, dtype=np.float64) for name in names}
+    for first in range(0, len(fed[names[0]]), PIECE):
         piece = {name: array[first : first + PIECE] for name, array in fed.items()}
         [prediction] = forward.run(piece, [facts.prediction])
         for direction in _cotangents(facts, prediction, width):
             gradients = backward.run({**piece, cotangent.name: direction}, [f"{name}_grad" for name in names])
-            moved = {}
-            for name, gradient in zip(names, gradients, strict=True):
-                offset = piece[name].astype(np.float64) - means[name]
-                moved[name] = np.where(np.isnan(offset), 0, offset * gradient)  # a missing value counts as the mean
-                entries[name] += abs(moved[name]).sum(axis=0)
-            for column, places in columns.items():
-                moves = [moved[name] if i is None else moved[name][:, i] for name, i in places]
-                totals[column] += float(abs(np.sum(moves, axis=0)).sum())
-    maps = {name: array / count for name, array in entries.items() if array.ndim > 1}
-    without = [
-        column for column, places in places_of(rows).items() if not {input_names.get(n) for n, _ in places} & {*names}
-    ]
-    return {column: total / count for column, total in totals.items()}, maps, without
+            offsets = [piece[name].astype(np.float64) - means[name] for name in names]
+            yield {  # a missing value counts as the mean
+                name: np.where(np.isnan(offset), 0, offset * gradient)
+                for name, offset, gradient in zip(names, offsets, gradients, strict=True)
+            }
 
 
 def _cotangents(facts: Facts, prediction: np.ndarray, width: list[int]) -> Iterator[np.ndarray]:

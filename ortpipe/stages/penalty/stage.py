@@ -64,11 +64,9 @@ def _objective_terms(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool
     rows, summed = facts.objective.get("rows"), facts.reduction == "sum"
     if of_all_rows and terms:
         if rows is None and not summed:
-            raise PenaltyError(
-                "penalty=auto needs the number of rows that the estimator was fitted on.",
-                got="strengths for the reduction sum, and a loss whose reduction is mean",
-                fix="Set {@add_loss.reduction}=sum, or convert with data.",
-            )
+            rule = "penalty=auto needs the number of rows that the estimator was fitted on."
+            fix = "Set {@add_loss.reduction}=sum, or convert with data."
+            raise PenaltyError(rule, got="strengths for the reduction sum, and a loss whose reduction is mean", fix=fix)
         if rows is None:
             return _scaled(factor, terms), False  # right for one batch of all rows
         factor /= rows

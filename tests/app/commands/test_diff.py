@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from command import ortpipe
 
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.errors import ConfigError
 
 

@@ -11,7 +11,8 @@ import onnx
 import pytest
 from command import ROOT
 
-from ortpipe.artifact import load_artifact, read_metadata
+from ortpipe.artifact import read_metadata
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.errors import ConfigError, DataError, ModelError, OrtpipeError
 
 SETTINGS = ["experiment=linear_regression", "train.epochs=2"]

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.errors import ConfigError, ModelError, TrackingError
 
 

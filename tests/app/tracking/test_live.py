@@ -15,7 +15,7 @@ from ortpipe.app.tracking import metrics
 from ortpipe.app.tracking.mlflow_run import MlflowRun
 from ortpipe.app.tracking.recorders import mlflow
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
-from ortpipe.artifact import load_artifact
+from ortpipe.artifact_folder import load_artifact
 from ortpipe.pipeline.events import RunFinished, RunStarted, StageFinished, StageProgressed
 from ortpipe.stages.train.losses import Epoch
 

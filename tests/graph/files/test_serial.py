@@ -6,7 +6,8 @@ import onnx.parser
 import pytest
 import safetensors.numpy
 
-from ortpipe.artifact import Artifact, Facts, load_artifact, save_artifact
+from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import sound
 from ortpipe.graph.files import serial

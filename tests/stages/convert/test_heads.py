@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
-from ortpipe.artifact import save_artifact
+from ortpipe.artifact_folder import save_artifact
 from ortpipe.data.feeds import class_index, feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DataError, LossError

@@ -18,7 +18,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
-from ortpipe.artifact import save_artifact
+from ortpipe.artifact_folder import save_artifact
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DataError, ModelError
 from ortpipe.graph.core import sound

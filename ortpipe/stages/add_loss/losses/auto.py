@@ -1,7 +1,8 @@
 """The source's loss: that of the objective that scikit-learn fits the estimator with, or else one for the task."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
@@ -20,6 +21,7 @@ class Auto(Config):
     """The loss of `Facts.objective`; without one `l2`, `log` or `cross_entropy`, by the task."""
 
     tasks: ClassVar[tuple[str, ...]] = tuple(BY_TASK)
+    depends_on_model: ClassVar[bool] = True
 
     def of(self, facts: Facts) -> Loss:
         """Return the loss for a model with these facts."""
@@ -36,3 +38,21 @@ class Auto(Config):
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Raise LossError: the stage writes the loss of `of` instead."""
         raise LossError("The loss auto depends on the model.", got="a call without one", fix="Use the stage add_loss.")
+
+
+def chosen_by_model(facts: Facts, config: Any) -> Any:
+    """Return an AddLossConfig with `auto` replaced by the losses for the model and its heads."""
+    configs = {head: config.of(head) for head in facts.predictions}
+    for head, head_facts in facts.predictions.items():
+        if isinstance(loss := configs[head].loss, Auto):
+            configs[head] = dataclasses.replace(configs[head], loss=loss.of(head_facts))
+    heads = {head: configs[head] for head in facts.heads}
+    return dataclasses.replace(config, loss=configs[""].loss, heads=heads)
+
+
+def auto_note(facts: Facts, loss: Loss) -> str:
+    """Return the prediction's loss as text, with the reason if the model names none."""
+    settings = ", ".join(f"{key}={value}" for key, value in vars(loss).items())
+    words = LOSSES.name_of(type(loss)) + (f" ({settings})" if settings else "")
+    reason = "" if "loss" in facts.objective else f", for the task {facts.task}: the model names no loss"
+    return f"the loss auto is {words}{reason}"

@@ -36,6 +36,7 @@ class CTC(Config):
     blank: int = 0
     zero_infinity: bool = False
     tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
+    of_sequences: ClassVar[bool] = True
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return the loss of each row [N, 1], of labels [N, L, 1] and scores [N, T, K]."""

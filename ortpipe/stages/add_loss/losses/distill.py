@@ -88,12 +88,9 @@ class Distill(Config):
         floats = {str(v.name): v for v in graph.outputs if v.dtype in query.FLOATS}
         if self.output in floats or (self.output is None and len(floats) == 1):
             return floats[self.output] if self.output is not None else next(iter(floats.values()))
-        raise LossError(
-            "{key} must name a float output of the teacher; it is optional if there is only one.",
-            key="loss.output",
-            got=self.output,
-            fix=f"Its float outputs are {', '.join(floats) or 'none'}.",
-        )
+        rule = "{key} must name a float output of the teacher; it is optional if there is only one."
+        fix = f"Its float outputs are {', '.join(floats) or 'none'}."
+        raise LossError(rule, key="loss.output", got=self.output, fix=fix)
 
     def _check_classes(self, output: ir.Value, scores: Scores) -> None:
         size = output.shape[-1] if output.shape is not None and output.shape.rank() else None
@@ -109,12 +106,9 @@ class Distill(Config):
         if len(teacher_inputs) == len(model_inputs) == 1:
             model_inputs = {str(teacher_inputs[0].name): scores.inputs[0]}
         if missing := [str(v.name) for v in teacher_inputs if v.name not in model_inputs]:
-            raise LossError(
-                "The teacher must read the model's inputs, by name.",
-                got=f"{', '.join(missing)}, which the model lacks",
-                key="loss.path",
-                fix=f"Rename its inputs to the model's: {', '.join(model_inputs)}.",
-            )
+            rule = "The teacher must read the model's inputs, by name."
+            fix = f"Rename its inputs to the model's: {', '.join(model_inputs)}."
+            raise LossError(rule, key="loss.path", got=f"{', '.join(missing)}, which the model lacks", fix=fix)
         return {str(v.name): op.cast(model_inputs[str(v.name)], v) for v in teacher_inputs}
 
 

@@ -82,9 +82,6 @@ class Focal(Config):
         if self.alpha is None or weights == classes:
             return
         rule = "one weight, for the label 1" if classes is None else f"a weight for each of {classes} classes"
-        raise LossError(
-            f"{{key}} must be {rule}.",
-            got=self.alpha,
-            key="loss.alpha",
-            fix="Set {key}=0.25." if classes is None else f"Set {{key}}=[{', '.join(['1'] * min(classes, 10))}].",
-        )
+        rule = f"{{key}} must be {rule}."
+        fix = "Set {key}=0.25." if classes is None else f"Set {{key}}=[{', '.join(['1'] * min(classes, 10))}]."
+        raise LossError(rule, key="loss.alpha", got=self.alpha, fix=fix)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir import Node, Value
@@ -127,6 +128,17 @@ class Ort(Config):
         result.graph.outputs.insert(0, total)
         rewrite(result.graph, STANDARD, "com.microsoft")
         return result, gradients
+
+    def yielding(self, model: ir.Model, target: Any, choice: Any, checkpointing: object) -> dict[str, Any]:
+        """Return the training build's graph as it is, and no facts about gradients: no other stage can run it."""
+        if checkpointing:
+            rule = "A training agent keeps every value that its backward pass reads."
+            fix = "Leave out {key}, or engine.yield_op."
+            raise DeriveError(rule, key="checkpointing", got="engine.yield_op=true", fix=fix)
+        keep_outputs(model, target.outputs)
+        differentiable(model, target.outputs, [*choice.parameters, *choice.inputs])
+        model, _ = with_yield(model, choice.parameters, choice.inputs, ())
+        return {"model": ir.to_proto(model), "loss": None, "outputs": (), "parameters": tuple(choice.parameters)}
 
 
 def with_yield(model: ir.Model, parameters: Sequence[str], inputs: Sequence[str], taken: Collection[str]) -> Derived:

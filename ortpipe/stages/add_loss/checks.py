@@ -1,0 +1,120 @@
+"""Checks of losses: heads, padding, class weights, other tasks, labels out of bounds, a user's own losses."""
+
+import dataclasses
+from typing import Any
+
+import onnx_ir as ir
+
+from ortpipe import own
+from ortpipe.data.rows import Data
+from ortpipe.errors import LossError, nearest, under
+from ortpipe.facts import Facts
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.check import infer
+from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
+from ortpipe.stages.add_loss.domains import check_labels
+from ortpipe.stages.add_loss.losses import LOSSES, Loss, Scores
+
+
+def check_all(facts: Facts, config: AddLossConfig, data: Data | None) -> Facts:
+    """Reject losses that do not fit the tasks or the labels; return the facts with those about labels."""
+    if data is not None and data.class_weight and not facts.class_weight:
+        rule, fix = "A model must know the class weights of its data.", "Give convert the same data."
+        raise LossError(rule, got="class weights, and a model that was converted without them", fix=fix)
+    if getattr(config.loss, "of_sequences", False) and facts.class_weight:
+        rule, fix = "CTC has no class weights: its labels are sequences.", "Leave them out of the data."
+        raise LossError(rule, got="class weights", fix=fix)
+    _check_heads(facts, config, data)
+    label_facts = {}
+    for head, head_facts in facts.predictions.items():
+        with under(*config.path(head)):
+            label_facts[head] = _checked(head_facts, config.of(head), None if data is None else data.of(head), head)
+    heads = {name: dataclasses.replace(head, **label_facts[name]) for name, head in facts.heads.items()}
+    return dataclasses.replace(facts, **label_facts[""], heads=heads)
+
+
+def _check_heads(facts: Facts, config: AddLossConfig, data: Data | None) -> None:
+    first = None if data is None else data.train.head(1)
+    names_by_key = {"{@add_loss.heads}": config.heads, "{@data.source.heads}": {} if first is None else first.heads}
+    for key, names in names_by_key.items():
+        if unknown := [name for name in names if name not in facts.heads]:
+            near = f"{nearest(unknown[0], facts.heads)} Or name" if facts.heads else "Name"
+            rule = f"{key} must name further outputs of the model, which {{@convert.source.heads}} names, too."
+            fix = f"{near} the output there: +{{@convert.source.heads.{unknown[0]}}}={{}}."
+            raise LossError(rule, key="heads" if names is config.heads else None, got=repr(unknown[0]), fix=fix)
+    if first is not None:
+        for name in facts.heads:
+            first.of(name)  # raises if rows lack that label
+
+
+def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> dict[str, Any]:
+    """Check the loss of one prediction; return the facts about its labels."""
+    loss: Any = config.loss
+    class_labels, blank = facts.classes or (), None
+    if getattr(loss, "of_sequences", False) and class_labels:  # the blank may be the padding, too: it ends a label
+        blank = loss.index(len(class_labels))
+        class_labels = tuple(name for name in class_labels if name != class_labels[blank])
+    if config.padding in class_labels or (isinstance(config.padding, str) and facts.task == "regression"):
+        raise LossError(
+            "{key} must not be a class of the model, and a number for a regression.",
+            key="padding",
+            got=f"{config.padding!r}" + (f", one of {len(class_labels)} classes" if class_labels else ""),
+            fix="Mark elements to ignore with another label, such as -100, or set the labels of the classes with "
+            f"{{@{facts.settings}.classes}}.",
+        )
+    if facts.task not in getattr(loss, "tasks", (facts.task,)):  # a user's own loss need not declare them
+        raise _other_task(facts, loss, head)
+    if not head and getattr(loss, "link", None) == "log" and any("scaled" in r for r in facts.lineage):
+        raise LossError(
+            "With link=log the prediction must be the logarithm of the mean.",
+            got=f"{LOSSES.name_of(type(loss))} for a prediction that is scaled to the labels' mean and deviation",
+            fix="Set {@convert.source.scale_target}=false.",
+        )
+    bound = getattr(loss, "labels", None)
+    if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
+        check_labels(bound, LOSSES.name_of(type(loss)), data, config.padding)
+    return {"padding": config.padding, "blank": blank}
+
+
+def _other_task(facts: Facts, loss: Any, head: str) -> LossError:
+    suitable = [name for name, member in LOSSES.items() if facts.task in member.tasks]
+    key = f"{{@add_loss.heads.{head}.loss.name}}" if head else "add_loss"
+    meanings = " or ".join(f"{{@{facts.settings}.task}}={task}" for task in loss.tasks)
+    several = len(facts.outputs) > 1
+    another = f", or another of its outputs {', '.join(facts.outputs)} as {{@convert.source.prediction}}"
+    return LossError(
+        "The loss must fit the model's task.",
+        got=f"{type(loss).__name__} for a {facts.task} {f'head {head!r}' if head else 'model'}",
+        fix=f"Choose {key}={' or '.join(suitable)}; or, if an .onnx model's prediction"
+        f"{f' {facts.prediction!r}' if several else ''} has another meaning, set {meanings}"
+        + (f"{another}." if several and not head else "."),
+    )
+
+
+def check_terms(op: Builder, loss: Loss, scores: Scores, terms: Any) -> None:
+    """Reject terms of a user's own loss that are no value of the graph, have another type, or are not of rows."""
+    kind = type(loss)
+    if not isinstance(terms, ir.Value) or terms.dtype not in (None, scores.prediction.dtype):
+        rule = "A loss must return its terms, a value of the graph with the prediction's type."
+        fix = "Write it with `op`, or with + − * / of label and scores.prediction; op.cast(x, like) changes a type."
+        raise LossError(rule, got=f"{own.path_of(kind)} returned {terms!r:.200}", fix=fix)
+    with own.blamed(kind, "loss", LossError):
+        infer(ir.Model(op.graph, ir_version=10))
+    if not getattr(loss, "of_sequences", False) and not _has_rows(terms, scores.prediction):
+        raise LossError(
+            "A loss must return terms for each row, with as many axes as the prediction, rows first.",
+            got=f"{own.path_of(kind)} returned {terms.shape} for a prediction {scores.prediction.shape}",
+            fix="Do not sum or average over rows (ortpipe does, with their weights); reduce with keepdims=1.",
+        )
+
+
+def _has_rows(terms: ir.Value, prediction: ir.Value) -> bool:
+    """Return whether terms may be [N, …, K] for a prediction [N, …, C]; [N, N] means that a label lost an axis."""
+    if terms.shape is None or prediction.shape is None:
+        return True
+    if len(terms.shape) != len(prediction.shape) or isinstance(terms.shape[0], int) != isinstance(
+        prediction.shape[0], int
+    ):
+        return False
+    rows, last = prediction.shape[0], terms.shape[-1]
+    return isinstance(last, int) or last != rows or prediction.shape[-1] == rows

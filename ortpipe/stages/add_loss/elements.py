@@ -1,0 +1,109 @@
+"""Predictions of a row's elements E… (steps, pixels), [N, E…, K]: their labels, padding, and the terms of their rows.
+
+The row's loss is Σₑ cᵢₑ Σₖ tᵢₑₖ over its elements e, divided by max(1, Σₑ cᵢₑ) if `elements` is `mean`: cᵢₑ is 0 where
+the label is `padding`, else 1. (With both `sum`, cross-entropy is torch.nn.functional.cross_entropy of reduction="sum"
+and ignore_index=padding; that of "mean" divides by Σᵢₑ cᵢₑ, not by N.) Labels are numbers [N, E…, K] for a regression,
+class indices [N, E…, 1] for a classifier, −1 for padding, whatever axis of the prediction holds its K columns. A
+sequence's labels [N, L, 1] are shorter than its T steps; a row's elements are then its labels.
+"""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import LossError
+from ortpipe.facts import Facts
+from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.add_loss.config import HeadLoss
+from ortpipe.stages.add_loss.losses import Scores
+from ortpipe.stages.add_loss.stage import terms_of
+
+
+def of_elements(op: Builder, facts: Facts, config: HeadLoss, scores: Scores) -> tuple[Scores, dict[str, Any]]:
+    """Return scores of shape [N, E…, K], their class axis, by default the last one, and the blank of sequences."""
+    loss: Any = config.loss
+    prediction, logits = scores.prediction, scores.logits
+    rank = prediction.shape.rank() if prediction.shape is not None else 0
+    if not rank:
+        rule = "A loss needs a prediction of known rank, one entry per row."
+        fix = "Choose another output with {@convert.source.prediction}."
+        raise LossError(rule, got=f"{prediction.name!r} of shape {prediction.shape}", fix=fix)
+    axis = max(1, rank - 1) if facts.class_axis is None and rank != 2 else facts.class_axis
+    moved = _classes_last(op, prediction, rank, axis)
+    if logits is not None:
+        logits = moved if logits is prediction else _classes_last(op, logits, rank, axis)
+    scores, sequences = scores._replace(prediction=moved, logits=logits), getattr(loss, "of_sequences", False)
+    if sequences and len(scores.sizes) != 3:
+        raise LossError(
+            "CTC needs the steps of a sequence, a prediction [N, T, K].",
+            got=f"{facts.prediction!r}, whose rows have {len(scores.sizes) - 2} axes besides that of the classes",
+            fix="Choose add_loss=cross_entropy, another output with {@convert.source.prediction}, or set the axis of "
+            f"the classes with {{@{facts.settings}.class_axis}}.",
+        )
+    return scores, {"class_axis": axis, "blank": loss.index(scores.classes or 0) if sequences else None}
+
+
+def _classes_last(op: Builder, value: ir.Value, rank: int, axis: int | None) -> ir.Value:
+    if axis is None or axis == rank - 1:
+        return value
+    order = [*(i for i in range(rank) if i != axis), *([axis] if axis < rank else [])]
+    moved: ir.Value = op.Transpose(value, perm=order) if axis < rank else op.Unsqueeze(value, [-1])
+    if value.shape is not None:
+        moved.shape = ir.Shape([*(value.shape[i] for i in order), *([1] if axis == rank else [])])
+    return moved
+
+
+def cleaned(op: Builder, config: HeadLoss, label: ir.Value, scores: Scores) -> tuple[ir.Value, ir.Value | None]:
+    """Return labels as the loss reads them, and a mask [N, E…, 1] of elements without padding."""
+    loss: Any = config.loss
+    if getattr(loss, "of_sequences", False):
+        return loss.ended(op, label, scores), None
+    y = _as_elements(op, label, scores.prediction)
+    if config.padding is None:
+        return y, None
+    padding: Any = config.padding if y.dtype == scores.dtype else -1
+    missing = op.Equal(y, op.like(padding, y))
+    if y.shape is None or y.shape[-1] != 1:
+        missing = op.Greater(op.ReduceSum(op.Cast(missing, to=ir.DataType.FLOAT), [-1], keepdims=1), 0)
+    counts = op.Not(missing)
+    without = op.Where(counts, y, op.like(0, y))
+    without.shape = y.shape
+    return without, counts
+
+
+def _as_elements(op: Builder, label: ir.Value, prediction: ir.Value) -> ir.Value:
+    """Return labels reshaped to the prediction's elements, so that dynamic sizes are not broadcast."""
+    assert label.shape is not None
+    if all(isinstance(size, int) for size in list(label.shape)[1:-1]):
+        return label
+    last = label.shape[-1]
+    sizes = op.Concat(op.Shape(prediction, end=-1), op.const(np.array([last if isinstance(last, int) else -1])), axis=0)
+    aligned: ir.Value = op.Reshape(label, sizes)
+    aligned.shape = label.shape
+    return aligned
+
+
+def per_row(op: Builder, config: HeadLoss, y: ir.Value, counts: ir.Value | None, terms: ir.Value) -> ir.Value:
+    """Return the terms of rows [N, K] from those of their elements [N, E…, K], without padded elements."""
+    if getattr(config.loss, "of_sequences", False):
+        return terms  # they are those of rows
+    axes = [*range(1, y.shape.rank() - 1)] if y.shape is not None else []
+    if counts is not None:  # not a product: a padded element's term may be infinite
+        terms = op.Where(counts, terms, op.like(0, terms))
+    if not axes:
+        return terms
+    if config.elements == "mean" and counts is None:
+        return op.ReduceMean(terms, axes, keepdims=0)
+    total: ir.Value = op.ReduceSum(terms, axes, keepdims=0)
+    if config.elements == "sum":
+        return total
+    return op.Div(total, op.Max(op.ReduceSum(op.cast(counts, terms), axes, keepdims=0), op.like(1, terms)))
+
+
+def terms_of_sequences(op: Builder, facts: Facts, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
+    """Return the loss of each row [N, 1], divided by its number of labels if `elements` is `mean`."""
+    loss, terms = config.loss, terms_of(op, facts, config, label, scores)
+    if config.elements == "mean":
+        terms = op.Div(terms, op.Max(op.cast(loss.lengths(op, label), terms), op.like(1, terms)))  # type: ignore[attr-defined]
+    return terms
