@@ -44,6 +44,8 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe recorder=none paths.outputs=elsewhere": "metric    before  trained  scikit-learn MLPClassifier",
     "ortpipe --config-dir my experiment=patients evaluate.importance=5": "  stopped after epoch 22 of 200",
     "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
+    "ortpipe experiment=finetune_onnx                      #": "[4/6] derive",
+    "ortpipe restore tuned": "written  4 of 4 weights",
 }
 
 
