@@ -139,7 +139,7 @@ def _chosen(graph: Graph, target: Seeded, facts: Facts, config: DeriveConfig) ->
     if not chosen and not inputs and config.adapters is None:
         rule, why = "At least one parameter must be trained.", choose(graph, target.total).untrained
         fix = f"Name some in {{at}}parameters{', or shorten {at}frozen' if config.frozen else ''}."
-        reasons = {name: why.get(name, "derive.frozen") for name in candidates}
+        reasons = {name: why.get(name, "frozen") for name in candidates}
         raise DeriveError(rule, got=sentence([], reasons), fix=fix)
     if config.output is None:
         _check_finite(graph, chosen)
