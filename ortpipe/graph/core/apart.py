@@ -242,6 +242,27 @@ def same_bytes(first: np.ndarray, second: np.ndarray) -> bool:
     return len(a) == len(b) and all(bytes(a[i : i + PIECE]) == bytes(b[i : i + PIECE]) for i in range(0, len(a), PIECE))
 
 
+def same_graph(first: tuple[onnx.ModelProto, Weights], second: tuple[onnx.ModelProto, Weights]) -> bool:
+    """Return whether two models with their weights compute the same by the same nodes; declared shapes may differ."""
+    a, b = first[0], second[0]
+    tensors, others = ({t.name: t for t in model.graph.initializer} for model in (a, b))
+    nodes, twins = (
+        [
+            (n.domain.removeprefix("ai.onnx"), n.op_type, [*n.input], [*n.output], [*n.attribute])
+            for n in model.graph.node
+        ]
+        for model in (a, b)
+    )
+    if nodes != twins or tensors.keys() != others.keys() or [*a.opset_import] != [*b.opset_import]:
+        return False
+
+    def array(name: str, tensor: onnx.TensorProto, weights: Weights) -> np.ndarray:
+        return weights[name] if name in weights else onnx.numpy_helper.to_array(tensor)
+
+    pairs = [(array(name, t, first[1]), array(name, others[name], second[1])) for name, t in tensors.items()]
+    return all(x is y or (x.dtype == y.dtype and np.array_equal(x, y)) for x, y in pairs)
+
+
 def _varint(*numbers: int) -> bytes:
     """Return numbers as protobuf's varints.
 

@@ -26,14 +26,17 @@ def finish(model: ir.Model) -> onnx.ModelProto:
 
 
 @gc_paused()
-def finish_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def finish_apart(
+    model: ir.Model, *, deep: bool = False, shaped: bool = False
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return the same as `finish`, with large float initializers as dimensions only, and their arrays by name.
 
-    The cost of a model then grows with its nodes, not with its weights, which no check reads.
+    The cost of a model then grows with its nodes, not with its weights, which no check reads. `shaped` means that the
+    values of the main graph have shapes by inference, or none.
     """
     clean(model)
     proto, weights = proto_apart(model, deep=deep)
-    return checked(proto, apart=bool(weights)), weights
+    return checked(proto, apart=bool(weights), shaped=shaped), weights
 
 
 def proto_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -102,13 +105,13 @@ def _remove_unread_outputs(node: ir.Node) -> bool:
     return len(node.outputs) < before
 
 
-def checked(model: onnx.ModelProto, *, apart: bool = False) -> onnx.ModelProto:
+def checked(model: onnx.ModelProto, *, apart: bool = False, shaped: bool = False) -> onnx.ModelProto:
     """Return the model with shapes inferred, once onnx.checker (full check) accepts it.
 
-    `apart` means that the model lacks the values of its large initializers.
+    `apart` means that the model lacks the values of its large initializers; `shaped` as for `finish_apart`.
     """
     try:
-        model = inferred(model)
+        model = inferred(model, shaped=shaped)
         onnx.checker.check_model(without_weights(model) if apart or sound.is_heavy(model) else model, full_check=True)
     except FAILURES as error:
         if any(not _ranked(output) for output in model.graph.output):
@@ -130,19 +133,19 @@ def _invalid(error: Exception) -> ModelError:
     return ModelError("A model must pass onnx.checker with full check.", got=str(error).strip(), fix=FIX)
 
 
-def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+def inferred(model: onnx.ModelProto, *, shaped: bool = False) -> onnx.ModelProto:
     """Return the model with inferred shapes, also those that follow from the output of Shape.
 
     That takes propagating the values of all vectors; where one is long, no values are propagated.
     """
     if sound.is_heavy(model):
-        return _with_weights(_inferred(without_weights(model)), model)
-    return _inferred(model)
+        return _with_weights(_inferred(without_weights(model), shaped=shaped), model)
+    return _inferred(model, shaped=shaped)
 
 
-def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+def _inferred(model: onnx.ModelProto, *, shaped: bool = False) -> onnx.ModelProto:
     try:
-        if model.functions or _may_be_long(model.graph):
+        if model.functions or _may_be_long(model.graph, shaped=shaped):
             plain = onnx.shape_inference.infer_shapes(model)
             shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
             if any(len(dims) == 1 and dims[0].dim_value > LONGEST for dims in shapes):
@@ -164,16 +167,20 @@ def _with_weights(light: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelP
     return light
 
 
-def _may_be_long(graph: onnx.GraphProto) -> bool:
-    """Return whether a vector may have more than LONGEST entries: an axis is longer, or may become so."""
+def _may_be_long(graph: onnx.GraphProto, *, shaped: bool = False) -> bool:
+    """Return whether a vector may have more than LONGEST entries: an axis is longer, or may become so.
+
+    If inference has `shaped` the values, their axes are as long as they say.
+    """
     values, shapes = (*graph.input, *graph.value_info, *graph.output), set()
     axes = [d for tensor in graph.initializer for d in tensor.dims]
     axes += [d.dim_value for value in values for d in value.type.tensor_type.shape.dim]
+    with_shapes = {"", *(value.name for value in values if shaped and value.type.tensor_type.HasField("shape"))}
     for node in graph.node:
         if node.op_type == "Shape" or (node.op_type == "Constant" and _is_short_shape(node)):
             shapes.update(node.output)
-        shaped = node.op_type == "ConstantOfShape" and node.input[0] in shapes
-        if node.domain or not (shaped or node.op_type in NO_LONGER_AXES):
+        is_short = node.op_type in NO_LONGER_AXES or (node.op_type == "ConstantOfShape" and node.input[0] in shapes)
+        if (node.domain or not is_short) and not with_shapes.issuperset(node.output):
             return True
         for attribute in node.attribute:
             if attribute.HasField("g") and _may_be_long(attribute.g):
@@ -201,7 +208,7 @@ def _unknown_rank(model: onnx.ModelProto) -> ModelError:
     operator = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
     value = next(name for name in node.output if name and name not in ranked)
     return ModelError(
-        "The number of dimensions of every output must be known.",
+        "The number of dimensions of every output must be with_shapes.",
         got=f"{operator} at node {node.name or value!r} gives {value!r}, whose shape is unknown",
         fix=f"Set the sizes of the inputs{{@sizes}}, end the graph before {operator}{{@cut}}, or declare "
         f"the shape of {value!r} in the file (value_info).",

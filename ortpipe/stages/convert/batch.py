@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Facts
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data, Rows
+from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, ModelError, OrtpipeError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.apart import Weights, same_graph
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import proto_apart
 from ortpipe.graph.forms.modes import to_inference
@@ -35,9 +35,6 @@ INCONCLUSIVE = "is the same for all rows that were tried, which proves nothing"
 SAME = (None, INCONCLUSIVE)
 UNKNOWN_SIZE = 16  # size of a free dimension in random rows
 FEW = 3  # rows for a look at a model that takes any number
-ROWS = 256  # real rows that predictions are compared on; fewer if rows are large,
-FEWEST = 32  # but at least these
-NUMBERS = 1 << 17  # in all compared rows: a network's activations may take a thousand times a row's memory
 
 
 class BatchResults(NamedTuple):
@@ -78,16 +75,25 @@ class Original:
     axes: Mapping[str, int] = field(default_factory=dict)  # output → its axis of rows, where not 0
 
     @classmethod
-    def of(cls, model: ir.Model, data: Data | None, named: Axes = None) -> Original:
-        """Return a copy of a model."""
+    def of(
+        cls, model: ir.Model, data: Data | None, named: Axes = None, read: tuple[onnx.ModelProto, Weights] | None = None
+    ) -> Original:
+        """Return a copy of a model; `read` is the same one with its weights, as read from a file."""
         inference = model.clone()
-        to_inference(inference)
-        return cls(*proto_apart(inference), data, named)
+        changed = to_inference(inference)
+        return cls(*(proto_apart(inference) if changed or read is None else read), data, named)
 
     @cached_property
     def session(self) -> Session:
         """The loaded model."""
         return Session(self.model, weights=self.weights, fused=self.fused)
+
+    def session_of(self, model: onnx.ModelProto, weights: Weights) -> Session | None:
+        """Return the loaded model if the given one has the same nodes and weights; else free the memory of its own."""
+        if self.size is None and self.fused and same_graph((self.model, self.weights), (model, weights)):
+            return self.session
+        vars(self).pop("session", None)
+        return None
 
     def run(self, inputs: Inputs, output: str) -> np.ndarray:
         """Return an output, its rows first."""
@@ -129,12 +135,6 @@ class Original:
         except OrtpipeError:
             return False
         return all(b._replace(copies=copies).axis(y, 0)[1] in SAME for y, b in zip(together, alone, strict=True))
-
-
-def compared_rows(data: Data) -> Rows:
-    """Return the real rows that predictions are compared on."""
-    width = sum(array.size for array in data.train.head(1).inputs.values())
-    return data.train.head(min(ROWS, max(FEWEST, NUMBERS // max(1, width))))
 
 
 def batch_size(graph: ir.Graph, original: Original, batch: Literal["auto", "free", "rows"]) -> int | None:

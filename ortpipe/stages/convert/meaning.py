@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -46,6 +46,11 @@ class Meaning:
     notes: tuple[str, ...] = ()  # assumptions that the user should know
     class_axis: int | None = None  # see `Facts.class_axis`
     members: str | None = None  # see `Facts.members`
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that a model has of its prediction."""
+        return {name: value for name, value in vars(self).items() if name != "notes"}
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,15 @@ kernels take this form on every processor. Of the operators that its quantizer c
 compute or pass on operands of products.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Rows
-from ortpipe.errors import ConvertError
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.facts import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
@@ -26,6 +26,8 @@ from ortpipe.graph.core.operators import having
 from ortpipe.graph.forms.int8 import computed_from_weights
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.converted import Converted
 from ortpipe.stages.convert.dialects.integers import stop_gradient
 
 ROWS, PIECE = 512, 64
@@ -35,30 +37,31 @@ JOINING = having("int8") - PRODUCTS - MOVES  # between products, of activations 
 LEAST = 1e-8  # smallest scale: that of a channel of zeros
 
 
-@dataclass(frozen=True)
-class QuantizedModel:
-    """The result of `quantize`."""
-
-    scales: tuple[str, ...]  # names of the initializers that hold the activations' scales
-    note: str
-
-
-def calibration_rows(rows: Rows) -> Rows:
-    """Return evenly spaced rows to measure ranges on."""
-    return rows.take(np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)))
-
-
-def quantize(model: ir.Model, facts: Facts, rows: Rows) -> QuantizedModel:
+def quantized(converted: Converted, config: ConvertConfig, data: Data | None) -> Converted:
     """Insert pairs of QuantizeLinear and DequantizeLinear in front of the products of a model, in place.
 
-    Args:
-        model: the model; its outputs keep their names.
-        facts: of the model; they name its inputs.
-        rows: to measure the activations' ranges on.
+    Ranges of activations come from evenly spaced training rows. The result has no weights to compare with a source.
 
     Raises:
         ConvertError: no product has weights, a product is not float32, or an activation is not finite.
     """
+    forward, facts = converted.forward, converted.facts
+    if data is None:
+        rule, fix = "{key} measures ranges on training rows.", "Give data."
+        raise NoRowsError(rule, key="quantize", got="no rows", fix=fix)
+    if forward.rounding and getattr(config.source, "quantized", None) == "fake":
+        rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
+        raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)
+    rows = data.train.sample()
+    rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)))
+    scales, note = _quantize(forward.model, facts, rows)
+    facts = dataclasses.replace(facts, constants=(*facts.constants, *scales))
+    record = {"quantize": config.quantize}
+    return converted.next(note, record=record, facts=facts, source_weights={}, finished=None)
+
+
+def _quantize(model: ir.Model, facts: Facts, rows: Rows) -> tuple[list[str], str]:
+    """Quantize a model in place; return the names of the initializers that hold activations' scales, and a note."""
     graph = model.graph
     constant = computed_from_weights(graph)
     products = [n for n in graph if n.op_type in PRODUCTS and not n.domain and not constant.issuperset(n.inputs[:2])]
@@ -78,10 +81,9 @@ def quantize(model: ir.Model, facts: Facts, rows: Rows) -> QuantizedModel:
     weights = _quantize_weights(graph, products, constant, names)
     scales = _quantize_activations(graph, roots, ranges, names)
     infer(model)
-    return QuantizedModel(
-        tuple(scales),
+    return scales, (
         f"rounds {weights} weights (int8, per channel) and {len(roots)} activations (uint8, ranges of {len(rows)} "
-        f"training rows) of {len(products)} products; the run's folder gets model.int8.onnx, whose kernels compute so",
+        f"training rows) of {len(products)} products; the run's folder gets model.int8.onnx, whose kernels compute so"
     )
 
 

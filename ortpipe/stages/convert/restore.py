@@ -23,10 +23,10 @@ from ortpipe.graph.files.restore import Arrays, Decision, Find, decide
 from ortpipe.graph.files.state_dict import StoredTensor
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.batch import ROWS
+from ortpipe.stages.convert.compare import TOLERANCE
+from ortpipe.stages.convert.compared_rows import ROWS
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.sources.stored_estimator import stored_estimator
-from ortpipe.stages.convert.stage import TOLERANCE
 
 NEEDS_ROWS = "Comparing an estimator with the model needs rows that the estimator accepts."
 

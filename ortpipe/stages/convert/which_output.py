@@ -21,7 +21,7 @@ AGREE = 0.9  # share of rows; the votes of support vectors may differ from their
 INNER = 40  # values in front of the labels that are tried for a message
 
 Class = int | str
-MeaningOf = Callable[[np.ndarray, ir.Value, Head], Meaning]
+MeaningOf = Callable[[str, Head], Callable[[np.ndarray | None], Meaning]]
 
 
 class Agreement(NamedTuple):
@@ -84,7 +84,7 @@ def _fit(model: ir.Model, value: ir.Value, result: np.ndarray, label: np.ndarray
     trial = model.clone()
     try:
         head = read_head(trial.graph, query.value(trial.graph, str(value.name)))
-        reading = meaning(result, value, head)
+        reading = meaning(str(value.name), head)(result)
     except ConvertError:
         return 0
     if result.ndim == 0 or reading.task in ("regression", "multilabel"):

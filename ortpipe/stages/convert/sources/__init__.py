@@ -5,9 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from ortpipe.data.rows import Data
+from ortpipe.graph.core.apart import Weights
+from ortpipe.runtime.session import Session
 from ortpipe.settings import Catalogue
 from ortpipe.stages.convert.meaning import Meaning
 from ortpipe.stages.convert.sources.estimators.objective import Objective
@@ -31,6 +34,8 @@ class Forward:
     fitted: Any = None  # the estimator, if it was fitted for this model
     objective: Objective | None = None  # the source's training objective
     scaled: bool = False  # the prediction is scaled to mean and deviation of the labels
+    # a model and its weights → the source's session if it has loaded the same graph
+    session: Callable[[onnx.ModelProto, Weights], Session | None] | None = None
     rounding: float = 0.0  # error of the source's own rounding, relative to the largest prediction
     rounding_reason: str = ""  # for messages
 

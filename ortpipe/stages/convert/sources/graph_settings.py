@@ -10,6 +10,8 @@ from ortpipe.errors import ConvertError
 from ortpipe.settings import Config
 from ortpipe.stages.convert.meaning import OutputSettings
 
+IN_INFERENCE = "is in inference mode, and is trained as after module.train()"  # a PyTorch module
+
 
 @dataclass(frozen=True, kw_only=True)
 class GraphSettings(Config, ABC):

@@ -22,7 +22,7 @@ from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.core.origins import mark
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.graph_settings import GraphSettings
+from ortpipe.stages.convert.sources.graph_settings import IN_INFERENCE, GraphSettings
 from ortpipe.stages.convert.sources.onnx_file import from_model
 from ortpipe.stages.convert.sources.torch_modes import Modes, check_momentum, torch, translations
 
@@ -142,9 +142,6 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
         return inner
     rule, fix = "{key} must hold a state_dict.", "Save it with torch.save(module.state_dict(), …)."
     raise ConvertError(rule, key="weights", got=f"{path}: a {type(inner).__name__}", fix=fix)
-
-
-IN_INFERENCE = "is in inference mode, and is trained as after module.train()"
 
 
 def from_module(module: Any, settings: GraphSettings, data: Data | None, types: Mapping[str, str] = NOTHING) -> Forward:

@@ -1,0 +1,114 @@
+"""Comparing a converted model with its source on real rows."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.rows import Data
+from ortpipe.errors import ConvertError, ModelError
+from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core import query
+from ortpipe.graph.core.check import finish_apart
+from ortpipe.graph.forms.modes import to_inference
+from ortpipe.runtime.session import Session
+from ortpipe.settings import later
+from ortpipe.stages.convert.compared_rows import compared_rows
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.converted import Converted
+
+MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
+
+# for tables
+table_of, check_missing = later("ortpipe.stages.convert.table", "table_of", "check_missing")
+
+
+def compared(converted: Converted, config: ConvertConfig, data: Data) -> Converted:
+    """Compare the outputs of real rows with the source's; raise ConvertError where they differ."""
+    forward, facts, rows = converted.forward, converted.facts, compared_rows(data)
+    assert converted.finished is not None
+    model, names = converted.finished[0], [facts.prediction, *forward.heads]
+    inputs = feed_inputs(model, facts, rows)
+    inference = forward.model.clone()
+    loaded = finish_apart(inference, deep=True) if to_inference(inference) else converted.finished
+    session = (forward.session and forward.session(*loaded)) or Session(loaded[0], weights=loaded[1])
+    if rows.kept:
+        check_missing(session, inputs, names, rows)
+    predictions = dict(zip(names, session.run(inputs, names), strict=True))
+    notes = _mixing_notes(session, inputs, facts.prediction, predictions[facts.prediction])
+    del session, inference, loaded  # frees their weights before a session of the source loads the same ones again
+    source_inputs = rows.inputs if forward.as_given else inputs
+    worst = max(_difference(converted, name, y, source_inputs, config) for name, y in predictions.items())
+    record: dict[str, Any] = {"data": data.digest()}
+    record |= {"discrepancy": worst} if forward.expected is not None else {}
+    record |= {"table": table} if rows.kept and (table := table_of(rows, facts)) else {}
+    record["rows"] = {name: list(a.shape[1:]) for name, a in feed_inputs(model, facts, rows.head(1)).items()}
+    single_input = len(facts.inputs) == len(rows.inputs) == 1  # the array fits the input under any name
+    columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
+    facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
+    unread = [name for name in rows.kept if name not in facts.inputs and len(rows.kept) > 1]
+    notes = [*notes, *([f"does not read {some(unread)} of the data"] if unread else [])]
+    return converted.next(*notes, record=record, facts=facts, predictions=predictions)
+
+
+def _difference(
+    converted: Converted, output: str, predicted: np.ndarray, inputs: Mapping[str, np.ndarray], config: ConvertConfig
+) -> float:
+    """Return max|output − source| / max(1, max|source|) of an output."""
+    forward = converted.forward
+    count = len(next(iter(inputs.values())))
+    if predicted.ndim and len(predicted) != count:
+        raise ConvertError(
+            "A prediction must have one entry per row.",
+            got=f"{output!r} of shape {list(predicted.shape)} for {count} rows",
+            fix="Choose another output with {at}source.prediction, or, where its rows lie on another axis, say which: "
+            f"{{at}}source.batch_axis={{{output}: 1}}.",
+        )
+    source_output = predicted if forward.expected is None else forward.expected(inputs, output)
+    expected = np.asarray(source_output, np.float64).reshape(predicted.shape)
+    if not np.isfinite(expected).all():
+        weights = {name: query.array(forward.model.graph.initializers[name]) for name in converted.facts.parameters}
+        not_finite = [name for name, array in weights.items() if not np.isfinite(array).all()]
+        bad_rows = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
+        raise ConvertError(
+            "A model must predict finite values.",
+            got=f"nan or infinite values of {output!r} in {bad_rows} of {len(expected)} rows"
+            + (f"; weights that are not finite: {some(not_finite)}" if not_finite else ""),
+            fix="Take a file whose weights are finite, or end the graph in front of them with {at}source.prediction."
+            if not_finite
+            else "Check the model, and the scale of its inputs.",
+        )
+    difference = float(np.abs(predicted - expected).max() / max(1.0, np.abs(expected).max()))
+    allowed = config.tolerance or max(TOLERANCE.get(predicted.dtype.name, 1e-2), forward.rounding)
+    if not difference <= allowed:
+        reason = (
+            f": {forward.rounding_reason}"
+            if forward.rounding_reason
+            else ", or use {at}dtype=float64 for an estimator."
+        )
+        raise ConvertError(
+            "The converted model must predict what its source predicts.",
+            key="tolerance",
+            got=f"{forward.origin}: largest difference {difference:.3g} on {count} rows, tolerance {allowed:g}",
+            fix=f"Raise {{key}} if the difference is acceptable{reason}",
+        )
+    return difference
+
+
+def _mixing_notes(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, batch: np.ndarray) -> list[str]:
+    """Return a note if the prediction of a row depends on the other rows of its batch."""
+    if batch.ndim == 0 or len(batch) < 2:
+        return []
+    try:
+        [alone] = session.run({name: array[-1:] for name, array in inputs.items()}, [prediction])
+    except ModelError:
+        return ["runs on several rows at a time, and not on one"]
+    if alone.shape == batch[-1:].shape and np.abs(alone - batch[-1:]).max() <= MIXING * max(1e-6, np.abs(batch).max()):
+        return []
+    return [
+        f"the prediction of a row ({prediction!r}) depends on the rows beside it, as if a batch were one sequence: "
+        "batches are cut and shuffled without regard to that"
+    ]

@@ -1,0 +1,40 @@
+"""A source that is passed in Python: an estimator, a model, the path of a file, or a PyTorch module."""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from ortpipe.data.rows import Data
+from ortpipe.settings import later
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.sources.graph_settings import IN_INFERENCE, Given, GraphSettings
+from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
+
+from_model, from_path = later("ortpipe.stages.convert.sources.onnx_file", "from_model", "from_path")
+[from_module] = later("ortpipe.stages.convert.sources.torch_export", "from_module")
+
+
+def read_passed(source: Any, config: ConvertConfig, data: Data | None) -> Forward:
+    """Return the forward model of a source that is no config, as `config.source` describes it."""
+    settings = config.source if isinstance(config.source, GraphSettings) else Given()
+    forward: Forward
+    if isinstance(source, onnx.ModelProto):
+        forward = from_model(source, settings, data)
+    elif isinstance(source, str | Path):
+        forward = from_path(source, settings, data)
+    elif "torch" in sys.modules and isinstance(
+        source, sys.modules["torch"].nn.Module
+    ):  # a module exists only after this import
+        if settings.origin == Given().origin:
+            settings = Given(**vars(settings) | {"name": f"torch:{type(source).__name__}"})
+        forward = from_module(source, settings, data)
+        if IN_INFERENCE in forward.notes:
+            advice = "say so with module.train(), and call .eval() on layers that shall stay as they predict"
+            warnings.warn(f"{type(source).__name__} {IN_INFERENCE}: {advice}.", stacklevel=3)
+    else:
+        forward = from_estimator(source, data, config.dtype)
+    return forward

@@ -1,0 +1,45 @@
+"""A table's columns that a model reads: their description with an example row, and missing numbers."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortpipe.data.rows import Rows
+from ortpipe.errors import ConvertError
+from ortpipe.facts import Facts
+from ortpipe.runtime.session import Session
+
+
+def table_of(rows: Rows, facts: Facts) -> dict[str, Any]:
+    """Return, as JSON values, the table columns that the model reads, and an example row of typical values."""
+    columns = {name: column for name, column in rows.kept.items() if name in facts.inputs}
+    row = {name: _typical(rows.inputs[name], column.kind) for name, column in columns.items()}
+    return {"columns": {name: vars(column) for name, column in columns.items()}, "row": row} if columns else {}
+
+
+def _typical(column: np.ndarray, kind: str) -> float | str | None:
+    """Return the median of numbers or dates, or the most frequent word; "text" where no word occurs twice."""
+    values = np.sort(column[column == column] if kind == "number" else column[column != ""])
+    if not len(values):
+        return None
+    words, counts = np.unique(values, return_counts=True)
+    if kind == "word":
+        return str(words[counts.argmax()]) if counts.max() > 1 else "text"
+    return values[(len(values) - 1) // 2].item() if kind == "number" else str(values[(len(values) - 1) // 2])
+
+
+def check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], rows: Rows) -> None:
+    """Reject a column with missing numbers if the model predicts nan for them."""
+    first = {name: array[:1] for name, array in inputs.items()}
+    single_input = len(inputs) == len(rows.kept) == 1  # the only array belongs to the only input, whatever its name
+    for name, table_column in zip(inputs, rows.kept.values(), strict=True) if single_input else rows.kept.items():
+        if not table_column.missing or name not in inputs or inputs[name].dtype.kind != "f":
+            continue
+        predicted = session.run({**first, name: np.full_like(first[name], np.nan)}, outputs)
+        if not all(np.isfinite(array).all() for array in predicted):
+            raise ConvertError(
+                "A model of columns with missing values must have a way to deal with them.",
+                got=f"{table_column.missing:,} rows without a value in column {name!r}, for which it predicts nan",
+                fix="Put an imputer in front of it, drop such rows, or leave the column out of {@data.source.inputs}.",
+            )
