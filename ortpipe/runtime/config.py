@@ -1,4 +1,4 @@
-"""What a config says about the runtime."""
+"""The settings of the runtime."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -10,14 +10,14 @@ from ortpipe.settings import Config
 
 @dataclass(frozen=True)
 class RuntimeConfig(Config):
-    """How graphs are run.
+    """The engine, device and threads that run graphs.
 
     Attributes:
-        threads: of the CPU's operators; one is the fastest choice for small models.
-        provider: where the engine runs. `cuda` is a GPU: of `onnxruntime` for every graph, and what it has no kernels
-            for stays on the CPU; of `xla` for the steps of training.
-        engine: what trains mini-batches: `onnxruntime`, or `xla`, for which JAX compiles the same graphs (extra `xla`);
-            all else runs in onnxruntime on the CPU then.
+        threads: threads of CPU operators; one is the fastest choice for small models.
+        provider: the device. With engine `onnxruntime`, `cuda` runs every graph on the GPU, except operators without a
+            GPU kernel; with `xla`, only training steps run there.
+        engine: the engine that trains mini-batches: `onnxruntime`, or `xla`, where JAX compiles the same graphs (extra
+            `xla`) and everything else runs in onnxruntime on the CPU.
     """
 
     threads: Annotated[int, Ge(1), Le(1024)] = 1
@@ -25,7 +25,7 @@ class RuntimeConfig(Config):
     engine: Literal["onnxruntime", "xla"] = field(default="onnxruntime", metadata={"identity": False})
 
     def packages(self) -> tuple[str, ...]:
-        """Return the packages beside the stage's own whose versions can change a result: that there are some is the
-        engine's part of a key, so that those of the default engine are what they were without another.
+        """Return further packages whose versions can change a result. Only the presence of some enters a cache key, so
+        the default engine's keys are unchanged.
         """
         return ("jax", "jaxlib") if self.engine == "xla" else ()

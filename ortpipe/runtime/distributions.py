@@ -1,4 +1,4 @@
-"""One runtime only: two distributions of onnxruntime overwrite each other's files."""
+"""Check that only one distribution of onnxruntime is installed; two would overwrite each other's files."""
 
 from contextlib import suppress
 from importlib import metadata
@@ -16,7 +16,7 @@ DISTRIBUTIONS = (
 
 
 def check_one_runtime() -> None:
-    """Refuse an environment with more than one distribution of onnxruntime."""
+    """Raise if more than one distribution of onnxruntime is installed."""
     installed = []
     for name in DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The one place that imports onnxruntime: what it is, and the gradient builder of its training build."""
+"""The only import of onnxruntime: its version and providers, and the gradient builder of the training build."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ TRAINING = "onnxruntime.training"
 def _imported() -> Any:
     """Import onnxruntime without `onnxruntime.training`.
 
-    The training build tries to import that package, and with it torch where that is installed: seconds and hundreds of
-    megabytes, to find out its own version. Both can be imported before and afterwards.
+    On import, the training build tries to load that package, and torch with it if installed: seconds and hundreds of
+    megabytes, only to determine its version. Both can still be imported before and afterwards.
     """
     check_one_runtime()
     with hidden(TRAINING):
@@ -26,7 +26,7 @@ def _imported() -> Any:
 
 
 ort = _imported()
-ort.set_default_logger_severity(4)  # what fails is raised with its message; the rest is about its own optimizations
+ort.set_default_logger_severity(4)  # errors are raised with their message; the rest concerns ort's own optimizations
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Runtime:
     """An installation of onnxruntime."""
 
     version: str
-    builds_gradients: bool  # it is the training build, which the `ort` engine needs
-    providers: tuple[str, ...]  # those it was made for, by their long names
+    builds_gradients: bool  # whether it is the training build, which the `ort` engine needs
+    providers: tuple[str, ...]  # the compiled-in providers, by their long names
 
 
 def about() -> Runtime:
-    """Return what is installed; refuse more than one distribution."""
-    check_one_runtime()  # again: others may have been installed since the import
+    """Return the installed runtime; raise if there is more than one distribution."""
+    check_one_runtime()  # again: another one may have been installed since the import
     builds_gradients = hasattr(ort.capi._pybind_state, "OrtModuleGraphBuilder")
     return Runtime(ort.__version__, builds_gradients, tuple(ort.get_available_providers()))
 
@@ -50,8 +50,8 @@ def gradient_model(
 ) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return the builder's graph (forward, YieldOp, backward) and the gradient output of each parameter and input.
 
-    It is called through its bindings, for its Python package needs torch. No value of the model may have "_grad" in its
-    name, as the builder's own gradients do. Where it gives up, the message is its own.
+    The builder is called through its bindings, because its Python package needs torch. No name in the model may contain
+    "_grad", which the builder uses itself. If the builder fails, the error carries its message.
     """
     bindings = ort.capi._pybind_state
     if not hasattr(bindings, "OrtModuleGraphBuilder"):
@@ -60,7 +60,7 @@ def gradient_model(
             got=f"onnxruntime {ort.__version__} without a gradient builder",
             fix="Reinstall in a fresh environment with CPython 3.11: pip install ortpipe.",
         )
-    ordered = sorted(parameters)  # the builder takes weights in alphabetical order only
+    ordered = sorted(parameters)  # the builder only accepts weights in alphabetical order
     config = bindings.OrtModuleGraphBuilderConfiguration()
     config.initializer_names = ordered
     config.initializer_names_to_train = ordered
@@ -71,7 +71,7 @@ def gradient_model(
         builder.build(bindings.TrainingGraphTransformerConfiguration())
     except Exception as error:
         raise DeriveError(
-            "The gradient builder must know every operator of the model.",
+            "The gradient builder must support every operator of the model.",
             got=str(error).strip(),
             fix="Choose derive=native, or simplify the model.",
         ) from error

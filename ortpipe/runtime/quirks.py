@@ -1,7 +1,7 @@
-"""Faults of onnxruntime's releases in one table, and the optimizations that a session leaves out because of them.
+"""Known bugs of onnxruntime's releases in one table, and the optimizations that sessions disable because of them.
 
-tests/runtime/test_quirks.py asks the installed runtime for each of them. If a release no longer has a quirk, remove its
-row and the code that avoids it once no supported release has it.
+tests/runtime/test_quirks.py checks the installed runtime for each of them. Once no supported release has a quirk,
+remove its row and the code that avoids it.
 """
 
 import re
@@ -14,10 +14,10 @@ from ortpipe.graph.core.query import graphs
 
 @dataclass(frozen=True)
 class Quirk:
-    """A fault of onnxruntime on the CPU, and the module of ortpipe that avoids it."""
+    """A bug of onnxruntime on the CPU, and the module of ortpipe that avoids it."""
 
     operator: str
-    form: str  # the inputs or the neighbours with which the operator is affected
+    form: str  # the inputs or neighbouring nodes that trigger it
     fault: str
     versions: tuple[str, ...]  # the releases in which the quirk was seen
     avoided_in: str
@@ -63,7 +63,7 @@ _UNFUSED = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(n
 
 
 def fatal_fusions(model: onnx.ModelProto) -> set[str]:
-    """Return the optimizations that would end the process when a session loads the model (`fused_convolution`)."""
+    """Return the optimizations that would crash the process when a session loads the model (`fused_convolution`)."""
     for inner in graphs(model.graph):
         images = {node.output[0] for node in inner.node if node.op_type == "Conv"}
         if images and images - {name for node in inner.node for name in node.input} - {y.name for y in inner.output}:
@@ -72,5 +72,5 @@ def fatal_fusions(model: onnx.ModelProto) -> set[str]:
 
 
 def failing_fusions(error: Exception) -> set[str]:
-    """Return the optimizations whose nodes have no kernel according to an error of loading (`fused_types`)."""
+    """Return the optimizations whose fused nodes have no kernel, according to a load error (`fused_types`)."""
     return set(_UNFUSED.findall(str(error)))

@@ -1,6 +1,6 @@
-"""What MLflow loads a model of raw columns with: rows as people have them, in a frame → a frame of predictions.
+"""The MLflow model for raw columns: a frame of rows with their original columns → a frame of predictions.
 
-A copy lies in the logged model, which so needs no ortpipe: this file imports nothing of it.
+The logged model contains a copy of this file so that it does not need ortpipe: import nothing from ortpipe here.
 """
 
 import json
@@ -17,17 +17,17 @@ FLOATS: dict[str, type[np.floating]] = {"tensor(float)": np.float32, "tensor(dou
 
 
 def refused(why: str) -> Exception:
-    """Return an error whose words reach whoever asked a server: it hides those of any other kind in a traceback."""
+    """Return an error whose message reaches a server's clients; MLflow hides other errors in a traceback."""
     return MlflowException.invalid_parameter_value(why)
 
 
 class RawRows:
-    """Predicts by a model whose inputs [N] are the columns of a table."""
+    """Predict with a model whose inputs [N] are the columns of a table."""
 
     def __init__(self, path: str) -> None:
         self._session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         described = yaml.safe_load(Path(path).with_name("MLmodel").read_text(encoding="utf-8"))
-        self._columns = described["metadata"]["columns"]  # of the training rows: `ortpipe.data.raw_columns.RawColumn`
+        self._columns = described["metadata"]["columns"]  # training columns: `ortpipe.data.raw_columns.RawColumn`
         written = self._session.get_modelmeta().custom_metadata_map.items()
         facts = {key.removeprefix("ortpipe."): json.loads(text) for key, text in written if key.startswith("ortpipe.")}
         self._heads = {"": facts} | {
@@ -39,13 +39,13 @@ class RawRows:
         return self._session
 
     def predict(self, data: Any, params: object = None) -> pd.DataFrame:
-        """Return what `ortpipe predict` writes of these rows: `prediction`, and each class's `probability_CLASS`."""
+        """Return the columns of `ortpipe predict`: `prediction`, and each class's `probability_CLASS`."""
         frame = data if isinstance(data, pd.DataFrame) else pd.DataFrame({k: np.ravel(v) for k, v in data.items()})
         inputs = self._session.get_inputs()
         if missing := [model_input.name for model_input in inputs if model_input.name not in frame]:
-            raise refused(f"The model reads columns that the rows lack: {', '.join(missing)}")
+            raise refused(f"The rows lack columns that the model reads: {', '.join(missing)}")
         if not len(frame):
-            raise refused("The model predicts one row or more: these are none")
+            raise refused("The model needs at least one row; got none")
         feeds = {
             model_input.name: self._column(model_input.name, frame[model_input.name], model_input.type)
             for model_input in inputs
@@ -57,7 +57,7 @@ class RawRows:
         return pd.DataFrame(columns, index=frame.index)
 
     def _column(self, name: str, values: pd.Series, kind: str) -> np.ndarray:
-        """Return a column as the model reads it: nan for a number that is missing, "" for text."""
+        """Return a column in the model's form: nan for a missing number, "" for missing text."""
         if kind in FLOATS:
             return _numbers(name, values, FLOATS[kind])
         if kind != "tensor(string)":
@@ -65,19 +65,19 @@ class RawRows:
         column = self._columns[name]
         if column["marks"] and not column["missing"] and values.isna().any():
             raise refused(
-                f"Column {name!r} misses no value in the rows of training, and has the words "
-                f"{', '.join(map(repr, column['marks']))}, which pandas reads as missing, also where it serves CSV: "
+                f"Column {name!r} has no missing values in the training rows, and contains the words "
+                f"{', '.join(map(repr, column['marks']))}, which pandas reads as missing, also when serving CSV: "
                 "read the rows with keep_default_na=False, or send JSON"
             )
         if pd.api.types.is_datetime64_any_dtype(values):
             values = values.map(lambda moment: moment.isoformat(), na_action="ignore")
         as_text = _as_whole if column["whole"] else str
         text = values.map(as_text, na_action="ignore").astype(object).where(values.notna(), "")
-        text = text.where(~text.isin({"None", "nan"}.difference(column["marks"])), "")  # what MLflow makes of a null
+        text = text.where(~text.isin({"None", "nan"}.difference(column["marks"])), "")  # MLflow's forms of a null
         text = text.str.lower() if column["of"] == "truth" else text
         pattern, words = column["form"] or ("(?s:.*)", "any text")
         if not (right := text.str.fullmatch(f"({pattern})?")).all():
-            raise refused(f"Column {name!r} holds {words}, and not {text[~right].iloc[0]!r}")
+            raise refused(f"Column {name!r} holds {words}, not {text[~right].iloc[0]!r}")
         return np.asarray(text, object)
 
 
@@ -88,24 +88,24 @@ def _numbers(name: str, values: pd.Series, dtype: type[np.floating]) -> np.ndarr
     except (ValueError, TypeError) as error:
         raise refused(f"Column {name!r} holds numbers: {error}") from error
     if (infinite := np.isinf(numbers)).any():
-        raise refused(f"Column {name!r} holds finite numbers, and not {values[infinite].iloc[0]}")
+        raise refused(f"Column {name!r} holds finite numbers, not {values[infinite].iloc[0]}")
     return numbers
 
 
 def _as_whole(value: object) -> str:
-    """Return a word that may be a whole number, which is a float where another row misses its own."""
+    """Return a word that may be a whole number, given as a float because another row's is missing."""
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def as_columns(facts: dict[str, Any], prediction: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
-    """Return the columns of a prediction [N, K] by what the model's metadata say of it.
+    """Return the columns of a prediction [N, K], according to the model's metadata.
 
     See `ortpipe.metrics.predictions.as_columns`.
     """
     if not (finite := np.isfinite(prediction).all(axis=1)).all():
         raise refused(f"The model predicts nan or inf in {(~finite).sum()} of {len(finite)} rows")
     values, task, classes = prediction.astype(np.float64), facts["task"], facts.get("classes")
-    raw = facts.get("logits") == facts["prediction"]  # scores, and no probabilities
+    raw = facts.get("logits") == facts["prediction"]  # scores instead of probabilities
     if task == "regression":
         values = values if facts.get("link") is None else np.exp(np.clip(values, -700, 700))
         return _columns(values, classes, prefix)

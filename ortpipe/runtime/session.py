@@ -1,4 +1,4 @@
-"""Running a model."""
+"""Run a model in onnxruntime."""
 
 import contextlib
 import functools
@@ -23,7 +23,7 @@ from ortpipe.runtime.subnormal import flushed
 from ortpipe.runtime.xla.client import check_client
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
-MAPPED = 2**26  # bytes of weights, from which on a runtime maps them from a file instead of copying them several times
+MAPPED = 2**26  # bytes of weights from which on the runtime maps them from a file instead of copying them repeatedly
 
 TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
 
@@ -35,16 +35,15 @@ class Session:
 
     Args:
         model: the model, or values and nodes, which are cleaned and checked; a large one goes through a temporary file.
-        runtime: threads and provider; by default one thread of the CPU, which is also where graphs beside another
-            engine run.
+        runtime: threads and provider; by default one CPU thread, as for all graphs that another engine does not run.
         weights: the values of initializers that have none in `model`.
-        fused: whether nodes become fewer before they run; of a quantized model, as integers that round otherwise.
-        flushes: whether subnormal numbers count as 0 while it runs.
-        planned: whether a later run gets the memory of all its values in one piece, laid out as the first run used it:
-            a microsecond or two less for small graphs, up to twice the memory for large ones.
+        fused: enable graph fusions; in a quantized model they use integer kernels, which round differently.
+        flushes: treat subnormal numbers as 0 during runs.
+        planned: allocate the memory of all values in one block on later runs, laid out as in the first run: a
+            microsecond or two less for small graphs, up to twice the memory for large ones.
 
     Raises:
-        ModelError: the runtime refuses the model, or has no such provider here.
+        ModelError: the runtime rejects the model, or the provider is not available.
     """
 
     def __init__(
@@ -67,11 +66,11 @@ class Session:
         options.use_deterministic_compute = True
         options.enable_mem_pattern = planned
         options.log_severity_level = 4
-        options.add_session_config_entry("session.disable_quant_qdq", "1")  # pairs round as they do in training
+        options.add_session_config_entry("session.disable_quant_qdq", "1")  # pairs round as in training
         self._around = flushed if flushes else contextlib.nullcontext
         if flushes:
             _first()
-            options.add_session_config_entry("session.set_denormal_as_zero", "1")  # of its own threads
+            options.add_session_config_entry("session.set_denormal_as_zero", "1")  # applies to the session's threads
         if not fused:
             options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if providers[0] not in ort.get_available_providers():
@@ -91,7 +90,7 @@ class Session:
                 fix=f"Use operators and types that onnxruntime has kernels for on the {provider.upper()}.",
             ) from error
 
-        # The kernel of a layer that is used twice writes its running statistics over those that it is fed.
+        # If a layer is used twice, its kernel overwrites the running statistics that it is fed.
         self._moves_statistics = any(moves_statistics(node) for graph in graphs(model.graph) for node in graph.node)
         chosen = self._session.get_providers()[0]
         if chosen != providers[0]:
@@ -103,14 +102,14 @@ class Session:
         return tuple(o.name for o in self._session.get_outputs())
 
     def run(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str] | None = None) -> list[np.ndarray]:
-        """Return the outputs by name (all of them without `outputs`); refuse inputs of another name, shape or type."""
+        """Return the named outputs, or all of them; raise on inputs with an unknown name, shape or type."""
         names, safe = list(outputs) if outputs is not None else None, self._safe(feeds)
         return self._guarded(lambda options: list(self._session.run(names, safe, options)))
 
     def run_into(self, feeds: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> None:
-        """Write outputs into arrays of their shapes and types, in C order, by name.
+        """Write outputs into the given arrays, which must have their shapes and types in C order.
 
-        What `run` gives lies in the session's memory, which keeps its largest size; these are the caller's own.
+        The arrays belong to the caller; those of `run` use the session's memory, which never shrinks.
         """
         assert all(array.flags.c_contiguous for array in results.values())
         safe = self._safe(feeds)
@@ -126,7 +125,7 @@ class Session:
         self._guarded(run)
 
     def _safe(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the feeds with copies of those that a kernel might write to: vectors, as running statistics are."""
+        """Return the feeds with vectors copied: kernels may write to them, for example running statistics."""
         if not self._moves_statistics:
             return dict(feeds)
         return {name: np.array(array) if np.ndim(array) == 1 else array for name, array in feeds.items()}
@@ -149,12 +148,12 @@ class Session:
 
 @functools.cache
 def _first() -> None:
-    """Load a session without settings: the first one of a process decides about the caller's subnormal numbers."""
+    """Load a default session: a process's first session sets the caller's handling of subnormal numbers."""
     Session(onnx.parser.parse_model(TRIVIAL))
 
 
 def _loaded(model: str | bytes, options: Any, providers: Sequence[str], without: set[str]) -> Any:
-    """Load a model without some optimizations: `without`, and those that write nodes without a kernel."""
+    """Load a model without the optimizations in `without` and those that create nodes without a kernel."""
     while True:
         try:
             return ort.InferenceSession(model, options, providers=providers, disabled_optimizers=without)
@@ -169,22 +168,22 @@ _running: list[ort.RunOptions] = []
 
 
 def terminate() -> None:
-    """End every run at its next node, from another thread; it raises ModelError there."""
+    """Stop every run at its next node, from another thread; the run raises ModelError."""
     for options in list(_running):
         options.terminate = True
 
 
 def _not_here(provider: str, what: str) -> EngineError:
     return EngineError(
-        "{key} is one that this machine has.",
+        "{key} must be available on this machine.",
         got=f"{provider}: onnxruntime {ort.__version__} {what}",
-        fix="Install the GPU's driver, CUDA and an onnxruntime made for it, or set {key}=cpu.",
+        fix="Install the GPU's driver, CUDA and an onnxruntime build for it, or set {key}=cpu.",
         key="provider",
     )
 
 
 def check_provider(runtime: RuntimeConfig) -> None:
-    """Refuse a provider that is not here, or from which onnxruntime falls back to another, before any work."""
+    """Raise before any work if a provider is missing or onnxruntime falls back to another one."""
     if runtime.engine != "onnxruntime":
         check_client(runtime)
     elif runtime.provider != "cpu":

@@ -1,4 +1,4 @@
-"""Subnormal numbers as 0, for as long as a block runs: processors compute with them many times slower."""
+"""Treat subnormal numbers as 0 within a block: processors compute with them many times slower."""
 
 import contextlib
 import ctypes
@@ -6,17 +6,17 @@ import functools
 import platform
 from collections.abc import Iterator
 
-# The word of C's fenv_t with the modes of floats, and its bits that flush results and inputs: MXCSR on x86-64 (FTZ and
-# DAZ), FPCR on ARM (FZ). Other systems have other forms: there nothing is flushed.
+# The word of C's fenv_t with the floating-point modes, and its bits that flush results and inputs to zero: MXCSR on
+# x86-64 (FTZ and DAZ), FPCR on ARM (FZ). Other systems have other layouts and are left unchanged.
 MODES = {("Linux", "x86_64"): (7, 0x8040), ("Linux", "aarch64"): (0, 1 << 24)}
 
 
 @contextlib.contextmanager
 def flushed() -> Iterator[None]:
-    """Let this thread count subnormal numbers as 0 in the block, and as before after it, whatever ends the block.
+    """Treat subnormal numbers as 0 in this thread within the block, and restore the mode afterwards.
 
-    onnxruntime's `session.set_denormal_as_zero` does so for a session's own threads only: for the caller's thread it
-    counts in the first session of a process, and forever.
+    onnxruntime's `session.set_denormal_as_zero` only applies to a session's own threads; the caller's thread takes it
+    from the first session of the process, permanently.
     """
     word, bits = MODES.get((platform.system(), platform.machine()), (0, 0))
     if not bits:

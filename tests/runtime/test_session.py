@@ -120,7 +120,7 @@ def test_a_gpu_that_jax_does_not_find_is_refused_before_any_work():
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # also where there is one
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert "cuda: jax" in done.stderr
-    assert "began with 'cpu' alone" in done.stderr
+    assert "was started with 'cpu' only" in done.stderr
     assert "provider=cpu" in done.stderr
 
 

@@ -1,1 +1,1 @@
-"""The second engine: the standard operators of a graph, traced by JAX and compiled by XLA into one function."""
+"""The second engine: a graph's standard operators, traced by JAX and compiled by XLA into one function."""

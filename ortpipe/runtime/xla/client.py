@@ -1,4 +1,4 @@
-"""JAX as it is here: whether it is installed, and its client with as many threads as a config says."""
+"""Check whether JAX is installed, and start its client with the configured number of threads."""
 
 import importlib.util
 import os
@@ -10,15 +10,15 @@ from typing import Any
 from ortpipe.errors import EngineError
 from ortpipe.runtime.config import RuntimeConfig
 
-THREADS = "NPROC"  # the variable that XLA's CPU client sizes its pool by, when it begins
-AHEAD = "XLA_PYTHON_CLIENT_PREALLOCATE"  # whether it takes most of a GPU's memory when it begins, as it does by default
+THREADS = "NPROC"  # the variable that sets the pool size of XLA's CPU client at its start
+AHEAD = "XLA_PYTHON_CLIENT_PREALLOCATE"  # whether the client reserves most of a GPU's memory at its start (default)
 PLATFORMS = {"cpu": "cpu", "cuda": "gpu"}
 _lock = threading.Lock()
-_begun: list[int] = []  # with how many threads this process's client began, where that was here
+_begun: list[int] = []  # the thread count of this process's client, if it was started here
 
 
 def check_client(runtime: RuntimeConfig) -> None:
-    """Refuse an engine that is not installed, or a device that it does not have; JAX is not imported for the CPU."""
+    """Raise if the engine is not installed or lacks the device; JAX is not imported for the CPU."""
     if importlib.util.find_spec("jax") is None:
         raise EngineError(
             "{key}=xla needs JAX.",
@@ -31,12 +31,12 @@ def check_client(runtime: RuntimeConfig) -> None:
 
 
 def device(runtime: RuntimeConfig) -> Any:
-    """Return the device of JAX that graphs run on; the first call in a process begins JAX's client.
+    """Return the JAX device that runs graphs; the first call in a process starts JAX's client.
 
-    The pool of the CPU's client has the size that it began with, and with other threads sums have other bytes.
+    The size of the CPU client's pool is fixed at its start; with another number of threads, sums differ in rounding.
 
     Raises:
-        EngineError: the client began with other threads, or there is no such device.
+        EngineError: the client was started with another number of threads, or the device does not exist.
     """
     with _lock:
         fresh = "jax" not in sys.modules
@@ -44,17 +44,17 @@ def device(runtime: RuntimeConfig) -> Any:
         from jax._src import xla_bridge
 
         if fresh and runtime.provider == "cpu" and not jax.config.jax_platforms:
-            jax.config.update("jax_platforms", "cpu")  # else it takes most of a GPU's memory
+            jax.config.update("jax_platforms", "cpu")  # else it reserves most of a GPU's memory
         if not xla_bridge.backends_are_initialized():
-            ahead = os.environ.get(AHEAD, "false")  # a sweep's other processes need some
+            ahead = os.environ.get(AHEAD, "false")  # leave memory for a sweep's other processes
             _with_variables({THREADS: str(runtime.threads), AHEAD: ahead}, lambda: jax.devices("cpu"))
             _begun[:] = [runtime.threads]
         there = _begun[0] if _begun else _by_default()
         if runtime.provider == "cpu" and there != runtime.threads:
             raise EngineError(
-                "XLA's threads are those that JAX began with in this process.",
+                "XLA uses the number of threads that JAX was started with in this process.",
                 key="threads",
-                got=f"{runtime.threads} threads, and JAX that began with {there}",
+                got=f"{runtime.threads} threads, but JAX was started with {there}",
                 fix=f"Run in a process of its own, set {THREADS}={runtime.threads} before JAX computes anything, "
                 "or set {at}engine=onnxruntime.",
             )
@@ -62,18 +62,18 @@ def device(runtime: RuntimeConfig) -> Any:
             return jax.devices(PLATFORMS[runtime.provider])[0]
         except RuntimeError as error:
             chosen = jax.config.jax_platforms
-            alone = f" and began with {chosen!r} alone" if chosen else ""
+            alone = f" and was started with {chosen!r} only" if chosen else ""
             raise EngineError(
-                "{key} is one that this machine has.",
+                "{key} must be available on this machine.",
                 got=f"{runtime.provider}: jax {jax.__version__} finds no such device{alone}",
-                fix="pip install 'jax[cuda12]' where a GPU is, run in a process of its own where JAX began for the "
+                fix="pip install 'jax[cuda12]' on a machine with a GPU, use a new process if JAX was started for the "
                 "CPU, or set {key}=cpu.",
                 key="provider",
             ) from error
 
 
 def _with_variables(variables: Mapping[str, str], begin: Callable[[], object]) -> None:
-    """Begin the client while the environment has these variables."""
+    """Start the client with these environment variables."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -87,7 +87,7 @@ def _with_variables(variables: Mapping[str, str], begin: Callable[[], object]) -
 
 
 def _by_default() -> int:
-    """Return the threads of a client that somebody else began."""
+    """Return the thread count of a client that other code started."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     setting = os.environ.get(THREADS, "")
     return int(setting) if setting.isdigit() and int(setting) else cores

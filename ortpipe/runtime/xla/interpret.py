@@ -1,4 +1,4 @@
-"""A graph as a function of JAX's arrays: its nodes in order, each by the function of its operator."""
+"""A graph as a function of JAX arrays: evaluate its nodes in order, each by its operator's function."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,29 +13,29 @@ from ortpipe.runtime.xla.node import Array, Node, Unsupported, check_numbers
 from ortpipe.runtime.xla.operators import OPERATORS
 from ortpipe.runtime.xla.operators.random import OPERATORS as RANDOM
 
-FOLDED = 2**16  # entries of a constant result, up to which it is computed while the graph is traced
+FOLDED = 2**16  # constant results with at most so many entries are computed during tracing
 Values = dict[str, Array]
 
 
 def refused(what: str) -> EngineError:
-    """Return the error of what cannot be compiled."""
+    """Return the error for a graph that cannot be compiled."""
     return EngineError(
-        "{key}=xla compiles standard operators whose sizes are known before it runs.",
+        "{key}=xla compiles standard operators whose sizes are known before the run.",
         got=what,
-        fix="Set {key}=onnxruntime, which runs all of them.",
+        fix="Set {key}=onnxruntime, which supports all of them.",
         key="engine",
     )
 
 
 def check_operators(model: onnx.ModelProto) -> None:
-    """Refuse a model with operators that are not in the table, naming each."""
+    """Raise if a model has operators that are not in the table, naming each."""
     missing = {
         f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
         for node in _nodes(model.graph.node)
         if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx")
     }
     if missing:
-        raise refused(f"operators that it lacks: {', '.join(sorted(missing))}")
+        raise refused(f"unsupported operators: {', '.join(sorted(missing))}")
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
@@ -54,10 +54,10 @@ class Interpreter:
     """Runs a model's graphs.
 
     Attributes:
-        model: with operators of the table alone.
-        weights: initializer → its value, of those whose value is not in the model.
-        instead: operator → what runs its nodes of the outermost graph instead of its function.
-        key: of the random numbers of this step; None: none are drawn.
+        model: a model whose operators are all in the table.
+        weights: initializer → value, for those without a value in the model.
+        instead: operator → a function that replaces it for nodes of the outermost graph.
+        key: the key of this step's random numbers; None if none are drawn.
     """
 
     model: onnx.ModelProto
@@ -67,12 +67,12 @@ class Interpreter:
 
     def __post_init__(self) -> None:
         random = (node for node in _nodes(self.model.graph.node) if node.op_type in RANDOM)
-        self._numbers = {node.output[0]: number for number, node in enumerate(random)}  # of random nodes
+        self._numbers = {node.output[0]: number for number, node in enumerate(random)}  # numbers of random nodes
 
     def run(
         self, graph: onnx.GraphProto, arguments: Sequence[Array], outer: Mapping[str, Array] | None = None
     ) -> list[Array]:
-        """Return the outputs of a graph, of arrays for its inputs, and of an inner one for what it reads outside."""
+        """Return a graph's outputs for arrays as inputs; `outer` has the values that an inner graph captures."""
         values: Values = dict(outer or {})
         for tensor in graph.initializer:
             values[tensor.name] = (
@@ -125,7 +125,7 @@ class Interpreter:
 
 
 def _is_small(function: Callable[..., Any], node: Node, inputs: Sequence[Array]) -> bool:
-    """Return whether a node of constants gives few enough entries to be one itself."""
+    """Return whether the result of a node with constant inputs is small enough to become a constant."""
     if sum(x.size for x in inputs if x is not None) > FOLDED:
         return False
     shapes = jax.eval_shape(lambda: _several(function(node, *inputs)))
@@ -137,7 +137,7 @@ def _several(result: Any, of_each: Callable[[Any], Any] = lambda x: x) -> tuple[
 
 
 def _value(attribute: onnx.AttributeProto) -> Any:
-    """Return an attribute as Python's value, a tensor as an array."""
+    """Return an attribute as a Python value, a tensor as an array."""
     value = onnx.helper.get_attribute_value(attribute)
     if isinstance(value, bytes):
         return value.decode()

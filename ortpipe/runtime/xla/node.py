@@ -1,4 +1,4 @@
-"""A node as its operator's function sees it, and what such functions share."""
+"""The view of a node that operator functions get, and their shared helpers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-Array = Any  # a NumPy array, which is constant while JAX traces, or one of JAX
-Result = Any  # an array, or a tuple of one for each output
+Array = Any  # a NumPy array, constant during tracing, or a JAX array
+Result = Any  # an array, or a tuple with one per output
 
 
 NUMBERS = frozenset(
@@ -19,7 +19,7 @@ NUMBERS = frozenset(
 
 
 class Unsupported(Exception):
-    """This form of an operator cannot be compiled; the message says which."""
+    """This form of an operator cannot be compiled; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Node:
     """A node without its inputs.
 
     Attributes:
-        op: its operator.
-        attributes: as Python's values, strings decoded.
-        outputs: how many it declares, up to the last that has a name.
-        run: a graph among the attributes, arrays for its inputs → its outputs; other values it finds by itself.
-            `number` is the round of a loop, in which it draws numbers of its own.
-        key: gives the key of random numbers of this node, in this step.
+        op: the operator's name.
+        attributes: Python values, strings decoded.
+        outputs: the number of declared outputs, up to the last named one.
+        run: runs a graph attribute on arrays for its inputs and returns its outputs; captured values are found
+            automatically. `number` is a loop's iteration, which gets random numbers of its own.
+        key: returns the key of this node's random numbers in this step.
     """
 
     op: str
@@ -42,28 +42,28 @@ class Node:
     key: Callable[[], Any] | None = None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, or the default where it is not set."""
+        """Return an attribute, or the default if it is missing."""
         return self.attributes.get(name, default)
 
 
 def constant(value: Array, what: str) -> np.ndarray:
-    """Return a value that must be known while the graph is traced."""
+    """Return a value that must be known during tracing."""
     if not isinstance(value, np.ndarray | np.generic):
         raise Unsupported(f"{what} computed while it runs")
     return np.asarray(value)
 
 
 def integers(value: Array, what: str) -> list[int]:
-    """Return a vector of sizes, axes or places that must be known while the graph is traced."""
+    """Return a vector of sizes, axes or indices that must be known during tracing."""
     return [int(n) for n in constant(value, what).ravel()]
 
 
 def check_numbers(value: Array) -> None:
-    """Refuse a value whose type is not one of the numbers that are computed with here."""
+    """Raise if a value's type is not among the supported number types."""
     if value is not None and (name := np.dtype(value.dtype).name) not in NUMBERS:
         raise Unsupported(f"values of type {name}")
 
 
 def axes_of(axes: Array | None, rank: int) -> tuple[int, ...] | None:
-    """Return axes counted from 0; None where none are given."""
+    """Return axes counted from 0, or None if none are given."""
     return None if axes is None else tuple(axis % rank if rank else 0 for axis in integers(axes, "axes"))

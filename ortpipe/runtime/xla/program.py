@@ -1,4 +1,4 @@
-"""An epoch graph as a function that XLA compiled: once for a batch size, for any number of steps."""
+"""An epoch graph as a function compiled by XLA: once per batch size, for any number of steps."""
 
 import functools
 import time
@@ -17,25 +17,25 @@ from ortpipe.runtime.xla.client import device
 from ortpipe.runtime.xla.interpret import Interpreter, check_operators
 from ortpipe.runtime.xla.node import Array, Node
 
-IMPL = "threefry2x32"  # of random numbers: the same on every device and in every version
+IMPL = "threefry2x32"  # the random number generator: identical on every device and in every version
 
 
 class Program:
-    """A graph whose one Scan runs the steps, compiled when it first runs.
+    """A graph whose only Scan runs the steps; it is compiled on its first run.
 
-    The number of steps is an argument of what is compiled: arrays of fewer are filled up, more are compiled anew. So
-    an epoch has the same bytes whatever pieces it comes in.
+    The number of steps is an argument of the compiled function: shorter arrays are padded, longer ones trigger another
+    compilation. So an epoch's result is byte-identical no matter how it is divided.
 
     Args:
-        model: inputs are what the Scan carries and what it scans, whose first dimension is `steps`; outputs are what it
-            carries and what it collects.
+        model: its inputs are the Scan's states and scanned values, whose first dimension is `steps`; its outputs are
+            the final states and scan outputs.
         weights: the values of initializers that have none in `model`.
         runtime: threads and provider.
-        steps: the name of the dimension that counts them.
-        report: called with the seconds that tracing and compiling took.
+        steps: the name of the dimension that counts steps.
+        report: called with the seconds spent on tracing and compiling.
 
     Raises:
-        ModelError: an operator, or a form of one, that cannot be compiled; no such device; other threads.
+        ModelError: an operator, or a form of one, cannot be compiled; the device is missing; threads differ.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Program:
         self._scanned = [_first_dimension(value) == steps for value in model.graph.input]
         self._names = [value.name for value in model.graph.input]
         self._carried = len(self._scanned) - sum(self._scanned)
-        self._compiled: dict[tuple[Any, int], Any] = {}  # by the shapes of what a step reads, and the number of steps
+        self._compiled: dict[tuple[Any, int], Any] = {}  # by the shapes that a step reads, and the number of steps
         self._report = report
 
     def run(self, feeds: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0), first: int = 0) -> list[np.ndarray]:
         """Return the outputs.
 
         Args:
-            feeds: the inputs by name; none is written to.
-            seed: two numbers below 2³² that random numbers follow from.
-            first: the number of the first step, which they follow from too.
+            feeds: the inputs by name; not modified.
+            seed: the seed of random numbers, two numbers below 2³².
+            first: the number of the first step, which also enters the random numbers.
         """
         arguments = [feeds[name] for name in self._names]
         count = next(len(array) for array, scanned in zip(arguments, self._scanned, strict=True) if scanned)
@@ -131,14 +131,14 @@ class Program:
 
 
 class SeededRuns:
-    """Runs of one program that draw numbers of one seed, counting their steps."""
+    """Runs of one program with one seed, which count their steps."""
 
     def __init__(self, program: Program, seed: Sequence[int]) -> None:
         self._program, self._done = program, 0
         self._seed = np.random.SeedSequence([*seed]).generate_state(2).tolist()
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the outputs of the next steps."""
+        """Return the outputs for the next steps."""
         results = self._program.run(feeds, self._seed, self._done)
         self._done += len(results[-1])
         return results
@@ -146,9 +146,9 @@ class SeededRuns:
 
 def _options(runtime: RuntimeConfig) -> dict[str, bool]:
     if runtime.provider == "cuda":
-        # Fusing products into Triton's kernels ended the process where a convolution's kernel gradient is one (0.11.2).
+        # Fusing products into Triton kernels crashed the process if one is a convolution's kernel gradient (0.11.2).
         return {"xla_gpu_deterministic_ops": True, "xla_gpu_enable_triton_gemm": False}
-    # A pool of one thread makes the step of a small network a sixth slower than none.
+    # A pool of one thread makes the step of a small network a sixth slower than no pool.
     return {"xla_cpu_multi_thread_eigen": False} if runtime.threads == 1 else {}
 
 
@@ -158,7 +158,7 @@ def _first_dimension(value: onnx.ValueInfoProto) -> str:
 
 
 def _filled(array: np.ndarray, room: int) -> np.ndarray:
-    """Return an array with zeros behind its rows."""
+    """Return an array padded with rows of zeros."""
     if len(array) == room:
         return array
     filled = np.zeros((room, *array.shape[1:]), array.dtype)

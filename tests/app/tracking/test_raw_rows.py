@@ -174,9 +174,9 @@ def bare(value):
 def test_no_rows_infinite_numbers_and_other_words_than_true_and_false_are_refused_by_name(both):
     _, loaded = both
     for frame, said in [
-        (FRAME.head(0), "one row or more"),
-        (FRAME.assign(age=[1.0, np.inf, 2.0]), "'age' holds finite numbers, and not inf"),
-        (FRAME.assign(vip=["true", "1", "yes"]), "'vip' holds true and false, and not '1'"),
+        (FRAME.head(0), "at least one row"),
+        (FRAME.assign(age=[1.0, np.inf, 2.0]), "'age' holds finite numbers, not inf"),
+        (FRAME.assign(vip=["true", "1", "yes"]), "'vip' holds true and false, not '1'"),
     ]:
         with pytest.raises(MlflowException, match=said):
             loaded.predict(frame)

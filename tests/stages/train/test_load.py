@@ -233,7 +233,7 @@ def test_an_operator_that_is_not_compiled_is_named_before_any_step():
     table = {name: f for name, f in interpret.OPERATORS.items() if name != "Relu"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(interpret, "OPERATORS", table)
-        with pytest.raises(ModelError, match=r"operators that it lacks: Relu[\s\S]*engine=onnxruntime"):
+        with pytest.raises(ModelError, match=r"unsupported operators: Relu[\s\S]*engine=onnxruntime"):
             train(artifact, TrainConfig(epochs=1), data=data, runtime=XLA, report=events.append)
     assert events == []
 
@@ -297,7 +297,7 @@ def test_the_options_of_a_gpu_are_xlas():
 def test_a_client_of_other_threads_is_refused():
     artifact, data = gradients(MLP)
     train(artifact, TrainConfig(epochs=1), data=data, runtime=XLA)
-    with pytest.raises(ModelError, match=r"began with 1[\s\S]*NPROC=2"):
+    with pytest.raises(ModelError, match=r"started with 1[\s\S]*NPROC=2"):
         train(artifact, TrainConfig(epochs=1), data=data, runtime=dataclasses.replace(XLA, threads=2))
 
 

@@ -1,4 +1,4 @@
-"""Every operator that can be compiled, in one table: its name → a function of its node and inputs."""
+"""The table of all operators that can be compiled: name → a function of the node and its inputs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

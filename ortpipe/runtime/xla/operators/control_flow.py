@@ -1,4 +1,4 @@
-"""Graphs inside of graphs."""
+"""Operators with subgraphs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +13,7 @@ lax = jax.lax
 
 
 def if_(node: Node, condition: Array) -> Result:
-    """One of two graphs; of one that is chosen while it runs both must give the same shapes."""
+    """Run one of two graphs; if the condition is only known at run time, both must give equal shapes."""
     assert node.run is not None
     run = node.run
     if isinstance(condition, np.ndarray):
@@ -24,11 +24,11 @@ def if_(node: Node, condition: Array) -> Result:
     try:
         return lax.cond(jnp.asarray(condition).reshape(()), *branches)
     except TypeError as error:
-        raise Unsupported("branches whose results have other shapes or types") from error
+        raise Unsupported("branches whose results differ in shape or type") from error
 
 
 def scan(node: Node, *inputs: Array) -> Result:
-    """A graph, step by step over scanned inputs, with carried values."""
+    """Run a graph once per step over scanned inputs, with carried values."""
     assert node.run is not None
     run, body, count = node.run, node.get("body"), node.get("num_scan_inputs")
     carried, scanned = inputs[: len(inputs) - count], list(inputs[len(inputs) - count :])
@@ -53,11 +53,11 @@ def scan(node: Node, *inputs: Array) -> Result:
 
 
 def loop(node: Node, trips: Array | None, condition: Array | None, *carried: Array) -> Result:
-    """A graph again and again: a number of times that is known, and no condition that ends it before."""
+    """Run a graph for a known number of iterations; conditions that end a loop early are not supported."""
     assert node.run is not None
     run, body = node.run, node.get("body")
     if trips is None:
-        raise Unsupported("a Loop that ends by a condition alone")
+        raise Unsupported("a Loop that only ends by a condition")
     count = int(constant(trips, "a number of rounds"))
     if condition is not None and not constant(condition, "a condition").reshape(()):
         count = 0

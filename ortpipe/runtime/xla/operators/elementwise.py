@@ -1,4 +1,4 @@
-"""Operators that work entry by entry, with broadcasting."""
+"""Elementwise operators, with broadcasting."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ lax = jax.lax
 
 
 def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the operator of a function that needs no attribute."""
+    """Return the operator for a function without attributes."""
     return lambda node, *inputs: function(*inputs)
 
 
@@ -23,7 +23,7 @@ def _variadic(function: Callable[[Array, Array], Array]) -> Callable[..., Array]
 
 
 def _of_float(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the operator of a function of one input with `alpha` and the like as numbers of the input's type."""
+    """Return the operator for a function of one input, with attributes such as `alpha` cast to the input's type."""
 
     def run(node: Node, x: Array) -> Array:
         return jnp.asarray(function(node, x)).astype(x.dtype)
@@ -36,7 +36,7 @@ def _number(node: Node, name: str, default: float, x: Array) -> Array:
 
 
 def div(node: Node, a: Array, b: Array) -> Array:
-    """a / b, of integers towards 0."""
+    """a / b; integers are truncated towards 0."""
     if np.issubdtype(a.dtype, np.integer):
         a, b = jnp.broadcast_arrays(a, b)
         return lax.div(a, b)
@@ -49,7 +49,7 @@ def mod(node: Node, a: Array, b: Array) -> Array:
 
 
 def power(node: Node, x: Array, y: Array) -> Array:
-    """x^y in the type of x; of integers, a fraction is cut off: 2⁻¹ is 0."""
+    """x^y in the type of x; integer results are truncated: 2⁻¹ is 0."""
     if isinstance(y, np.ndarray) and y.ndim == 0 and y == 2:
         return x * x
     if not (jnp.issubdtype(x.dtype, jnp.integer) and jnp.issubdtype(y.dtype, jnp.signedinteger)):
@@ -66,24 +66,24 @@ def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = No
 
 
 def cast(node: Node, x: Array) -> Array:
-    """x as the type `to`."""
+    """Cast x to the type `to`."""
     return as_type(x, node.get("to"))
 
 
 def cast_like(node: Node, x: Array, like: Array) -> Array:
-    """x as the type of another."""
+    """Cast x to the type of another value."""
     return jnp.asarray(x).astype(like.dtype)
 
 
 def as_type(x: Array, to: int) -> Array:
-    """Return x as a type of ONNX."""
+    """Return x in a type given as in ONNX."""
     dtype = onnx.helper.tensor_dtype_to_np_dtype(to)
     check_numbers(np.empty(0, dtype))
     return x.astype(dtype) if isinstance(x, np.ndarray) else lax.convert_element_type(x, dtype)
 
 
 def is_inf(node: Node, x: Array) -> Array:
-    """Whether x is infinite, of the signs that are asked for."""
+    """Whether x is infinite, with one of the requested signs."""
     below = jnp.isneginf(x) if node.get("detect_negative", 1) else jnp.zeros(x.shape, bool)
     return below | jnp.isposinf(x) if node.get("detect_positive", 1) else below
 
@@ -119,7 +119,7 @@ def bit_shift(node: Node, x: Array, y: Array) -> Array:
 def hard_sigmoid(node: Node, x: Array) -> Array:
     """max(0, min(1, α·x + β))."""
     alpha, beta = _number(node, "alpha", 0.2, x), _number(node, "beta", 0.5, x)
-    if alpha >= np.finfo(x.dtype).max and beta == 0:  # our gradients' step: 0 up to 0, 1 above, nan of nan
+    if alpha >= np.finfo(x.dtype).max and beta == 0:  # the gradients' step function: 0 up to 0, 1 above, nan for nan
         return jnp.where(x > 0, jnp.ones((), x.dtype), jnp.where(x <= 0, jnp.zeros((), x.dtype), x))
     return jnp.clip(alpha * x + beta, 0, 1)
 

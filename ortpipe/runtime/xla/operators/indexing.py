@@ -1,7 +1,7 @@
-"""Operators that read or write at places.
+"""Operators that read or write by index.
 
-A place outside of the array reads nan (of integers the least one), where ONNX Runtime raises an error: compiled code
-cannot. It is never clipped to another entry; a loss of it is not finite, and training says so.
+Reading out of bounds gives nan (for integers, the minimum), because compiled code cannot raise an error as ONNX Runtime
+does. Indices are never clipped: the loss becomes non-finite, which training reports.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,18 +16,18 @@ FILL: Any = "fill"
 
 
 def gather(node: Node, x: Array, places: Array) -> Array:
-    """Entries of x along an axis, by place."""
+    """Entries of x along an axis, by index."""
     return jnp.take(x, _counted(places, x.shape[node.get("axis", 0)]), node.get("axis", 0), mode=FILL)
 
 
 def gather_elements(node: Node, x: Array, places: Array) -> Array:
-    """For each place along an axis the entry of x there, others alike."""
+    """For each index along an axis, the entry of x with that index and otherwise the same position."""
     axis = node.get("axis", 0) % x.ndim
     return jnp.asarray(x).at[_open(places, x.shape, axis)].get(mode=FILL)
 
 
 def gather_nd(node: Node, x: Array, places: Array) -> Array:
-    """Entries or parts of x, by vectors of places."""
+    """Entries or slices of x, by index vectors."""
     batch, depth = node.get("batch_dims", 0), places.shape[-1]
     sizes = x.shape[batch : batch + depth]
     index = [_counted(places[..., i], size) for i, size in enumerate(sizes)]
@@ -36,31 +36,31 @@ def gather_nd(node: Node, x: Array, places: Array) -> Array:
 
 
 def scatter_elements(node: Node, x: Array, places: Array, updates: Array) -> Array:
-    """x with entries along an axis replaced, or added to."""
+    """x with entries along an axis replaced or added to."""
     return _write(node, x, _open(places, x.shape, node.get("axis", 0) % x.ndim), updates)
 
 
 def scatter_nd(node: Node, x: Array, places: Array, updates: Array) -> Array:
-    """x with entries or parts replaced, or added to."""
+    """x with entries or slices replaced or added to."""
     index = tuple(_counted(places[..., i], x.shape[i]) for i in range(places.shape[-1]))
     return _write(node, x, index, updates)
 
 
 def _write(node: Node, x: Array, index: tuple[Array, ...], updates: Array) -> Array:
-    """Return x with updates at places; those outside of it are left out."""
+    """Return x with updates written at an index; those out of bounds are dropped."""
     at: Any = jnp.asarray(x).at[index]
     methods = {"none": at.set, "add": at.add, "mul": at.multiply, "max": at.max, "min": at.min}
     return methods[node.get("reduction", "none")](updates, mode="drop")
 
 
 def _open(places: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
-    """Return the index of every entry, by axis: its own place but for one axis."""
+    """Return one index array per axis: the entry's own position, except along one axis."""
     grid = np.ogrid[tuple(slice(n) for n in places.shape)] if places.ndim else ()
     return tuple(_counted(places, shape[axis]) if i == axis else grid[i] for i in range(len(shape)))
 
 
 def _counted(places: Array, size: int) -> Array:
-    """Return places counted from 0; what is outside stays so."""
+    """Return indices counted from 0; those out of bounds stay out of bounds."""
     places = jnp.asarray(places)
     return (
         places
@@ -70,7 +70,7 @@ def _counted(places: Array, size: int) -> Array:
 
 
 def one_hot(node: Node, places: Array, depth: Array, values: Array) -> Array:
-    """values[1] at each place along a new axis, values[0] elsewhere."""
+    """values[1] at each index along a new axis, values[0] elsewhere."""
     [count] = integers(depth, "a depth")
     axis, rank = node.get("axis", -1), places.ndim + 1
     axis %= rank
@@ -80,7 +80,7 @@ def one_hot(node: Node, places: Array, depth: Array, values: Array) -> Array:
 
 
 def top_k(node: Node, x: Array, k: Array) -> Result:
-    """The k largest or smallest entries along an axis, and their places; of equal ones the first."""
+    """The k largest or smallest entries along an axis, and their indices; ties go to the first."""
     [count] = integers(k, "a count")
     axis = node.get("axis", -1)
     places = jnp.argsort(x, axis=axis, stable=True, descending=bool(node.get("largest", 1)))
@@ -89,7 +89,7 @@ def top_k(node: Node, x: Array, k: Array) -> Result:
 
 
 def cum_sum(node: Node, x: Array, axis: Array) -> Array:
-    """Sums of what comes before, along an axis."""
+    """Cumulative sums along an axis."""
     [along] = integers(axis, "an axis")
     x = jnp.flip(x, along) if node.get("reverse", 0) else x
     done = jnp.cumsum(x, along, dtype=x.dtype)

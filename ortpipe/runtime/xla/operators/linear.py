@@ -1,4 +1,4 @@
-"""Products, in full precision on every device."""
+"""Matrix products, in full precision on every device."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,15 +8,15 @@ import numpy as np
 
 from ortpipe.runtime.xla.node import Array, Node
 
-EXACT = jax.lax.Precision.HIGHEST  # a GPU would round float32 to fewer bits
+EXACT = jax.lax.Precision.HIGHEST  # by default a GPU rounds float32 to fewer bits
 
 
 def product(a: Array, b: Array) -> Array:
-    """Return the matrix product of the last axes, of a type that is that of both."""
+    """Return the matrix product over the last axes, in the operands' common type."""
     if isinstance(a, np.ndarray) and a.ndim == 1 and b.ndim > 1 and (a == 1).all():
-        return jnp.sum(b, axis=-2, dtype=b.dtype)  # which is faster
+        return jnp.sum(b, axis=-2, dtype=b.dtype)  # faster
     if a.ndim == b.ndim == 2 and b.shape[1] == 1:
-        return jnp.matmul(b.T, a.T, precision=EXACT).T  # without a copy of A, where it is a transpose
+        return jnp.matmul(b.T, a.T, precision=EXACT).T  # avoids a copy of A if it is a transpose
     return jnp.matmul(a, b, precision=EXACT)
 
 
@@ -42,7 +42,7 @@ def _like(number: float, x: Array) -> Array:
 
 
 def einsum(node: Node, *inputs: Array) -> Array:
-    """Einstein's sum."""
+    """Einstein summation."""
     return jnp.einsum(node.get("equation").replace(" ", ""), *inputs, precision=EXACT)
 
 

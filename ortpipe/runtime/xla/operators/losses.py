@@ -1,4 +1,4 @@
-"""The losses among the standard operators."""
+"""ONNX's loss operators."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,7 @@ from ortpipe.runtime.xla.operators.normalization import log_softmax
 
 
 def negative_log_likelihood(node: Node, x: Array, label: Array, weight: Array | None = None) -> Array:
-    """−w·x at the label, of logarithms x [N, C, …]; labels that are `ignore_index` count nothing."""
+    """−w·x at the label, for log-probabilities x [N, C, …]; labels equal to `ignore_index` do not count."""
     ignored = node.get("ignore_index")
     counts = jnp.ones(label.shape, bool) if ignored is None else label != ignored
     place = jnp.where(counts, label, 0)
@@ -30,7 +30,7 @@ def negative_log_likelihood(node: Node, x: Array, label: Array, weight: Array | 
 
 
 def softmax_cross_entropy(node: Node, scores: Array, label: Array, weight: Array | None = None) -> Result:
-    """The negative log-likelihood of the softmax of scores [N, C, …], and its logarithm."""
+    """The negative log-likelihood of the softmax of scores [N, C, …], and the log-softmax."""
     logarithms = log_softmax(scores, 1)
     loss = negative_log_likelihood(node, logarithms, label, weight)
     return (loss, logarithms)[: node.outputs]

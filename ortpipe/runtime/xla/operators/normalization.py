@@ -1,4 +1,4 @@
-"""Operators that relate entries to others along axes."""
+"""Operators along axes: softmax and normalizations."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,11 +9,11 @@ import numpy as np
 from ortpipe.runtime.xla.node import Array, Node, Result, Unsupported
 from ortpipe.runtime.xla.operators.elementwise import as_type
 
-FLOAT = 1  # ONNX's number of the type
+FLOAT = 1  # ONNX's code for float32
 
 
 def _along(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the operator of a function along one axis."""
+    """Return the operator for a function along one axis."""
     return lambda node, x: function(x, node.get("axis", -1) % max(x.ndim, 1))
 
 
@@ -62,14 +62,14 @@ def layer_normalization(node: Node, x: Array, scale: Array, bias: Array | None =
 
 
 def instance_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
-    """Each channel of each row by itself."""
+    """Normalize each channel of each row."""
     rows, axes = (1, -1, *[1] * (x.ndim - 2)), tuple(range(2, x.ndim))
     y = _normal(x, axes, node.get("epsilon", 1e-5))
     return y * scale.reshape(rows) + bias.reshape(rows)
 
 
 def group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
-    """Each group of channels of each row by itself; the scale is by channel, before opset 21 by group."""
+    """Normalize each group of channels of each row; the scale is per channel, before opset 21 per group."""
     groups, rows = node.get("num_groups"), (1, -1, *[1] * (x.ndim - 2))
     scale, bias = (jnp.repeat(part, x.shape[1] // len(part)) for part in (scale, bias))
     apart = x.reshape(x.shape[0], groups, -1)
@@ -90,7 +90,7 @@ def mean_variance_normalization(node: Node, x: Array) -> Array:
 
 
 def lp_normalization(node: Node, x: Array) -> Array:
-    """X / ‖x‖ₚ along an axis, 0 where the norm is."""
+    """X / ‖x‖ₚ along an axis; 0 where the norm is 0."""
     axis, p = node.get("axis", -1), node.get("p", 2)
     size = jnp.sum(jnp.abs(x), axis, keepdims=True) if p == 1 else jnp.sqrt(jnp.sum(x * x, axis, keepdims=True))
     return jnp.where(size == 0, jnp.zeros((), x.dtype), x / jnp.where(size == 0, jnp.ones((), x.dtype), size))

@@ -1,4 +1,4 @@
-"""What becomes of windows: pooling and its inverse."""
+"""Pooling and its inverse."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ lax = jax.lax
 
 
 def _layout(node: Node, x: Array) -> tuple[list[int], list[int], list[int], list[tuple[int, int]], list[int]]:
-    """Return kernel, strides, dilations, pads, and by how much ceil_mode goes beyond the end, by axis."""
+    """Return kernel, strides, dilations, pads, and the excess of ceil_mode beyond the end, by axis."""
     kernel = list(node.get("kernel_shape"))
     ones = [1] * len(kernel)
     strides, dilations = list(node.get("strides") or ones), list(node.get("dilations") or ones)
@@ -25,14 +25,14 @@ def _layout(node: Node, x: Array) -> tuple[list[int], list[int], list[int], list
         for i, (n, k, s, d, (a, b)) in enumerate(zip(x.shape[2:], kernel, strides, dilations, pads, strict=True)):
             reach = (k - 1) * d + 1
             count = -(-(n + a + b - reach) // s) + 1
-            if (count - 1) * s >= n + a:  # a window must begin inside of what is there, or in front of it
+            if (count - 1) * s >= n + a:  # a window must start inside the input or in the padding before it
                 count -= 1
             beyond[i] = max(0, (count - 1) * s + reach - (n + a + b))
     return kernel, strides, dilations, pads, beyond
 
 
 def _windows(x: Array, fill: Any, layout: Any) -> list[tuple[tuple[int, ...], Array]]:
-    """Return for each place of the kernel what all windows have there [N, C, …], in order."""
+    """Return, for each kernel element in order, the values that all windows have there [N, C, …]."""
     kernel, strides, dilations, pads, beyond = layout
     widths = [(0, 0), (0, 0), *((a, b + c) for (a, b), c in zip(pads, beyond, strict=True))]
     x = jnp.pad(x, widths, constant_values=fill)
@@ -40,7 +40,7 @@ def _windows(x: Array, fill: Any, layout: Any) -> list[tuple[tuple[int, ...], Ar
 
 
 def max_pool(node: Node, x: Array) -> Result:
-    """The largest entry of each window, and its place in x as one number: of equal ones the first."""
+    """The largest entry of each window, and its flat index in x; ties go to the first."""
     layout = _layout(node, x)
     _, strides, dilations, pads, _ = layout
     least = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
@@ -71,7 +71,7 @@ def max_pool(node: Node, x: Array) -> Result:
 
 
 def average_pool(node: Node, x: Array) -> Array:
-    """The mean of each window, of what is inside of x, or with `count_include_pad` of the padded x."""
+    """The mean of each window over the entries inside x, or with `count_include_pad` inside the padded x."""
     layout = _layout(node, x)
     _, _, _, pads, beyond = layout
     total = sum(entries for _, entries in _windows(x, 0, layout))
@@ -106,7 +106,7 @@ def global_lp_pool(node: Node, x: Array) -> Array:
 
 
 def max_unpool(node: Node, x: Array, places: Array, sizes: Array | None = None) -> Array:
-    """Each entry at its place, as MaxPool of the same windows gives it; 0 elsewhere."""
+    """Put each entry at its index, as MaxPool of the same windows returns it; 0 elsewhere."""
     kernel = node.get("kernel_shape")
     strides = node.get("strides") or [1] * len(kernel)
     pads = node.get("pads") or [0] * (2 * len(kernel))
@@ -117,14 +117,14 @@ def max_unpool(node: Node, x: Array, places: Array, sizes: Array | None = None) 
     shape = [*x.shape[:2], *natural] if sizes is None else integers(sizes, "a shape")
     if list(kernel) == list(strides) and not any(pads) and list(shape[2:]) == natural:
         return _unpool_apart(x, places, kernel, shape)
-    if sizes is not None and list(shape[2:]) != natural:  # places are counted in the natural size
+    if sizes is not None and list(shape[2:]) != natural:  # indices refer to the natural size
         raise Unsupported("an output shape that is not the windows' own")
     flat = jnp.zeros(math.prod(shape), x.dtype)
     return flat.at[places.reshape(-1)].set(x.reshape(-1), mode="drop").reshape(shape)
 
 
 def _unpool_apart(x: Array, places: Array, kernel: Sequence[int], shape: Sequence[int]) -> Array:
-    """Spread windows that do not touch, without a scatter: an entry is its window's where that says so."""
+    """Unpool windows that do not overlap without a scatter: compare each position with its window's index."""
     for axis, k in enumerate(kernel, start=2):
         x, places = jnp.repeat(x, k, axis), jnp.repeat(places, k, axis)
     return jnp.where(places == np.arange(math.prod(shape)).reshape(shape), x, jnp.zeros((), x.dtype))

@@ -1,4 +1,4 @@
-"""Integers for numbers, and back."""
+"""Quantization and dequantization."""
 
 from collections.abc import Callable, Mapping
 
@@ -10,7 +10,7 @@ from ortpipe.runtime.xla.operators.elementwise import as_type
 
 
 def _by_axis(node: Node, x: Array, part: Array) -> Array:
-    """Return a scale or zero point as it meets x."""
+    """Return a scale or zero point so that it broadcasts to x."""
     if node.get("block_size", 0):
         raise Unsupported("scales by block")
     if part.ndim == 0 or part.size == 1:
@@ -20,7 +20,7 @@ def _by_axis(node: Node, x: Array, part: Array) -> Array:
 
 
 def quantize(node: Node, x: Array, scale: Array, zero: Array | None = None) -> Array:
-    """Round(x / scale) + zero, within the type's range."""
+    """Round(x / scale) + zero, clipped to the type's range."""
     dtype = np.dtype(np.uint8)
     if zero is not None:
         dtype = zero.dtype

@@ -1,4 +1,4 @@
-"""Random numbers: they follow from the seed of the epoch, the node and the step (Threefry), not from `seed`."""
+"""Random numbers: determined by the epoch's seed, the node and the step (Threefry), not by the attribute `seed`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from ortpipe.runtime.xla.node import Array, Node, Result, constant
 from ortpipe.runtime.xla.operators.elementwise import as_type
 
-FLOAT = 1  # ONNX's number of the type
+FLOAT = 1  # ONNX's code for float32
 
 
 def _key(node: Node) -> Any:
@@ -19,7 +19,7 @@ def _key(node: Node) -> Any:
 
 
 def dropout(node: Node, x: Array, ratio: Array | None = None, training: Array | None = None) -> Result:
-    """x / (1 − ratio) where a number that is drawn is at least the ratio, else 0; and where."""
+    """x / (1 − ratio) where a random number is at least the ratio, else 0; and the mask."""
     trains = training is not None and bool(constant(training, "a mode"))
     if not trains:
         return (x, jnp.ones(x.shape, bool))[: node.outputs]

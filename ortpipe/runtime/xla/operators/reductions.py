@@ -1,4 +1,4 @@
-"""Operators that make one of many entries along axes."""
+"""Reductions along axes."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from ortpipe.runtime.xla.node import Array, Node, axes_of
 
 
 def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
-    """Return the operator of a function of an array, `axis` and `keepdims`; the type stays."""
+    """Return the operator for a function of an array, `axis` and `keepdims`; the type is kept."""
 
     def run(node: Node, x: Array, listed: Array | None = None) -> Array:
         axes = axes_of(listed, x.ndim)
@@ -25,7 +25,7 @@ def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _sum(x: Array, **axes: Any) -> Array:
-    return jnp.sum(x, dtype=x.dtype, **axes)  # NumPy's would be of more bits, for integers
+    return jnp.sum(x, dtype=x.dtype, **axes)  # without dtype, NumPy widens integers
 
 
 def _mean(x: Array, **axes: Any) -> Array:
@@ -34,7 +34,7 @@ def _mean(x: Array, **axes: Any) -> Array:
     if not np.issubdtype(x.dtype, np.integer):
         return total / np.asarray(count).astype(x.dtype)
     sign = 1 - 2 * (total < 0).astype(np.int64)
-    return (abs(total) // count * sign).astype(x.dtype)  # a fraction is cut off
+    return (abs(total) // count * sign).astype(x.dtype)  # truncated
 
 
 def _log_sum_exp(x: Array, **axes: Any) -> Array:
@@ -47,7 +47,7 @@ def _extreme(function: Callable[..., Array], *, least: bool) -> Callable[..., Ar
             return (jnp.any if least else jnp.all)(x, **axes)
         if np.issubdtype(x.dtype, np.integer):
             bounds = np.iinfo(x.dtype)
-            return function(x, initial=bounds.min if least else bounds.max, **axes)  # of nothing
+            return function(x, initial=bounds.min if least else bounds.max, **axes)  # for empty inputs
         return function(x, initial=-np.inf if least else np.inf, **axes)
 
     return run

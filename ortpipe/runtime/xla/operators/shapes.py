@@ -1,4 +1,4 @@
-"""Operators that move entries or make them; their sizes must be known while the graph is traced."""
+"""Operators that move or create entries; their sizes must be known during tracing."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -23,25 +23,25 @@ def size(node: Node, x: Array) -> Array:
 
 
 def constant_node(node: Node) -> Array:
-    """The value that is an attribute."""
+    """The value of an attribute."""
     for name, kind in (("value_float", np.float32), ("value_int", np.int64)):
         for key in (name, f"{name}s"):
             if key in node.attributes:
                 return np.array(node.attributes[key], kind)
     value = node.get("value")
     if not isinstance(value, np.ndarray):
-        raise Unsupported("a value that is no array of numbers")
+        raise Unsupported("a value that is not an array of numbers")
     return value
 
 
 def constant_of_shape(node: Node, sizes: Array) -> Array:
-    """One value in a shape."""
+    """One value in a given shape."""
     value = node.get("value", np.zeros(1, np.float32))
     return jnp.full(integers(sizes, "a shape"), value.reshape(()), value.dtype)
 
 
 def reshape(node: Node, x: Array, sizes: Array) -> Array:
-    """x in another shape; 0 keeps a size, −1 is what is left."""
+    """x in another shape; 0 keeps a size, −1 is inferred."""
     shape = integers(sizes, "a shape")
     if not node.get("allowzero", 0):
         shape = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
@@ -56,27 +56,27 @@ def flatten(node: Node, x: Array) -> Array:
 
 
 def squeeze(node: Node, x: Array, axes: Array | None = None) -> Array:
-    """x without axes of one entry."""
+    """x without axes of size 1."""
     return jnp.squeeze(x, axes_of(axes, x.ndim))
 
 
 def unsqueeze(node: Node, x: Array, axes: Array) -> Array:
-    """x with more axes of one entry."""
+    """x with additional axes of size 1."""
     return jnp.expand_dims(x, axes_of(axes, x.ndim + axes.size) or ())
 
 
 def transpose(node: Node, x: Array) -> Array:
-    """x with its axes in another order."""
+    """x with permuted axes."""
     return jnp.transpose(x, node.get("perm"))
 
 
 def concat(node: Node, *inputs: Array) -> Array:
-    """The inputs, one behind the other."""
+    """The inputs concatenated."""
     return jnp.concatenate(inputs, node.get("axis", 0))
 
 
 def split(node: Node, x: Array, sizes: Array | None = None) -> Result:
-    """x cut along an axis."""
+    """x split along an axis."""
     axis = node.get("axis", 0)
     if sizes is not None:
         parts = integers(sizes, "sizes")
@@ -88,19 +88,19 @@ def split(node: Node, x: Array, sizes: Array | None = None) -> Result:
 
 
 def expand(node: Node, x: Array, sizes: Array) -> Array:
-    """x broadcast to a shape, and the shape to x."""
+    """x and a shape, broadcast against each other."""
     return jnp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(integers(sizes, "a shape"))))
 
 
 def tile(node: Node, x: Array, repeats: Array) -> Array:
-    """x again and again."""
+    """x repeated along its axes."""
     return jnp.tile(x, integers(repeats, "repeats"))
 
 
 def slice_(
     node: Node, x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None
 ) -> Array:
-    """A part of x."""
+    """A slice of x."""
     first, last = integers(starts, "places"), integers(ends, "places")
     along = range(len(first)) if axes is None else integers(axes, "places")
     by = [1] * len(first) if steps is None else integers(steps, "places")
@@ -111,7 +111,7 @@ def slice_(
 
 
 def _slice(start: int, end: int, step: int, count: int) -> slice:
-    """Return Python's slice: in ONNX −1 as an end is the last place, and places beyond the end are the end."""
+    """Return a Python slice; ONNX counts an end of −1 as the last entry, and clips ends to the size."""
     start, end = (n + count if n < 0 else n for n in (start, end))
     if step > 0:
         return slice(min(max(start, 0), count), min(max(end, 0), count), step)
@@ -120,7 +120,7 @@ def _slice(start: int, end: int, step: int, count: int) -> slice:
 
 
 def pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
-    """x with more, or less, at its ends."""
+    """x padded or cropped at its ends."""
     ends = integers(pads, "pads")
     widths = [(0, 0)] * x.ndim
     for place, axis in enumerate(range(x.ndim) if axes is None else integers(axes, "axes")):
@@ -135,14 +135,14 @@ def pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Arr
 
 
 def range_(node: Node, start: Array, limit: Array, delta: Array) -> Array:
-    """Numbers from start to limit."""
+    """Numbers from start to limit, by delta."""
     first, last, step = (constant(part, "a range")[()] for part in (start, limit, delta))
     count = max(0, math.ceil((last - first) / step))
     return (first + np.arange(count) * step).astype(start.dtype)
 
 
 def eye_like(node: Node, x: Array) -> Array:
-    """The unit matrix, or one beside it."""
+    """The identity matrix, or one with a shifted diagonal."""
     dtype = x.dtype if node.get("dtype") is None else as_type(np.zeros(()), node.get("dtype")).dtype
     return jnp.eye(x.shape[0], x.shape[1], k=node.get("k", 0), dtype=dtype)
 
@@ -154,7 +154,7 @@ def trilu(node: Node, x: Array, k: Array | None = None) -> Array:
 
 
 def depth_to_space(node: Node, x: Array) -> Array:
-    """Channels become squares of pixels."""
+    """Move channels into blocks of pixels."""
     n, c, h, w = x.shape
     b = node.get("blocksize")
     if node.get("mode", "DCR") == "DCR":
@@ -165,7 +165,7 @@ def depth_to_space(node: Node, x: Array) -> Array:
 
 
 def space_to_depth(node: Node, x: Array) -> Array:
-    """Squares of pixels become channels."""
+    """Move blocks of pixels into channels."""
     n, c, h, w = x.shape
     b = node.get("blocksize")
     order = (0, 3, 5, 1, 2, 4) if node.get("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
@@ -174,7 +174,7 @@ def space_to_depth(node: Node, x: Array) -> Array:
 
 
 def reverse_sequence(node: Node, x: Array, lengths: Array) -> Array:
-    """The first entries of each row in reverse."""
+    """Reverse the first entries of each row."""
     time, batch = node.get("time_axis", 0), node.get("batch_axis", 1)
     moved = jnp.moveaxis(x, (batch, time), (0, 1))
     place, ends = np.arange(moved.shape[1])[None, :], jnp.asarray(lengths)[:, None]
@@ -183,14 +183,14 @@ def reverse_sequence(node: Node, x: Array, lengths: Array) -> Array:
 
 
 def compress(node: Node, x: Array, condition: Array) -> Array:
-    """The entries that a constant condition chooses."""
+    """The entries selected by a constant condition."""
     places = np.flatnonzero(constant(condition, "a condition"))
     return x.reshape(-1)[places] if node.get("axis") is None else jnp.take(x, places, node.get("axis"))
 
 
 def non_zero(node: Node, x: Array) -> Array:
-    """The places that are not 0, of a constant."""
-    return np.array(np.nonzero(constant(x, "what is searched for places that are not 0")), np.int64)
+    """The indices of a constant's nonzero entries."""
+    return np.array(np.nonzero(constant(x, "the input of NonZero")), np.int64)
 
 
 OPERATORS: Mapping[str, Callable[..., Result]] = {

@@ -12,14 +12,14 @@ from ortpipe.runtime.xla.operators.linear import EXACT, product
 
 lax = jax.lax
 
-FEW = 80  # entries of a kernel, up to which a convolution is a product
+FEW = 80  # up to so many kernel entries, a convolution is computed as a product
 Pads = tuple[int, int]
 
 
 def pads_of(
     node: Node, sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[Pads]:
-    """Return the pads in front and behind, by axis, as the attributes say."""
+    """Return the pads at the start and end of each axis, from the attributes."""
     auto = node.get("auto_pad", "NOTSET")
     if auto == "VALID":
         return [(0, 0)] * len(kernel)
@@ -46,10 +46,10 @@ def conv(node: Node, x: Array, w: Array, b: Array | None = None) -> Array:
 def convolved(
     x: Array, w: Array, strides: Sequence[int], pads: Sequence[Pads], dilations: Sequence[int], groups: int
 ) -> Array:
-    """Return a convolution, written as XLA's CPU is fast at.
+    """Return a convolution in a form that is fast in XLA on the CPU.
 
-    Measured there, in a loop: channels in the second place take up to fifty times as long as in the last one, groups
-    four to nine times as long as a product of windows, which is faster for small kernels too.
+    Measured in a loop: channels as the second axis take up to fifty times as long as in the last one, and groups four
+    to nine times as long as a product of windows. The product is also faster for small kernels.
     """
     if groups > 1 or math.prod(w.shape[1:]) <= FEW:
         return by_product(x, w, strides, pads, dilations, groups)
@@ -69,7 +69,7 @@ def convolved(
 def by_product(
     x: Array, w: Array, strides: Sequence[int], pads: Sequence[Pads], dilations: Sequence[int], groups: int
 ) -> Array:
-    """Return a convolution as one product for each group, of kernels [M, C·K] and windows [C·K, N·…]."""
+    """Return a convolution as one product per group, of kernels [M, C·K] and windows [C·K, N·…]."""
     count = math.prod(w.shape[1:])
     columns = jnp.moveaxis(jnp.pad(x, [(0, 0), (0, 0), *pads]), 0, 1)  # [C, N, …]
     entries = [entries for _, entries in entries_by_place(columns, w.shape[2:], strides, dilations)]
@@ -81,7 +81,7 @@ def by_product(
 def entries_by_place(
     x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> list[tuple[tuple[int, ...], Array]]:
-    """Return for each place of a kernel what all windows of a padded x [., ., …] have there, in row-major order."""
+    """Return, for each kernel entry in row-major order, the values all windows of a padded x [., ., …] have there."""
     counts = [
         (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
     ]
@@ -123,7 +123,7 @@ def _transposed_pads(
     for n, s, r, m, size in zip(sizes, strides, reach, more, output_sizes, strict=True):
         total = s * (n - 1) + m + r - size
         if total < 0:
-            raise Unsupported("an output_shape that is larger than what the kernels reach")
+            raise Unsupported("an output_shape larger than the kernels reach")
         half = total // 2
         pads.append((half, total - half) if auto == "SAME_UPPER" else (total - half, half))
     return pads
