@@ -1,1 +1,1 @@
-"""Derivatives of an ONNX graph, as a graph of standard operators: a walk backwards over a table of rules."""
+"""Derivatives of an ONNX graph, as a graph of standard operators: reverse accumulation with a table of rules."""

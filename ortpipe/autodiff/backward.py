@@ -1,4 +1,4 @@
-"""The builder that the rules of gradients write with."""
+"""The graph builder that gradient rules use."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Rules = Mapping[str, Callable[..., Gradients]]
 
 
 class Backward(Simplifier):
-    """A builder for gradients, with the table of rules that the walk uses in subgraphs, too.
+    """A builder for gradients; subgraphs use the same table of rules as the walk.
 
-    A gradient may have a smaller shape that broadcasts to its value's shape (the gradient of a sum stays a scalar)
-    until a rule asks for all of it with `full`.
+    A gradient may have a smaller shape that broadcasts to its value's shape: the gradient of a sum stays a scalar.
+    A rule that needs the full shape calls `full`.
     """
 
     def __init__(self, graph: Graph, rules: Rules, prefix: str = "grad", names: Names | None = None) -> None:
         super().__init__(graph, prefix, names)
         self.rules = rules
-        self.active: set[Value] = set()  # the values that depend on a target, once the walk has begun
+        self.active: set[Value] = set()  # the values that depend on a target; filled when the walk begins
 
     def inside(self, graph: Graph) -> Backward:
-        """Return a builder for a subgraph, whose names collide with nothing around it."""
+        """Return a builder for a subgraph; its names do not collide with those of the outer graph."""
         graph.opset_imports.update(self.graph.opset_imports)
         return Backward(graph, self.rules, self._prefix, self._names)
 
     def total(self, received: Sequence[Value], like: Value) -> Value:
-        """Return the sum of gradients of one value; equal ones become a product."""
+        """Return the sum of the gradients of one value; identical ones become a product."""
         terms = [
             g if n == 1 else self.Mul(g, self.like(n, like if like.dtype in query.FLOATS else g))
             for g, n in Counter(received).items()
@@ -51,7 +51,7 @@ class Backward(Simplifier):
     def unbroadcast(self, gradient: Value, x: Value, y: Value | None = None) -> Value:
         """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape.
 
-        Where `y` is given, the gradient stands for all of y's shape: an axis that it has as 1, y as n and x as 1
+        If `y` is given, the gradient represents y's full shape: an axis of size 1 in the gradient, n in y and 1 in x
         counts n times.
         """
         gradient.type = gradient.type or x.type
@@ -76,8 +76,8 @@ class Backward(Simplifier):
     def _unbroadcast_dynamic(self, gradient: Value, x: Value, y: Value | None) -> Value:
         """Sum over the axes where x's shape, padded with ones in front, is 1.
 
-        One more axis in front means that there always is one: of no axes, onnxruntime's ReduceSum is wrong where the
-        gradient is empty.
+        An extra leading axis guarantees at least one axis to sum over: with none, onnxruntime's ReduceSum is wrong for
+        an empty gradient.
         """
         g, whole = gradient.shape, (x if y is None else y).shape
         static_shape = None if g is None or whole is None else ir.Shape([None] * max(g.rank(), whole.rank() + 1))
@@ -87,19 +87,19 @@ class Backward(Simplifier):
         missing = self.Sub(self.Shape(self.Shape(gradient)), self.Shape(shape))
         padded = self.Concat(self.Expand(unit, missing), shape, axis=0)
         total = self.ReduceSum(gradient, self.vector(self.NonZero(self.Equal(padded, unit))), keepdims=1)
-        total.type, total.shape = x.type, static_shape  # a Scan hands out, for the second derivative, what has a rank
+        total.type, total.shape = x.type, static_shape  # the second derivative scans it: scan outputs need a rank
         result = self.Reshape(total, shape, allowzero=1)
         result.type, result.shape = x.type, x.shape
         return result
 
     def constant(self, value: Value | None) -> ir.TensorProtocol | None:
-        """Return what a value always is: None for an input, which a caller may set, and for what is trained."""
+        """Return a value's constant; None if it is an input (callers may set it) or trained."""
         if value is None or value.is_graph_input() or value in self.active:
             return None
         return query.tensor(value)
 
     def dim(self, x: Value, axis: int) -> Value:
-        """Return one dimension of x as an int64 scalar; a constant where it is static."""
+        """Return one dimension of x as an int64 scalar: a constant if it is static."""
         static = x.shape[axis] if x.shape is not None else None
         if isinstance(static, int):
             return self.const(np.int64(static))
@@ -108,7 +108,7 @@ class Backward(Simplifier):
         return size
 
     def full(self, gradient: Value, y: Value) -> Value:
-        """Return a gradient with all of its value's shape."""
+        """Return a gradient expanded to its value's full shape."""
         if gradient.shape is not None and y.shape is not None and same(gradient.shape, y.shape):
             return gradient
         wide = self.Expand(gradient, self.shape(y))
@@ -116,7 +116,7 @@ class Backward(Simplifier):
         return wide
 
     def sum(self, x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
-        """Return Σ over axes; over the rows of a float matrix as ones · x, which is several times faster."""
+        """Return Σ over axes; for the rows of a float matrix as ones · x, which is several times faster."""
         shape, fast = x.shape, (ir.DataType.FLOAT, ir.DataType.DOUBLE)
         if shape is not None and shape.rank() == 2 and list(axes) == [0] and x.dtype in fast and shape[1] != 1:
             ones = self._ones(x)
@@ -129,7 +129,7 @@ class Backward(Simplifier):
         return total
 
     def averaged(self, value: Value, x: Value, y: Value) -> Value:
-        """Return value / n, where each element of y joins n of x; n itself may be too large for a half's range."""
+        """Return value / n, where each element of y combines n of x; n itself may exceed the range of float16."""
         half = x.dtype in HALVES
         joined = quotient(x.shape, y.shape)
         if joined is not None:
@@ -142,7 +142,7 @@ class Backward(Simplifier):
         return self.Div(value, total if scalar else self.Div(total, y_size))
 
     def scatter(self, zeros: Value, places: Value, values: Value, axis: int, *, add: bool = True) -> Value:
-        """Return zeros with values put along an axis, or added; halves add up in float32, and so have a kernel."""
+        """Return zeros with values written or added along an axis; float16 is added in float32, which has a kernel."""
         if not add:
             return self.ScatterElements(zeros, places, values, axis=axis)
         if zeros.dtype not in HALVES:
@@ -151,7 +151,7 @@ class Backward(Simplifier):
         return self.cast(self.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)
 
     def put(self, x: Value, places: Value, values: Value, *, add: bool = False) -> Value:
-        """Return zeros of x's shape with values at places that are counted in row-major order."""
+        """Return zeros of x's shape with values at row-major positions."""
         zeros = self.Expand(self.like(0, x), self.Reshape(self.Size(x), [1]))
         return self.Reshape(self.scatter(zeros, self.vector(places), self.vector(values), 0, add=add), self.shape(x))
 
@@ -168,7 +168,7 @@ class Backward(Simplifier):
         return self._computed[key]
 
     def output(self, node: Node, index: int, name: str, like: Value) -> Value:
-        """Return an output of a forward node, of another value's type and shape, asked for where it had not been."""
+        """Return an output of a forward node, with the type and shape of `like`; add the output if it is missing."""
         if len(node.outputs) <= index:
             node.resize_outputs(index + 1)
         y = node.outputs[index]
@@ -178,7 +178,7 @@ class Backward(Simplifier):
         return y
 
     def axis(self, node: Node, x: Value, default: int = -1) -> int:
-        """Return the attribute `axis`, counted from the front where the rank is known."""
+        """Return the attribute `axis`, counted from the front if the rank is known."""
         axis = node.attributes.get_int("axis", default)
         return axis % x.shape.rank() if x.shape is not None else axis
 
@@ -191,7 +191,7 @@ class Backward(Simplifier):
         return self.Range(0, size, 1)
 
     def eye(self, x: Value, axis: int) -> Value:
-        """Return the unit matrix of an axis's size, in x's type: what a linear operator makes of it is its matrix."""
+        """Return the identity matrix of an axis's size, in x's type; a linear operator maps it to its own matrix."""
         places = self.count(self.dim(x, axis))
         return self.cast(self.Equal(self.Unsqueeze(places, [1]), self.Unsqueeze(places, [0])), x)
 
@@ -200,13 +200,13 @@ class Backward(Simplifier):
         return x if x.shape is not None and x.shape.rank() == 1 else self.Reshape(x, [-1])
 
     def shape(self, x: Value) -> Value:
-        """Return a value's shape as a tensor: a constant where it is static."""
+        """Return a value's shape as a tensor: a constant if it is static."""
         if x.shape is not None and all(isinstance(d, int) for d in x.shape):
             return self.ints([int(d) for d in x.shape])  # type: ignore[arg-type]
         return self.Shape(x)
 
     def reshape(self, x: Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> Value:
-        """Return x with the constant shape `to` (which may hold one −1)."""
+        """Return x reshaped to the constant shape `to` (which may contain one −1)."""
         result = self.Reshape(x, to)
         result.shape = ir.Shape(list(shape or to)) if shape is not None or -1 not in to else None
         return result
@@ -239,7 +239,7 @@ class Backward(Simplifier):
 
 
 def ranked(x: Value) -> ir.Shape:
-    """Return a value's shape, for the rules that count its axes; a DeriveError where it is not known."""
+    """Return a value's shape for rules that count axes; raise DeriveError if the rank is unknown."""
     if x.shape is None:
         node = x.producer()
         raise DeriveError(
@@ -251,7 +251,7 @@ def ranked(x: Value) -> ir.Shape:
 
 
 def joined_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
-    """Return the gradient's axes to sum over and y's axes that count many times; None where names hide the sizes."""
+    """Return the gradient's axes to sum over and y's axes that count many times; None if symbolic sizes prevent it."""
     summed, repeated = [], []
     ranks = [s.rank() if s is not None else 0 for s in (gradient, x, y)]
     for back in range(1, max(ranks) + 1):
@@ -270,7 +270,7 @@ def joined_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[li
 
 
 def quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
-    """Return |x| / |y| where the dimensions that they do not share are static."""
+    """Return |x| / |y| if all dimensions that differ are static."""
     if x is None or y is None:
         return None
     unshared = list(x)
@@ -284,5 +284,5 @@ def quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
 
 
 def same(a: ir.Shape, b: ir.Shape) -> bool:
-    """Return whether two shapes are surely the same."""
+    """Return whether two shapes are known to be equal."""
     return a.rank() == b.rank() and all(equal(x, y) for x, y in zip(a, b, strict=True))

@@ -1,4 +1,4 @@
-"""Taking a body and the gradient that was written behind it apart."""
+"""Separate a body from the gradient that was appended to it."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from ortpipe.graph.core.operators import is_random, operands
 
 
 def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:
-    """Move what was written behind a body, and leads to the outputs, to a graph of its own.
+    """Move the nodes appended to a body that lead to the outputs into a graph of their own.
 
     Returns:
-        The graph, whose inputs are still to be listed, and its new input for each value that it has to be given. Cheap
-        values are computed again instead (constants, shapes, masks, those that are the same in every step), and so are
-        values whose size may differ from step to step, which no scan output could hold.
+        The graph, whose inputs the caller still has to list, and its new input for each value it needs. Cheap values
+        are recomputed instead: constants, shapes, masks and values that are equal in every step. So are values whose
+        size may differ between steps, because a scan output cannot hold them.
     """
     body = inner.graph
     nodes = [n for n in body if n not in inner.forward]
@@ -58,7 +58,7 @@ def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, V
 
 
 def _varying(body: Graph) -> set[Value]:
-    """Return the values that differ from step to step."""
+    """Return the values that differ between steps."""
     varying = set(body.inputs)
     for node in body:
         if is_random(node) or any(x in varying for x in (*node.inputs, *query.captured(node))):
@@ -67,7 +67,7 @@ def _varying(body: Graph) -> set[Value]:
 
 
 def _resized(body: Graph, varying: set[Value]) -> set[Value]:
-    """Return the values whose size may differ from step to step, because a varying value decides it."""
+    """Return the values whose size may differ between steps because it depends on a varying value."""
     resized: set[Value] = set()
     for node in body:
         [first] = operands("sized_from").get(node.op_type, (len(node.inputs),))
@@ -84,7 +84,7 @@ def _again(node: Node, value: Value, varying: set[Value], resized: set[Value]) -
 
 
 def distinct(inner: Backward, values: Sequence[Value], like: Sequence[Value]) -> list[Value]:
-    """Return values that the gradient itself makes, each only once: a subgraph's outputs."""
+    """Return values computed by the gradient itself, each only once, to use as a subgraph's outputs."""
     results: list[Value] = []
     for value, counterpart in zip(values, like, strict=True):
         node = value.producer()
@@ -99,7 +99,7 @@ def distinct(inner: Backward, values: Sequence[Value], like: Sequence[Value]) ->
 
 
 def copied(op: Backward, graph: Graph) -> Graph:
-    """Return a copy of a subgraph, under names of its own."""
+    """Return a copy of a subgraph with unique names."""
     copy = graph.clone(allow_outer_scope_values=True)
     inputs = [*copy.inputs, *(v for n in copy.all_nodes() for g in query.subgraphs(n) for v in g.inputs)]
     for value in (*inputs, *copy.initializers.values(), *(y for n in copy.all_nodes() for y in n.outputs)):
@@ -109,10 +109,10 @@ def copied(op: Backward, graph: Graph) -> Graph:
 
 
 def prune(graph: Graph) -> None:
-    """Remove the nodes that nothing reads."""
+    """Remove unused nodes."""
     for node in reversed(graph):
         if not any(y.uses() or y.is_graph_output() for y in node.outputs):
             for inner in query.subgraphs(node):
-                inner.outputs.clear()  # what it read from around it is read no more
+                inner.outputs.clear()  # releases the outer values that the subgraph used
                 prune(inner)
             graph.remove(node, safe=True)

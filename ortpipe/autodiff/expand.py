@@ -1,4 +1,4 @@
-"""Operators that are functions, replaced by their bodies where no rule is faster or stabler than the body's own."""
+"""Replace operators that are functions by their bodies, unless a rule is faster or more stable."""
 
 from collections.abc import Callable, Sequence
 
@@ -18,14 +18,14 @@ from ortpipe.graph.core.rewrite import replace
 from ortpipe.graph.importing import functions
 from ortpipe.graph.importing.sizes import fold_sizes
 
-KEPT = having("predicate") | {"Range"}  # compare counters, count; the body of Range would be a loop
+KEPT = having("predicate") | {"Range"}  # operators on counters; the body of Range would be a loop
 
 
 def expanded(model: ir.Model, outputs: Sequence[str], targets: Sequence[str] = ()) -> ir.Model:
-    """Return the model with model-local functions inlined, and ONNX's own functions that have no rule.
+    """Return the model with its local functions inlined, and ONNX's own functions too if they have no rule.
 
-    ONNX's attributes and opset decide which body an operator has; what is left either has a rule or is an error. What
-    no gradient goes through (a Range of positions, say) stays as it is; recurrent operators and loops become scans.
+    An operator's attributes and opset select its body; an operator left without a rule is an error. Operators that no
+    gradient passes through, such as a Range of positions, are kept. Recurrent operators and loops become scans.
     """
 
     def without_rule(model: ir.Model) -> set[str]:
@@ -49,7 +49,7 @@ def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Mode
         InlinePass()(model)
         infer(model)
     functions.write_defaults(model)
-    for _ in range(3):  # a body may call functions again
+    for _ in range(3):  # a body may call functions in turn
         if not (chosen := choose(model)):
             break
         model = ir.from_proto(functions.with_bodies(ir.to_proto(model), chosen))
@@ -57,7 +57,7 @@ def _inlined(model: ir.Model, choose: Callable[[ir.Model], set[str]]) -> ir.Mode
 
 
 def _expand(node: Node, names: Names) -> bool:
-    """Put a node's expansion in its place, the nodes of its subgraphs first; say whether it may have changed."""
+    """Replace a node by its expansion, its subgraphs first; return whether the node may have changed."""
     inner = query.subgraphs(node)
     for subgraph in inner:
         initializers_to_constants(subgraph)
@@ -76,9 +76,9 @@ def _expand(node: Node, names: Names) -> bool:
 
 
 def without_identities(graph: Graph) -> None:
-    """Take out Identity nodes and casts to a value's own type, but those that give a graph's output its name.
+    """Remove Identity nodes and casts to a value's own type, except those that name a graph's output.
 
-    A subgraph has to make its outputs.
+    A subgraph must compute its outputs.
     """
     for node in list(graph.all_nodes()):
         if node.domain or node.op_type not in ("Identity", "Cast"):
@@ -93,7 +93,7 @@ def without_identities(graph: Graph) -> None:
 
 
 def merge_repeated(model: ir.Model) -> None:
-    """Compute equal expressions once, but for those that draw at random: every node draws its own."""
+    """Compute equal expressions once, except for random operators: each node draws its own numbers."""
     drawing = [node for node in model.graph.all_nodes() if node.op_type in having("random")]
     for number, node in enumerate(drawing):
         node.attributes["ortpipe.draw"] = ir.AttrInt64("ortpipe.draw", number)

@@ -1,4 +1,4 @@
-"""gradient: any graph → the graph of its derivatives, with no loss, no pipeline and no rows."""
+"""`gradient`: the derivatives of any graph as a graph, without loss, pipeline or rows."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -43,40 +43,40 @@ def gradient(
     shape: Mapping[str, Sequence[int | None]] | None = None,
     function: str | None = None,
 ) -> onnx.ModelProto:
-    """Return the derivatives of values `of` with respect to values `wrt` as a model of standard operators.
+    """Return the derivatives of the values `of` with respect to the values `wrt`, as a model of standard operators.
 
-    With y = f(x), J = ∂y/∂x and sums over `of`, or over `wrt`, where those are several:
+    With y = f(x) and J = ∂y/∂x, summed over `of` (or over `wrt`) if there are several:
 
-    - "vjp", vector-Jacobian product: `<x>_grad` = Jᵀȳ, where the cotangent ȳ is the input `<y>_grad`, by default 1 for
-      a y of one element. Costs about two runs of f, whatever the size of x.
-    - "jvp", Jacobian-vector product: `<y>_tangent` = J·v, where the tangent v is the input `<x>_tangent`. It is the
-      derivative of Jᵀȳ by ȳ (the double-VJP trick), and costs about three runs of f.
-    - "jacobian": `<y>_<x>_jacobian` = J, of y's shape and then x's, a VJP for each entry of y, one after the other.
+    - "vjp", vector-Jacobian product: `<x>_grad` = Jᵀȳ. The cotangent ȳ is the input `<y>_grad`; it defaults to 1 if y
+      has one element. Costs about two runs of f, regardless of the size of x.
+    - "jvp", Jacobian-vector product: `<y>_tangent` = J·v. The tangent v is the input `<x>_tangent`. Computed as the
+      derivative of Jᵀȳ with respect to ȳ (the double-VJP trick); costs about three runs of f.
+    - "jacobian": `<y>_<x>_jacobian` = J, of shape y's shape + x's shape: one VJP for each entry of y, in sequence.
     - "hvp", Hessian-vector product: `<x>_hvp` = ∂⟨Jᵀȳ, v⟩/∂x. Costs about two gradients.
 
     Args:
-        model: a model or its file, which stays as it is: of any opset from 7 on, inputs of any shape, scalars too.
-        of: outputs or inner values, of floats.
-        wrt: inputs, initializers or inner values, of floats; an initializer becomes an input with its value as default
-            (and so do the running statistics of a training BatchNormalization, over which onnxruntime writes).
-        kind: which derivative.
-        ones: the cotangent is 1 everywhere, and no input: gradients of the sum of all entries of `of`. An input with a
-            default (a cotangent of one element, an initializer) is one that onnxruntime warns of where it loads.
-        value: give the values `of` too, in front of the derivatives.
-        shape: sizes of inputs that the model leaves free, None where they stay so; a few operators need static ones.
-        function: one of the model's local functions, `Name` or `domain:Name`, to be differentiated instead of the
-            graph, between its own inputs and outputs.
+        model: a model or its path, not modified: opset 7 or later, inputs of any shape, including scalars.
+        of: float outputs or inner values.
+        wrt: float inputs, initializers or inner values. An initializer becomes an input with its value as default, and
+            so do the running statistics of a training BatchNormalization, which onnxruntime overwrites.
+        kind: the derivative to compute.
+        ones: fix the cotangent to 1 instead of reading it from an input: the gradient of the sum of all entries of
+            `of`. onnxruntime warns about inputs with a default (the cotangent of one element, an initializer) on load.
+        value: also return the values `of`, before the derivatives.
+        shape: sizes for symbolic input dimensions, None to leave one symbolic; a few operators need static sizes.
+        function: differentiate one of the model's local functions, `Name` or `domain:Name`, between its inputs and
+            outputs, instead of the graph.
 
     Raises:
-        DeriveError: a name that is not there, that is not of floats, or on which nothing depends; an operator on the
-            way without a gradient.
+        DeriveError: a name does not exist, is not a float, or is not depended on; or an operator in between has no
+            gradient.
 
     >>> text = '<ir_version: 8, opset_import: ["": 18]> g (float[3] x) => (float y) { s = Mul(x, x) y = ReduceSum(s) }'
     >>> [o.name for o in gradient(onnx.parser.parse_model(text), "y", "x").graph.output]
     ['x_grad']
     """
     if not isinstance(model, onnx.ModelProto | str | os.PathLike):
-        rule, fix = "A model is a ModelProto, or the path of an .onnx file.", "Of an Artifact give its .model."
+        rule, fix = "A model is a ModelProto, or the path of an .onnx file.", "For an Artifact give its .model."
         raise DeriveError(rule, got=type(model).__name__, fix=fix)
     parsed, weights = (model, {}) if isinstance(model, onnx.ModelProto) else read_apart(Path(model))
     derivatives, weights_apart = gradient_apart(
@@ -97,11 +97,11 @@ def gradient_apart(
     shape: Mapping[str, Sequence[int | None]],
     function: str | None,
 ) -> tuple[onnx.ModelProto, Weights]:
-    """Return the same of a model from which large weights stand apart, as such a model."""
+    """Do the same for a model whose large weights are kept outside of it; return such a model."""
     if kind not in get_args(Kind):
         raise DeriveError("{key} is one of four.", key="kind", got=repr(kind), fix=nearest(str(kind), get_args(Kind)))
     if ones and kind not in ("vjp", "hvp"):
-        rule = "{key} stands for a cotangent, which only vjp and hvp have."
+        rule = "{key} replaces the cotangent, which only vjp and hvp have."
         raise DeriveError(rule, key="ones", got=kind, fix="Leave it out.")
     ofs, wrts = (list(dict.fromkeys([names] if isinstance(names, str) else names)) for names in (of, wrt))
     undifferentiated = model if function is None else called_alone(put_together(model, weights), function)
@@ -121,7 +121,7 @@ def gradient_apart(
 
 
 def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Sequence[int | None]]) -> ir.Model:
-    """Return a model at an opset that has rules, with the shapes that its inputs have and what follows from them."""
+    """Return a model at an opset that has rules, with the given input shapes and those inferred from them."""
     opened = parsed(without_metadata(lowered(plain_dimensions(model), weights)))  # a size of -1 would be counted with
     attach(opened, weights)
     inputs = {str(value.name): value for value in query.data_inputs(opened.graph)}
@@ -136,7 +136,7 @@ def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Seque
                 "{key} sets the sizes that an input leaves free.",
                 key="shape",
                 got=f"{list(sizes)} for {name!r} of shape {shape}",
-                fix="Give one size for each axis, None where it stays as it is.",
+                fix="Give one size per axis, or None to leave an axis unchanged.",
             )
         inputs[name].shape = ir.Shape([d if s is None else s for s, d in zip(sizes, declared, strict=True)])
     name_dimensions(opened)
@@ -146,7 +146,7 @@ def _opened(model: onnx.ModelProto, weights: Weights, shapes: Mapping[str, Seque
 
 
 def _check(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> list[str]:
-    """Refuse what is no float value, or does not depend; return the names of the inputs that `of` depends on."""
+    """Raise if a value is no float or is not depended on; return the names of the inputs that `of` depends on."""
     values, floats = query.values(graph), [v for v in graph.initializers.values() if v.dtype in query.FLOATS]
     starts = [v for v in query.data_inputs(graph) if v.dtype in query.FLOATS] + floats
     for key, names, likely in (("of", of, graph.outputs), ("wrt", wrt, starts)):
@@ -154,11 +154,11 @@ def _check(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> list[str]:
             raise DeriveError("{key} names at least one value.", key=key, got="none", fix="Name one.")
         for name in names:
             if name not in values:
-                fix = nearest(name, [str(v.name) for v in likely]) + " Inner values have names, too (ortpipe show)."
+                fix = nearest(name, [str(v.name) for v in likely]) + " Inner values also have names (see ortpipe show)."
                 raise DeriveError("{key} names values of the graph.", key=key, got=repr(name), fix=fix)
             if (dtype := values[name].dtype) not in query.FLOATS:
-                fix = "Name the float value that it is made of, or that is made of it."
-                rule = "Only floats have derivatives, with respect to floats."
+                fix = "Name the float value that it is computed from, or one computed from it."
+                rule = "Only floats have derivatives, and only with respect to floats."
                 raise DeriveError(rule, key=key, got=f"{name!r} of type {dtype}", fix=fix)
     needed = [query.ancestors([values[name]]) for name in of]
     for name in wrt:
@@ -172,26 +172,26 @@ def _check(graph: Graph, of: Sequence[str], wrt: Sequence[str]) -> list[str]:
 
 def _independent(name: str, of: Sequence[str], sources: Sequence[str]) -> DeriveError:
     return DeriveError(
-        "A derivative is taken with respect to what the value depends on.",
+        "A value only has derivatives with respect to values that it depends on.",
         got=f"{' and '.join(map(repr, of))} {'does' if len(of) == 1 else 'do'} not depend on {name!r}",
         fix=f"Leave it out. {nearest(name, sources)}",
     )
 
 
 def _prepared(model: ir.Model, of: Sequence[str], wrt: Sequence[str]) -> ir.Model:
-    """Return the part of a model that computes `of`, in operators that have rules or are on no way from `wrt`."""
+    """Return the part of a model that computes `of`; between `wrt` and `of` only operators with rules remain."""
     by_name = query.values(model.graph)
     inner = [name for name in wrt if by_name[name].producer() is not None]
-    keep_outputs(model, list(dict.fromkeys([*of, *inner])))  # an output keeps its name, whatever is simplified
+    keep_outputs(model, list(dict.fromkeys([*of, *inner])))  # an output keeps its name through all simplifications
     model = expanded(model, of, wrt)
     without_identities(model.graph)
-    if not inner:  # what stands for an inner value, too, would be counted with it
+    if not inner:  # a value merged with an inner value would be counted with it
         merge_repeated(model)
     return model
 
 
 def _set_inputs(graph: Graph, names: Sequence[str]) -> None:
-    """Put the inputs in order: the model's own, what was an initializer, cotangents, tangents."""
+    """Order the inputs: the model's own, former initializers, cotangents, tangents."""
     added = [value for value in graph.inputs if value.name not in names]
     needed = query.ancestors(graph.outputs)
     by_name = query.values(graph)

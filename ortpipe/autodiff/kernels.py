@@ -1,6 +1,6 @@
-"""A convolution's kernels: their gradient, and kernels turned for that of its input.
+"""A convolution's kernels: their gradient, and flipped kernels for the gradient of the input.
 
-Who runs the graph may have a faster way to compute either, so each can be found again in it.
+The code that runs the graph may have a faster way to compute either, so both can be found again in a graph.
 """
 
 import json
@@ -16,23 +16,23 @@ from ortpipe.autodiff.backward import Backward, ranked
 from ortpipe.autodiff.windows import FAR, Ints, Window, not_static, spatial, static
 from ortpipe.graph.core import query
 
-# Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, a matrix product for each of its places takes less than half
-# the time of a convolution whose kernel is dy; from 5×5 on the copies cost more than they save.
+# Measured on onnxruntime 1.19 (CPU): up to a 3×3 kernel, one matrix product per kernel element takes less than half
+# the time of a convolution whose kernel is dy; from 5×5 on, the copies cost more than they save.
 PLACES = 9
-# Joined, the places are one product: 1.3 to 4 times as fast for few channels or small images; 1.2 to 1.6 times as slow
-# from 16 channels of 16×16 on, where it no longer fits the cache.
+# Joined into one product, the kernel elements are 1.3 to 4 times as fast for few channels or small images, and 1.2 to
+# 1.6 times as slow from 16 channels of 16×16 on, where the product no longer fits the cache.
 COLUMNS, CACHED = 32, 5000
-# With the batch as the last axis, copies of lines of up to 16 numbers are of longer runs: 1.1 to 2.4 times as fast.
+# With the batch as the last axis, lines of up to 16 numbers are copied in longer runs: 1.1 to 2.4 times as fast.
 SHORT = 16
-# Copies for rows and for columns take 0.75 to 1 of the time of copies for places, on two threads 0.5 to 0.8, and with
-# 5×5 and 7×7 kernels a half to a third of a convolution's. Images of 32 channels of 32×32 are too large for the cache.
+# Copies per row and column take 0.75 to 1 of the time of copies per element, on two threads 0.5 to 0.8; with 5×5 and
+# 7×7 kernels a half to a third of a convolution's. Images of 32 channels of 32×32 are too large for the cache.
 IMAGE = 32768
-# Up to 32 × 32 channels, all of them in one product are a twentieth faster than one product for each row.
+# Up to 32 × 32 channels, one product for all rows is 5 % faster than one product per row.
 JOINED = 1024
 MARK = "ortpipe.kernel_gradient"  # in the metadata_props of the last node of a formula
-# Depthwise, products of lines take half to a third of the time of places up to 32 numbers, the same time with 64.
+# Depthwise, products of lines take half to a third of the time of elements up to 32 numbers, the same time with 64.
 LINE = 64
-# The nodes of `turned`, from the last one on, with their axes.
+# The nodes of `turned`, from last to first, with their axes.
 TURNING = (("Reshape", ()), ("Transpose", (1, 2, 0)), ("Slice", ()), ("Transpose", (2, 1, 0)), ("Reshape", ()))
 
 
@@ -41,7 +41,7 @@ def kernel_gradient(op: Backward, node: Node, x: Value, dy: Value, w: Value, win
     channels, places = channels_of(w, group), windows.kernel.prod()
     depthwise, static_channels = group > 1 and channels == (1, 1), None not in channels
     sizes, counts = spatial(x), spatial(dy)
-    images = None in counts or math.prod(static(node, dy)) >= 16  # smaller ones would be many small products
+    images = None in counts or math.prod(static(node, dy)) >= 16  # smaller images would be many small products
     if places == 1 and images and not any(windows.pads) and not depthwise and (static_channels or group == 1):
         return _by_images(op, x, dy, w, windows, group)
     if static_channels and None not in (*sizes, *counts):
@@ -63,7 +63,7 @@ def kernel_gradient(op: Backward, node: Node, x: Value, dy: Value, w: Value, win
         data = op.Reshape(data, _with_spatial_sizes(op, [0, -1], x))
     swapped = replace(windows, strides=windows.dilations, dilations=windows.strides)
     dw = op.Conv(data, op.Transpose(dy, perm=swap), **attributes_of(swapped, group))
-    if any(windows.strides > 1):  # places that no window reaches make it longer than the kernel
+    if any(windows.strides > 1):  # pixels that no window reaches make the result longer than the kernel
         dw = op.Slice(dw, [0] * n, windows.kernel, range(2, n + 2))
     dw = op.Transpose(dw, perm=swap)
     if group == 1:
@@ -74,7 +74,7 @@ def kernel_gradient(op: Backward, node: Node, x: Value, dy: Value, w: Value, win
 
 
 def _by_images(op: Backward, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
-    """Return dw of kernels of one place: Σₙ dy[n] (M × O) · x[n]ᵀ (O × C) per group, with no turned copy of either."""
+    """Return dw of 1×1 kernels: Σₙ dy[n] (M × O) · x[n]ᵀ (O × C) per group, without a transposed copy of either."""
     n, heads = len(windows.kernel), [[0, group, c] if group > 1 else [0, 0] for c in channels_of(w, group)]
     if any(windows.strides > 1):
         x = op.Slice(x, [0] * n, [FAR] * n, range(2, n + 2), windows.strides)
@@ -84,9 +84,9 @@ def _by_images(op: Backward, x: Value, dy: Value, w: Value, windows: Window, gro
 
 
 def _by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
-    """Return dw, place by place of the kernel: dy (M × N·O) times the values of x that it sees (C × N·O), per group.
+    """Return dw one kernel element at a time: dy (M × N·O) times the values of x it covers (C × N·O), per group.
 
-    One place's values are freed before the next one's are sliced; all at once are K times x, joined twice that.
+    One element's values are freed before the next one's are sliced; all at once take K times x, joined twice that.
     """
     outer, inner = channels_of(w, group)
     assert outer is not None and inner is not None
@@ -109,7 +109,7 @@ def _by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows:
         if group == 1:
             part = op.Reshape(seen, [inner, -1])
             part = part if joins else op.Gemm(rows, part, transB=1)
-        elif outer * inner == 1:  # a sum of long lines: a product of one row and one column takes six times as long
+        elif outer * inner == 1:  # a sum of long lines: the product of one row and one column takes six times as long
             part = op.ReduceSum(seen * turned, [*range(1, n + 2)], keepdims=0)
         else:
             part = op.MatMul(op.Reshape(seen, [group, inner, -1]), rows)
@@ -125,11 +125,11 @@ def _by_places(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows:
 
 
 def _by_shifts(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows: Window) -> Value:
-    """Return dw, for strides of 1, as products of shifted copies: dy's for each row of the kernel, x's for each column.
+    """Return dw, for strides of 1, as products of shifted copies: of dy per kernel row, of x per kernel column.
 
     dw[m, c, i, j] = Σₙᵣᵥ dy[n, m, r + begin₀ − i · dilation₀, v] · x[n, c, r, v − begin₁ + j · dilation₁]
 
-    The rows r are those of x, the columns v those of dy; beyond their ends lie zeros.
+    The rows r are those of x, the columns v those of dy, both padded with zeros.
     """
     (outer, inner), n = channels_of(w, 1), len(windows.kernel)
     assert outer is not None and inner is not None
@@ -159,15 +159,15 @@ def _by_shifts(op: Backward, node: Node, x: Value, dy: Value, w: Value, windows:
         return _marked(op.Transpose(dw, perm=[1, n + 1, 0, *range(2, n + 1)]), windows, turn)
     dw = _join(op, [op.Reshape(op.Gemm(part, columns, transB=1), [outer, 1, -1]) for part in rows], 1)
     dw = op.Reshape(dw, [outer, *windows.kernel, inner])
-    dw = op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])  # a tenth of the time that moving two axes takes
+    dw = op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])  # ten times as fast as moving two axes
     return _marked(dw, windows, turn)
 
 
 def _by_lines(op: Backward, node: Node, x: Value, dy: Value, windows: Window, group: int) -> Value:
-    """Return a depthwise dw by products of lines, which lie along the last axis.
+    """Return a depthwise dw by products of lines along the last axis.
 
-    The lines of x that a row of the kernel sees (C × N·O × W), transposed, times those of dy (C × N·O × V) are the
-    products of each place of one line with each of the other's, Σ x[w] · dy[v]; each dw is the sum of some of them.
+    The lines of x covered by a kernel row (C × N·O × W), transposed, times those of dy (C × N·O × V) give the products
+    of all pairs of elements, Σ x[w] · dy[v]; each dw is the sum of some of them.
     """
     assert x.dtype is not None
     sizes, counts, n = static(node, x), static(node, dy), len(windows.kernel)
@@ -194,7 +194,7 @@ def _by_lines(op: Backward, node: Node, x: Value, dy: Value, windows: Window, gr
 
 
 def _shifts_pay(w: Value, kernel: Ints, sizes: list[int]) -> bool:
-    """Return whether rows and columns of a kernel are fewer copies than its places, and an image's fit the cache."""
+    """Return whether copies per row and column are fewer than per element, and those of an image fit the cache."""
     outer, inner = channels_of(w, 1)
     assert outer is not None and inner is not None
     row = kernel[1:].prod()
@@ -214,7 +214,7 @@ def _with_spatial_sizes(op: Backward, head: list[int], x: Value) -> Value:
 
 
 def _marked(dw: Value, windows: Window, turn: Sequence[int]) -> Value:
-    """Note of which windows this is the kernel gradient, and how x and dy were turned for its products."""
+    """Record the windows of this kernel gradient, and how x and dy were transposed for its products."""
     node = dw.producer()
     assert node is not None
     facts = {**{name: values.tolist() for name, values in asdict(windows).items()}, "turn": turn}
@@ -223,15 +223,15 @@ def _marked(dw: Value, windows: Window, turn: Sequence[int]) -> Value:
 
 
 def forget_kernel_gradients(nodes: Iterable[Node]) -> None:
-    """Remove the notes that a model may bring along: only what a rule has just written is believed."""
+    """Remove such records from a user's model: only those written by a rule are trusted."""
     for node in nodes:
         node.metadata_props.pop(MARK, None)
 
 
 def find_kernel_gradient(node: Node) -> tuple[Value, Value, Window] | None:
-    """Return the x, dy and windows of which a node gives the kernel gradient (None: it gives none, or another form).
+    """Return x, dy and the windows if a node computes a kernel gradient in a known form, else None.
 
-    Who runs the graph may have a faster way to compute Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation].
+    The caller may have a faster way to compute Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation].
     """
     if (mark := node.metadata_props.get(MARK)) is None:
         return None
@@ -249,14 +249,14 @@ def find_kernel_gradient(node: Node) -> tuple[Value, Value, Window] | None:
 
 
 def _back(node: Node | None, through: set[str]) -> Node | None:
-    """Return the first node of another kind, from a node back along first inputs."""
+    """Return the first node of another type, following first inputs backwards."""
     while node is not None and node.op_type in through:
         node = node.inputs[0].producer() if node.inputs[0] is not None else None
     return node
 
 
 def turned(op: Backward, node: Node, w: Value, windows: Window, group: int) -> Value:
-    """Return kernels turned (flipped) at each place, with kernels and channels exchanged: a Conv of them gives dx."""
+    """Return kernels flipped along each spatial axis, kernels and channels swapped: a Conv with them gives dx."""
     n = len(windows.kernel)
     if group == 1 and windows.kernel.prod() == 1:
         return op.Transpose(w, perm=[1, 0, *range(2, n + 2)])
@@ -275,7 +275,7 @@ def turned(op: Backward, node: Node, w: Value, windows: Window, group: int) -> V
 
 
 def before_turning(w: Value) -> Value | None:
-    """Return the v whose 2-D kernels `turned` turned without groups, w[o, c, i] = v[c, o, −1 − i]; None: none."""
+    """Return the v whose 2-D kernels `turned` flipped without groups, w[o, c, i] = v[c, o, −1 − i], or None."""
     x: Value | None = w
     kernels, channels, *places = query.sizes(w) or []
     lines = [channels, kernels, math.prod(size or 0 for size in places)]
@@ -299,7 +299,7 @@ def channels_of(w: Value, group: int) -> tuple[int | None, int | None]:
 
 
 def attributes_of(windows: Window, group: int) -> dict[str, Any]:
-    """Return the attributes of a Conv with these windows, without those that are the default."""
+    """Return the attributes of a Conv with these windows, without default values."""
     settings = {"strides": (windows.strides, 1), "dilations": (windows.dilations, 1), "pads": (windows.pads, 0)}
     attributes = {name: values.tolist() for name, (values, default) in settings.items() if any(values != default)}
     return {**attributes, **({"group": group} if group != 1 else {})}

@@ -1,6 +1,6 @@
-"""Forms of the gradient's operators that onnxruntime runs with 0 rows, too.
+"""Variants of the gradient's operators that onnxruntime also runs with 0 rows.
 
-Training always has rows, so only gradients that are models of their own take these forms.
+Training always has rows, so only standalone gradient models use these variants.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ MOVES = having("moves") | {"Concat"}
 
 
 def allow_no_rows(model: ir.Model) -> None:
-    """Rewrite what onnxruntime 1.19 rejects, or leaves unset, where an axis that may have the size 0 has it."""
+    """Rewrite operators that onnxruntime 1.19 rejects, or leaves unset, if an axis has size 0."""
     infer(model)
     rewrite(model.graph, FORMS, nodes=list(model.graph.all_nodes()))
 
@@ -41,7 +41,7 @@ def _gemm(op: Builder, node: Node) -> Sequence[Value] | None:
 
 
 def _mat_mul(op: Builder, node: Node) -> Sequence[Value] | None:
-    """MatMul repeats no matrix for a batch of 0, and leaves its result unset where it sums over nothing."""
+    """MatMul does not repeat a matrix for a batch of 0, and leaves an empty sum unset."""
     a, b = node.inputs
     assert a is not None and b is not None
     sizes_a, sizes_b = query.sizes(a) or [], query.sizes(b) or []
@@ -56,7 +56,7 @@ def _mat_mul(op: Builder, node: Node) -> Sequence[Value] | None:
 
 
 def _conv(op: Builder, node: Node) -> Sequence[Value] | None:
-    """Conv of no channels leaves its result unset, or never ends if it has pads: it gets a channel of zeros."""
+    """Conv without channels leaves its result unset, or hangs if it has pads; add a channel of zeros."""
     x, w, *bias = node.inputs
     assert w is not None
     if _has_entries(x, 1) or _has_entries(w, 1):
@@ -68,7 +68,7 @@ def _conv(op: Builder, node: Node) -> Sequence[Value] | None:
 
 
 def _reshape(op: Builder, node: Node) -> Sequence[Value] | None:
-    """Reshape takes a size of 0 for a copy, and finds no size for −1 if it copies a 0."""
+    """Reshape reads a size of 0 as "copy", and cannot infer −1 if it copies a 0."""
     (x, shape), sizes = node.inputs, query.sizes(node.inputs[0])
     if node.attributes.get_int("allowzero", 0) or sizes is None:
         return None
@@ -83,7 +83,7 @@ def _reshape(op: Builder, node: Node) -> Sequence[Value] | None:
 
 
 def _are_sizes(shape: Value | None) -> bool:
-    """Return whether a vector is made of the sizes of values, and of numbers above 0."""
+    """Return whether a vector consists of dimensions of values and of positive numbers."""
     node, numbers = shape.producer() if shape is not None else None, query.constant(shape)
     if node is None or numbers is not None:
         return numbers is not None and bool((numbers > 0).all())
@@ -92,12 +92,12 @@ def _are_sizes(shape: Value | None) -> bool:
 
 
 def _product(op: Builder, a: Value, b: Value) -> Value:
-    """Return a · b, and zeros where it sums over nothing; an Add behind Where is not joined with it to a Gemm."""
+    """Return a · b, or zeros for an empty sum; onnxruntime does not fuse an Add after the Where to a Gemm."""
     return op.Where(op.Greater(op.Size(a), 0), op.MatMul(a, b), op.like(0, a))
 
 
 def _has_entries(x: Value | None, axis: int) -> bool:
-    """Return whether an axis has a static size above 0."""
+    """Return whether an axis has a static, positive size."""
     sizes = query.sizes(x)
     return bool(sizes and sizes[axis])
 

@@ -10,9 +10,9 @@ from ortpipe.graph.core.builder import Names, used_names
 
 
 def named(graph: Graph, results: Mapping[str, Value], reserved: Collection[str] = ()) -> dict[str, Value]:
-    """Give each result its public name, or the first free one like it, and return it by the name that was asked for.
+    """Give each result its public name, or the first free variant, and return the results by requested name.
 
-    What is an input, an initializer, another output, two results, or has a name to be kept, gets a value of its own.
+    A result is copied to a new value if it is an input, an initializer, another output, a duplicate or reserved.
     """
     values, taken = dict[str, Value](), {output for output in graph.outputs if output not in results.values()}
     taken |= {value for value in results.values() if value.name in reserved}
@@ -33,7 +33,7 @@ def named(graph: Graph, results: Mapping[str, Value], reserved: Collection[str] 
 def name_gradients(graph: Graph, gradients: Mapping[str, str], reserved: Collection[str]) -> dict[str, str]:
     """Name the gradients <parameter>_grad, <input>_grad and return the names; each has its parameter's shape.
 
-    A value of a name to be `kept` that is a gradient, too, as e^x is its own, keeps it.
+    A reserved value that is also a gradient (e^x is its own) keeps its name.
     """
     by_name = query.values(graph)
     values = named(graph, {f"{name}_grad": by_name[gradient] for name, gradient in gradients.items()}, reserved)

@@ -1,4 +1,4 @@
-"""Products with the Jacobian and the Hessian of a part of a graph, written behind it."""
+"""Products with the Jacobian and the Hessian of part of a graph, appended to it."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,22 +20,22 @@ STEPS = [name for name, rule in RULES.items() if rule is flat]
 
 
 def vjp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
-    """Return Jᵀȳ of each target."""
+    """Return Jᵀȳ for each target."""
     gradients_by_target = _pulled_back(model.graph, outputs, targets, ones)
     return {f"{t.name}_grad": gradients_by_target[t] for t in targets}
 
 
 def hvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
-    """Return ∂⟨Jᵀȳ, v⟩/∂x of each target: the gradient of a product with the gradient; 0 where that is constant."""
+    """Return ∂⟨Jᵀȳ, v⟩/∂x for each target, the gradient of a gradient's product; 0 if that product is constant."""
     first = _pulled_back(model.graph, outputs, targets, ones)
-    infer(model)  # rules ask for shapes that those of the first pass did not note
+    infer(model)  # the second pass needs shapes that the rules of the first one did not set
     op = Backward(model.graph, RULES, "hessian")
     second = gradients(op, [(first[t], _like(op, t, "tangent")) for t in targets], targets)
     return {f"{t.name}_hvp": second[t] if t in second else op.zeros(t) for t in targets}
 
 
 def jvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
-    """Return J·v of each output as ∂⟨Jᵀȳ, v⟩/∂ȳ, for Jᵀȳ is linear in ȳ."""
+    """Return J·v for each output as ∂⟨Jᵀȳ, v⟩/∂ȳ, since Jᵀȳ is linear in ȳ."""
     graph = model.graph
     op = Backward(graph, RULES)
     seeds = [_like(op, y, "grad") for y in outputs]
@@ -46,7 +46,7 @@ def jvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], one
     pushed = gradients(op, tangents, seeds)
     results = {f"{y.name}_tangent": pushed[s] for y, s in zip(outputs, seeds, strict=True)}
     for y, seed in zip(outputs, seeds, strict=True):
-        graph.inputs.remove(seed)  # Jᵀȳ is linear in ȳ: what is left of it are shapes, which zeros have too
+        graph.inputs.remove(seed)  # Jᵀȳ is linear in ȳ: only its shape is still used, and zeros have the same one
         if seed.uses():
             zeros = Backward(graph, RULES, "tangent").zeros(y)
             ir.convenience.replace_all_uses_with(seed, zeros)
@@ -55,7 +55,7 @@ def jvp(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], one
 
 
 def jacobian(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value], ones: bool) -> dict[str, Value]:
-    """Return J of each output and target."""
+    """Return J for each output and target."""
     graph, results = model.graph, dict[str, Value]()
     for y in outputs:
         names = {t: f"{y.name}_{t.name}_jacobian" for t in targets}
@@ -73,7 +73,7 @@ def jacobian(model: ir.Model, outputs: Sequence[Value], targets: Sequence[Value]
 
 
 def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value]:
-    """Return the Jacobian's rows, one for each entry of y: a Scan over the part of a VJP that reads the cotangent."""
+    """Return the rows of the Jacobian, one per entry of y: a Scan over the part of a VJP that uses the cotangent."""
     op = Backward(graph, RULES)
     if y.shape is not None and not y.shape.rank():
         return _all(graph, gradients(op, [(y, op.like(1, y))], targets), [y], targets)
@@ -87,14 +87,14 @@ def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value
             moved.append(node)
     size, empty = op.Size(y), _may_be_empty(y)
     entries, shape = op.count(size), op.shape(y)
-    steps = op.count(op.Max(size, 1)) if empty else entries  # onnxruntime runs no Scan of no steps
+    steps = op.count(op.Max(size, 1)) if empty else entries  # onnxruntime's Scan needs at least one step
     graph.remove(moved)
     body = Graph([row := op.placeholder("row", entries, ir.Shape([]))], [], nodes=moved, name=f"{y.name}/row")
     inner = op.inside(body)
     one_hot = inner.Reshape(inner.cast(inner.Equal(entries, row), y), shape, **empty)
     one_hot.shape = y.shape
     body.remove(start := [node for node in body if node not in inner.forward])
-    body.insert_before(moved[0], start) if moved else body.extend(start)  # none: J is the identity
+    body.insert_before(moved[0], start) if moved else body.extend(start)  # no nodes: J is the identity
     ir.convenience.replace_all_uses_with(seed, one_hot)
     body.outputs[:] = distinct(
         inner, [row_gradients[t] if row_gradients[t] is not seed else one_hot for t in targets], targets
@@ -106,7 +106,7 @@ def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value
 
 
 def _may_be_empty(*values: Value) -> dict[str, int]:
-    """Return what a Reshape to the sizes of these values needs where one may be 0; nothing where none can."""
+    """Return the attributes for a Reshape to these values' sizes: some if a size may be 0, else none."""
     sizes = [size for value in values for size in query.sizes(value) or [None]]
     return {"allowzero": 1} if any(size is None or size == 0 for size in sizes) else {}
 
@@ -118,7 +118,7 @@ def _pulled_back(graph: Graph, outputs: Sequence[Value], targets: Sequence[Value
 
 
 def _cotangent(op: Backward, y: Value) -> Value:
-    """Return the input for the gradient of y; of one element it is 1 where nothing is fed."""
+    """Return the input for the gradient of y; it defaults to 1 if y has one element."""
     seed = _like(op, y, "grad")
     if y.shape is not None and all(d == 1 for d in y.shape):
         assert y.dtype is not None
@@ -137,28 +137,28 @@ def _like(op: Backward, value: Value, suffix: str) -> Value:
 def _all(
     graph: Graph, gradients_by_target: dict[Value, Value], outputs: Sequence[Value], targets: Sequence[Value]
 ) -> dict[Value, Value]:
-    """Return the gradients once there is one of each target: a step, or an integer on every way, has none."""
+    """Return the gradients if every target has one: a target has none if all paths are step functions or integers."""
     for target in targets:
         if target not in gradients_by_target:
             of = " and ".join(repr(y.name) for y in outputs)
             flat = _flat(graph, outputs, target)
             raise DeriveError(
-                "A derivative passes through operators that have one.",
-                got=f"{of} depends on {target.name!r} only through {flat}, which cuts it off",
-                fix="Leave it out, or take the derivative of a value in front of that.",
+                "A derivative needs a path of operators that have gradients.",
+                got=f"{of} depends on {target.name!r} only through {flat}, which has no gradient",
+                fix="Leave it out, or take the derivative of a value before that node.",
             )
     return gradients_by_target
 
 
 def _flat(graph: Graph, outputs: Sequence[Value], target: Value) -> str:
-    """Return what a message calls the nodes on the ways from a target to the outputs that let nothing back."""
+    """Return the names, for a message, of the nodes that block the gradient between a target and the outputs."""
     reached, needed, cuts = {target}, query.ancestors(outputs), []
     for node in graph:
         if not needed.isdisjoint(node.outputs) and any(x in reached for x in operands(node)):
             passed = [] if node.op_type in STEPS else [y for y in node.outputs if y.dtype in query.FLOATS]
             reached.update(passed)
             cuts += [] if passed else [query.called(node)]
-    readers = [query.called(node) for node in graph if target in operands(node)]  # such as of a running mean
+    readers = [query.called(node) for node in graph if target in operands(node)]  # for example a running mean
     return " and ".join((cuts or readers)[:3])
 
 

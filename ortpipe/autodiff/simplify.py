@@ -1,4 +1,4 @@
-"""What the backward builder writes in place of what a rule asked for: the same value with less work."""
+"""Simplify the gradient while it is built: the same values for less work."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +15,14 @@ RANDOM = having("random")
 
 
 class Simplifier(Builder):
-    """A builder that computes nothing twice, keeps scalars scalar and knows shapes.
+    """A builder that merges equal expressions, keeps scalars scalar and infers shapes.
 
-    Every call with the same operator, inputs and attributes gives the same value, forward nodes included.
+    Calls with the same operator, inputs and attributes return the same value, including those of forward nodes.
     """
 
     def __init__(self, graph: Graph, prefix: str, names: Names | None = None) -> None:
         super().__init__(graph, prefix, names=names)
-        self.forward = dict.fromkeys(graph)  # the nodes that were there before, in order
+        self.forward = dict.fromkeys(graph)  # the nodes of the forward graph, in order
         self._computed: dict[Any, Any] = {}
         for node in self.forward:
             key = expression(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
@@ -46,7 +46,7 @@ class Simplifier(Builder):
 
 
 def scalar_of(value: Value) -> float | None:
-    """Return the number that a value is, if it is a constant scalar."""
+    """Return the number if a value is a constant scalar."""
     tensor = query.tensor(value)
     if tensor is None or tensor.size != 1 or tensor.shape.rank() or value.is_graph_input():
         return None
@@ -54,7 +54,7 @@ def scalar_of(value: Value) -> float | None:
 
 
 def simplified(op: Simplifier, op_type: str, inputs: Sequence[Value | None]) -> Value | None:
-    """Return a simpler value: signs go outwards, where they cancel or make a sum a difference; scalars are gathered."""
+    """Return a simpler value: signs move outwards, where they cancel or turn a sum into a difference; scalars merge."""
     if op_type not in ("Mul", "Add", "Neg") or any(x is None for x in inputs):
         return None
     values = [x for x in inputs if x is not None]
@@ -66,7 +66,7 @@ def simplified(op: Simplifier, op_type: str, inputs: Sequence[Value | None]) -> 
 
 
 def _added(op: Simplifier, a: Value, b: Value) -> Value | None:
-    """Return x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
+    """Rewrite x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
     signs = [_made_here(op, x, "Neg") for x in (a, b)]
     if signs[0] is not None and signs[1] is not None:
         return op.Neg(op.Add(signs[0].inputs[0], signs[1].inputs[0]))
@@ -77,7 +77,7 @@ def _added(op: Simplifier, a: Value, b: Value) -> Value | None:
 
 
 def _negated(op: Simplifier, x: Value) -> Value | None:
-    """Return −number, and −(−x) as x."""
+    """Rewrite −number as a number, and −(−x) as x."""
     number, node = scalar_of(x), x.producer()
     if number is not None:
         return op.like(-number, x)
@@ -85,7 +85,7 @@ def _negated(op: Simplifier, x: Value) -> Value | None:
 
 
 def _scaled(op: Simplifier, a: Value, b: Value) -> Value | None:
-    """Return x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) (but for a scalar x: its sign costs nothing), joined scalars."""
+    """Rewrite x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) unless x is a scalar (its sign is free); merge scalars."""
     for x, s in ((a, b), (b, a)):
         number, sign = scalar_of(s), _made_here(op, x, "Neg")
         if number == 1:
@@ -102,7 +102,7 @@ def _scaled(op: Simplifier, a: Value, b: Value) -> Value | None:
 
 
 def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
-    """Return x·s where x has a scalar factor that takes s: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
+    """Merge s into a scalar factor of x: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
     number, factor = scalar_of(s), scalar_of(x)
     if number is not None and factor is not None:
         return op.like(number * factor, x)
@@ -119,7 +119,7 @@ def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
         if is_scalar(t) and (scalar_of(t) is not None or not is_scalar(x)):
             return op.Mul(y, op.Mul(t, s))
     if x.uses():
-        return None  # it is needed as it is, too
+        return None  # the unscaled value is used elsewhere
     for y, t in ((first, second), (second, first)):
         deeper = _joined_with(op, t, s) if not is_scalar(t) else None
         if deeper is not None:
@@ -128,7 +128,7 @@ def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
 
 
 def _made_here(op: Simplifier, value: Value, op_type: str) -> Node | None:
-    """Return the node that gives a value if it is such an operator of the gradient, not of the forward graph."""
+    """Return the node that computes a value if it has this operator and belongs to the gradient, not the forward."""
     node = value.producer()
     return node if node is not None and node.op_type == op_type and node not in op.forward else None
 
@@ -136,7 +136,7 @@ def _made_here(op: Simplifier, value: Value, op_type: str) -> Node | None:
 def expression(
     op_type: str, inputs: Sequence[Value | None], domain: str, count: int, attributes: Mapping[str, ir.Attr]
 ) -> Any:
-    """Return what two nodes share that give the same value; None for what draws or holds a subgraph."""
+    """Return a key that equal expressions share; None for random operators and those with subgraphs."""
     if op_type in RANDOM or any(
         a.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for a in attributes.values()
     ):

@@ -1,17 +1,17 @@
-"""The backward walk: reverse accumulation over a graph, by a table of rules.
+"""The backward walk: reverse accumulation over a graph with a table of rules.
 
-A rule is `rule(op, node, dy, *inputs)`: given the gradient of the node's first output, it returns the gradients of its
-inputs, written with `op` and as formulas (`dy * (1 - y)`); None where there is none, and as many as there are. The walk
-does for every rule what it can:
+A rule is `rule(op, node, dy, *inputs)`: given the gradient of the node's first output, it returns one gradient per
+input, or None for an input without one. It writes them with `op` as formulas (`dy * (1 - y)`). The walk takes care of
+the rest:
 
-- dy comes in y's shape, but for the operators of `SMALL`: it may be anything that broadcasts to y, such as a scalar;
-- of operators with several outputs (`SEVERAL_OUTPUTS`) dy is a list, with None where nothing arrived;
-- what a rule returns is cast to the input's type, gets type and shape noted, and is summed where x was broadcast;
-- what depends on nothing that is trained is dropped.
+- dy has y's shape; for the operators of `SMALL` it may have any shape that broadcasts to y, such as a scalar;
+- for operators with several outputs (`SEVERAL_OUTPUTS`) dy is a list, with None for outputs without a gradient;
+- results are cast to the input's type, get a type and shape, and are summed along broadcast axes;
+- results that depend on no trained value are dropped.
 
-A rule may add outputs to the user's node (the mask of a Dropout, the log-probabilities of a loss, a Scan's states), for
-what the forward computes anyway is not computed again. A rule of control flow answers for the inputs, then for the
-values that the node's subgraphs read from around it, as `operands` lists them.
+A rule may add outputs to the forward node (the mask of a Dropout, the log-probabilities of a loss, a Scan's states) so
+that nothing is computed twice. A rule of control flow returns gradients for the inputs, then for the outer values that
+the node's subgraphs capture, in the order of `operands`.
 """
 
 from collections import defaultdict
@@ -25,7 +25,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.operators import having
 
-BROADCASTING = having("broadcasts") | {"Expand"}  # what their rules return has y's shape, or stands for all of it
+BROADCASTING = having("broadcasts") | {"Expand"}  # their rules' results have y's shape, or broadcast to it
 NEVER_QUANTIZED = {*query.FLOATS, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
 INTEGERS = having("layout", "view", "quantized")  # their rules allow quantized values
 SEVERAL_OUTPUTS = having("several")
@@ -35,8 +35,8 @@ SMALL = (BROADCASTING | having("unary", "entrywise", "reduces", "loss")) - {"Glo
 def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: Iterable[Value]) -> dict[Value, Value]:
     """Return Σ cotangentᵀ · ∂output/∂target over (output, cotangent), for every target that an output depends on.
 
-    A value's gradient is the sum over its uses of what each user's rule returns (reverse accumulation). Targets may be
-    values from around the graph.
+    A value's gradient is the sum of the results of its users' rules (reverse accumulation). Targets may be values of an
+    outer graph.
     """
     targets = list(targets)
     op.active = active(op.forward, targets)
@@ -58,12 +58,12 @@ def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: 
 
 
 def operands(node: Node) -> tuple[Value | None, ...]:
-    """Return what a node reads: its inputs, then what its subgraphs capture."""
+    """Return a node's inputs, then the values that its subgraphs capture."""
     return (*node.inputs, *query.captured(node))
 
 
 def active(nodes: Iterable[Node], targets: Iterable[Value]) -> set[Value]:
-    """Return the values that depend on a target: floats, and those that are quantized; other integers stop it."""
+    """Return the values that depend on a target: floats and quantized values; other integers end the dependency."""
     reached = set(targets)
     for node in nodes:
         read = [x for x in operands(node) if x in reached]
@@ -75,12 +75,12 @@ def active(nodes: Iterable[Node], targets: Iterable[Value]) -> set[Value]:
 
 
 def _quantized(x: Value | None) -> bool:
-    """Return whether a value may stand for quantized floats; an int64 is a place or a size."""
+    """Return whether a value may hold quantized floats; int64 values are positions or sizes."""
     return x is not None and x.dtype is not None and x.dtype not in NEVER_QUANTIZED
 
 
 def between(graph: Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[Node]:
-    """Return the nodes that a gradient goes through on its way from these outputs to a source, all by their names."""
+    """Return the nodes that a gradient passes between these outputs and sources, all given by name."""
     values = query.values(graph)
     needed, reached = {values[name] for name in outputs}, active(graph, [values[name] for name in sources])
     nodes = []
@@ -99,9 +99,9 @@ def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
     integers = [x.name for x in operands(node) if x in op.active and _quantized(x)]
     if integers and node.op_type not in INTEGERS:
         raise DeriveError(
-            "Quantized values are moved, and dequantized, before anything else reads them.",
+            "Quantized values may only be moved or dequantized.",
             got=f"{query.called(node)}, which reads the integers of {integers[0]!r}",
-            fix="Put DequantizeLinear in front of it, and QuantizeLinear behind it; convert reads such files so.",
+            fix="Insert DequantizeLinear before it and QuantizeLinear after it, as convert does.",
         )
     if node.op_type not in SMALL:
         arrived = [op.full(dy, y) if dy is not None else None for dy, y in zip(arrived, node.outputs, strict=True)]
@@ -111,7 +111,7 @@ def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
 
 
 def _no_rule(op: Backward, node: Node) -> DeriveError:
-    """Return the error that names all that a node without a rule cuts off, so that one more try is enough."""
+    """Return an error that lists all values cut off by a node without a rule, so that one more try is enough."""
     behind = query.ancestors(x for x in operands(node) if x is not None)
     cut = sorted(str(x.name) for x in behind & op.active if x.producer() is None)
     return DeriveError(

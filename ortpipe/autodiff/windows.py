@@ -1,4 +1,4 @@
-"""Sliding windows: what the attributes of convolutions and pools say about each spatial axis."""
+"""Sliding windows: the geometry of convolutions and pools per spatial axis."""
 
 from dataclasses import dataclass, replace
 
@@ -8,7 +8,7 @@ from onnx_ir import Node, Value
 
 from ortpipe.errors import DeriveError
 
-FAR = 2**31 - 1  # an end of a Slice that lies behind every axis
+FAR = 2**31 - 1  # an end of a Slice beyond any axis
 FIX = (
     "Give the graph static sizes there{@sizes}: the batch axis may stay free; or take no gradient through it{@freeze}."
 )
@@ -17,31 +17,31 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Window:
-    """One entry per spatial axis: window o covers the places o · stride − begin + j · dilation, 0 ≤ j < kernel."""
+    """One entry per spatial axis: window o covers o · stride − begin + j · dilation, 0 ≤ j < kernel."""
 
     kernel: Ints
     strides: Ints
     dilations: Ints
-    pads: Ints  # of all begins, then of all ends, as ONNX writes them
+    pads: Ints  # all begins, then all ends, as in ONNX
 
     @property
     def extents(self) -> Ints:
-        """How many places a window spans."""
+        """Number of positions that a window spans."""
         return (self.kernel - 1) * self.dilations + 1
 
     @property
     def begin(self) -> Ints:
-        """How many places are added in front."""
+        """Padding at the start."""
         return self.pads[: len(self.kernel)]
 
     @property
     def end(self) -> Ints:
-        """How many places are added behind."""
+        """Padding at the end."""
         return self.pads[len(self.kernel) :]
 
 
 def spatial(x: Value | None) -> list[int | None]:
-    """Return the sizes after batch and channel, None where not static; a DeriveError where even the rank is not."""
+    """Return the sizes after batch and channel, None if not static; raise DeriveError if the rank is unknown."""
     if x is None or x.shape is None:
         name = x.name if x is not None else None
         raise DeriveError("Windows need an input of known rank.", got=f"{name!r} of unknown rank", fix=FIX)
@@ -49,7 +49,7 @@ def spatial(x: Value | None) -> list[int | None]:
 
 
 def window(node: Node) -> Window:
-    """Return the windows that Conv or a pool slides over its input; a DeriveError where auto_pad needs a free size."""
+    """Return the windows of a Conv or pool over its input; raise DeriveError if auto_pad needs a symbolic size."""
     plain, mode = unpadded(node), auto_pad(node)
     if mode == "NOTSET":
         return replace(plain, pads=np.array(node.attributes.get_ints("pads", plain.pads)))
@@ -63,7 +63,7 @@ def window(node: Node) -> Window:
 
 
 def unpadded(node: Node) -> Window:
-    """Return a node's windows without their pads; the kernel is the attribute's, or else the second input's."""
+    """Return a node's windows without pads; the kernel comes from the attribute or else the second input."""
     kernel = node.attributes.get_ints("kernel_shape", None)
     if kernel is None:
         kernel = static(node, node.inputs[1], "the kernel's spatial axes")
@@ -73,7 +73,7 @@ def unpadded(node: Node) -> Window:
 
 
 def halves(totals: Ints, mode: str) -> Ints:
-    """Return pads at begin and end; the odd one goes to the end only for SAME_UPPER."""
+    """Split pads into begin and end; the odd one goes to the end only for SAME_UPPER."""
     begin = totals // 2 if mode == "SAME_UPPER" else totals - totals // 2
     return np.concatenate([begin, totals - begin])
 
@@ -84,7 +84,7 @@ def auto_pad(node: Node) -> str:
 
 
 def static(node: Node, x: Value | None, what: str = "") -> list[int]:
-    """Return the sizes after batch and channel; a DeriveError where one is not static."""
+    """Return the sizes after batch and channel; raise DeriveError if one is not static."""
     sizes = spatial(x)
     if None in sizes:
         raise not_static(node, x, what or f"spatial axis {sizes.index(None)}")
@@ -92,7 +92,7 @@ def static(node: Node, x: Value | None, what: str = "") -> list[int]:
 
 
 def not_static(node: Node, x: Value | None, what: str) -> DeriveError:
-    """Return the error that names what is not static."""
+    """Return the error for a size that is not static."""
     shape = f" of shape {x.shape}" if x is not None else ""
     name = x.name if x is not None else None
     return DeriveError(

@@ -1,7 +1,7 @@
-"""The table of operators that are written as others before the walk, whose rules do the rest.
+"""The table of operators that are rewritten as other operators before the walk, so that existing rules apply.
 
-An expansion is `expansion(op, node)`: it writes with `op` in front of the node and returns one value per output of the
-node (None for an output that nobody reads), or None where the node stays as it is.
+An expansion is `expansion(op, node)`: it uses `op` to insert nodes before the node and returns one value per output of
+the node (None for an unused output), or None to leave the node unchanged.
 """
 
 from ortpipe.autodiff.expansions import convolution, logarithms, loops, recurrent, sampling, sequences

@@ -1,4 +1,4 @@
-"""Conv whose auto_pad depends on a free size: its pads computed, in front of it."""
+"""Conv whose auto_pad depends on a symbolic size: compute its pads in the graph."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from ortpipe.graph.core.builder import Builder
 
 
 def conv(op: Builder, node: Node) -> Sequence[Value] | None:
-    """SAME: ⌈size / stride⌉ windows, and half of what they reach beyond the input on each side."""
+    """SAME: ⌈size / stride⌉ windows; half of their extent beyond the input is padding on each side."""
     if not auto_pad(node).startswith("SAME"):
         return None
     x, windows = node.inputs[0], unpadded(node)

@@ -1,4 +1,4 @@
-"""Log of Sigmoid: onnxruntime's Sigmoid is exactly 0 below −18, and its logarithm −inf."""
+"""Log of Sigmoid: onnxruntime's Sigmoid is exactly 0 below −18, so its logarithm would be −inf."""
 
 from collections.abc import Sequence
 from typing import Any

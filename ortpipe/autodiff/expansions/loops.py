@@ -1,4 +1,4 @@
-"""Loop that counts as Scan, and Scan with all its axes first and all its directions forward."""
+"""Rewrite a counting Loop as a Scan, and a Scan so that its axes come first and its directions are forward."""
 
 import functools
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)
 
 
 def flipped(op: Builder, x: Value, axis: int = 0) -> Value:
-    """Return x backwards along an axis."""
+    """Return x reversed along an axis."""
     y = op.Slice(x, [-1], [np.iinfo(np.int64).min], [axis], [-1])
     y.type, y.shape = x.type, x.shape
     return y
@@ -31,7 +31,7 @@ def listed(values: Any) -> list[Value]:
 
 
 def scan(op: Builder, node: Node) -> Sequence[Value | None] | None:
-    """Turn what is scanned outside of the scan: onnx.reference knows no axis but the first, and no way but forward."""
+    """Transpose and reverse scanned values outside of the scan: onnx.reference only scans axis 0, forward."""
     count, body = node.attributes["num_scan_inputs"].as_int(), node.attributes["body"].as_graph()
     states, outputs = len(node.inputs) - count, len(node.outputs) - len(node.inputs) + count
     turns = {side: _turns(node, side, number) for side, number in (("input", count), ("output", outputs))}
@@ -62,7 +62,7 @@ def scan(op: Builder, node: Node) -> Sequence[Value | None] | None:
 
 
 def _turns(node: Node, side: str, count: int) -> list[tuple[int, int]]:
-    """Return of each scanned input, or output, its axis and whether it is scanned backwards."""
+    """Return the axis of each scanned input or output, and whether it is scanned backwards."""
     turns = []
     for name in (f"scan_{side}_axes", f"scan_{side}_directions"):
         turns.append(node.attributes.get_ints(name, [0] * count))
@@ -70,15 +70,15 @@ def _turns(node: Node, side: str, count: int) -> list[tuple[int, int]]:
             raise DeriveError(
                 f"A Scan's {name} has one entry for each scanned {side}.",
                 got=f"{len(turns[-1])} for {count} at node {node.name or node.outputs[0].name!r}",
-                fix="Mend the node: onnxruntime does not run it either.",
+                fix="Correct the node; onnxruntime cannot run it either.",
             )
     return list(zip(*turns, strict=True))
 
 
 def loop(op: Builder, node: Node) -> Sequence[Value | None] | None:
-    """Write a Loop that counts as a Scan over 0 … trips − 1; other loops stay (their rule says why).
+    """Rewrite a counting Loop as a Scan over 0 … trips − 1; other loops stay (their rule explains why).
 
-    onnxruntime's Scan needs at least one step. If there may be none, one step runs and its results are not used.
+    onnxruntime's Scan needs at least one step. If there may be none, one step runs and its results are discarded.
     """
     if why_not_a_scan(node) is not None:
         return None
@@ -106,9 +106,9 @@ def loop(op: Builder, node: Node) -> Sequence[Value | None] | None:
 
 
 def _trips(op: Builder, node: Node) -> tuple[Value, bool]:
-    """Return how often a Loop runs, and whether that is surely more than once or once.
+    """Return the number of iterations of a Loop, and whether it is known to be at least one.
 
-    That is at most M; a step that ends with start + i + offset < bound is followed by another one.
+    The maximum is M; a step that ends with start + i + offset < bound is followed by another one.
     """
     constants, computed, at_least = list[int](), list[Value](), 1
     limits = [(bound, start, 1 - offset, 1) for bound, start, offset in _bounds(node) or ()]
@@ -132,12 +132,12 @@ def _trips(op: Builder, node: Node) -> tuple[Value, bool]:
 
 
 def why_not_a_scan(node: Node) -> str | None:
-    """Return why a Loop is no Scan: a computed end, or a state that changes its shape."""
+    """Return why a Loop cannot become a Scan: a computed condition, or a state that changes its shape."""
     body, bounds = node.attributes["body"].as_graph(), _bounds(node)
     if node.inputs[0] is None and not bounds:
-        return "no trip count is given, so that it ends when its condition says so"
+        return "no trip count is given, so only its condition ends it"
     if bounds is None:
-        return "its condition is computed in the body, so that it may end early"
+        return "its condition is computed in the body, so it may end early"
     for old, new in zip(body.inputs[2:], body.outputs[1:], strict=False):
         if any(v.type is not None and not isinstance(v.type, ir.TensorType) for v in (old, new)):
             return f"its state {old.name!r} is a sequence or an optional value"
@@ -149,7 +149,7 @@ def why_not_a_scan(node: Node) -> str | None:
 def _bounds(node: Node) -> list[tuple[Value, Value | None, int]] | None:
     """Return the (bound, start, offset) of a condition that is a conjunction of start + i + offset < bound.
 
-    None: the condition is something else. Without a start, it is 0.
+    Return None for any other condition. Without a start, it is 0.
     """
     body, bounds = node.attributes["body"].as_graph(), []
     parts = [body.outputs[0]]
@@ -174,7 +174,7 @@ def _bounds(node: Node) -> list[tuple[Value, Value | None, int]] | None:
 
 
 def _shifted(value: Value) -> tuple[Value, int]:
-    """Return x and n of a value that is x + n."""
+    """Return x and n for a value that is x + n."""
     offset = 0
     while (node := value.producer()) is not None and node.op_type in ("Add", "Cast", "Identity"):
         inputs = [x for x in node.inputs if x is not None]
@@ -188,7 +188,7 @@ def _shifted(value: Value) -> tuple[Value, int]:
 
 
 def _start(node: Node, count: Value) -> tuple[Value | None] | None:
-    """Return where a value begins that a Loop counts up by 1, (None,) for the iteration's number; None: it does not."""
+    """Return the start of a value that a Loop increments by 1; (None,): it counts iterations; None: it does neither."""
     body = node.attributes["body"].as_graph()
     if count is body.inputs[0]:
         return (None,)
@@ -199,7 +199,7 @@ def _start(node: Node, count: Value) -> tuple[Value | None] | None:
 
 
 def _outside(node: Node, value: Value) -> Value | None:
-    """Return the value around a Loop, or the constant, that a value of its body always is; None: it may change."""
+    """Return the outer value or constant that a value of a Loop's body always equals; None if it may change."""
     body, maker = node.attributes["body"].as_graph(), value.producer()
     if value in body.inputs:
         place = body.inputs.index(value)
@@ -208,7 +208,7 @@ def _outside(node: Node, value: Value) -> Value | None:
 
 
 def _is_true(value: Value) -> bool:
-    """Return whether a condition is a constant true."""
+    """Return whether a condition is constantly true."""
     while (node := value.producer()) is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         value = node.inputs[0]
     tensor = query.tensor(value)

@@ -1,6 +1,6 @@
 """RNN, GRU and LSTM as a Scan over time whose body is one step in plain operators.
 
-The products of the inputs with W are one matrix product in front of the scan; only those with R are inside.
+The products of the inputs with W are one matrix product before the scan; only those with R are inside.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from ortpipe.autodiff.expansions.loops import flipped, listed
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.builder import Builder
 
-# activation: the attributes it has with their ONNX defaults; None where onnxruntime's kernels have another one.
-# Kept here, because these are values of an attribute, and some are no operators.
+# activation: its attributes with their ONNX defaults; None where the default of onnxruntime's kernels differs.
+# This table is local because the names are attribute values, and some are no operators.
 ACTIVATIONS: dict[str, dict[str, float | None]] = {
     "Affine": {"alpha": None, "beta": None},
     "Elu": {"alpha": 1.0},
@@ -29,12 +29,12 @@ ACTIVATIONS: dict[str, dict[str, float | None]] = {
     "Tanh": {},
     "ThresholdedRelu": {"alpha": None},
 }
-Activation = tuple[str, dict[str, float]]  # one of them, and its numbers
+Activation = tuple[str, dict[str, float]]  # an activation and its parameters
 
 
 @dataclass
 class CellStep:
-    """What a cell's formula is written with: the step's builder, one direction's weights, its activations."""
+    """The context for a cell's formula: the builder of a step, one direction's weights, the activations."""
 
     op: Builder
     node: Node
@@ -43,7 +43,7 @@ class CellStep:
     activations: Sequence[Activation]
 
     def activate(self, which: int, x: Value, *, clip: bool = True) -> Value:
-        """Return the activation of x, which is clipped first where the node says so.
+        """Return the activation of x; x is clipped first if the node has `clip`.
 
         Affine is alpha · x + beta, ScaledTanh is alpha · tanh(beta · x).
         """
@@ -56,12 +56,12 @@ class CellStep:
         return x * alpha + beta if name == "Affine" else op.Tanh(x * beta) * alpha
 
     def split(self, x: Value, *parts: int) -> Sequence[Value]:
-        """Cut the last axis into parts, each some hidden sizes wide."""
+        """Split the last axis into parts, each a multiple of the hidden size wide."""
         return _split(self.op, x, [p * self.hidden for p in parts], axis=-1)
 
 
 def rnn(step: CellStep, x: Value, h: Value) -> tuple[Value, ...]:
-    """h = f(x + h·Rᵀ), where x stands for x·Wᵀ + b, here and below."""
+    """h = f(x + h·Rᵀ), where x denotes x·Wᵀ + b, here and below."""
     return (step.activate(0, step.op.Gemm(h, step.weights["r"], x, transB=1)),)
 
 
@@ -102,7 +102,7 @@ def lstm(step: CellStep, x: Value, h: Value, c: Value) -> tuple[Value, ...]:
 
 
 class Cell(NamedTuple):
-    """A recurrent operator: the formula of a step, its usual activations, how many gates and states it has."""
+    """A recurrent operator: the formula of a step, its default activations, its numbers of gates and states."""
 
     formula: Callable[..., tuple[Value, ...]]
     activations: tuple[str, ...]
@@ -118,7 +118,7 @@ CELLS = {
 
 
 def recurrent(op: Builder, node: Node) -> Sequence[Value | None]:
-    """Write every direction as a scan, and put their results side by side."""
+    """Rewrite each direction as a scan, and concatenate the results."""
     cell = CELLS[node.op_type]
     x, w, r, b, lengths, *starts = (*node.inputs, *[None] * 8)[: 5 + cell.states]
     peephole = node.inputs[7] if len(node.inputs) > 7 else None
@@ -175,7 +175,7 @@ def _hidden_size(node: Node, r: Value) -> int:
 
 
 def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
-    """Return each activation and its numbers; alphas and betas are read off their lists by those that have one."""
+    """Return each activation with its parameters; those that have any consume alphas and betas in order."""
     canonical_names = {name.lower(): name for name in ACTIVATIONS}
     lists = {key: list(node.attributes.get_floats(f"activation_{key}", ())) for key in ("alpha", "beta")}
     place = f"node {node.name or node.outputs[-1].name!r}"
@@ -192,7 +192,7 @@ def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
             value = lists[key].pop(0) if lists[key] else default
             if value is None or (node.op_type == "RNN" and f"activation_{key}" not in node.attributes):
                 raise DeriveError(
-                    "Where ONNX's and onnxruntime's defaults differ, an activation's numbers must be given.",
+                    "Where ONNX's and onnxruntime's defaults differ, an activation's parameters are required.",
                     got=f"{activation} of {node.op_type} at {place}, without its {key}",
                     fix=f"Write activation_{key} into the node's attributes.",
                 )
@@ -202,7 +202,7 @@ def _activations(node: Node, usual: Sequence[str]) -> list[Activation]:
 
 
 def _sides(op: Builder, x: Value, axes: Sequence[int], last: int) -> Value:
-    """Return some of x's sizes, and a last one."""
+    """Return a shape vector of some of x's dimensions and a last one."""
     return op.Concat(op.Gather(op.Shape(x), [*axes]), [last], axis=0)
 
 
@@ -211,14 +211,14 @@ def _split(op: Builder, x: Value, sizes: Sequence[int], axis: int = 0) -> Sequen
 
 
 def _parts(op: Builder, x: Value | None, count: int) -> list[Any]:
-    """Return each direction's part of a tensor whose first axis is the directions."""
+    """Return a tensor's slices along its first axis, one per direction."""
     if x is None:
         return []
     return [op.Squeeze(v, [0]) for v in ([x] if count == 1 else _split(op, x, [1] * count))]
 
 
 def _projected(op: Builder, node: Node, x: Value, weights: dict[str, Value], gates: int, hidden: int) -> Value:
-    """Return x·Wᵀ + b_W + b_R for all steps, and leave in `weights` what the steps need: R, and GRU's parts of it."""
+    """Return x·Wᵀ + b_W + b_R for all steps; store in `weights` the parts for a step: R, and GRU's slices of it."""
     linear, r = node.attributes.get_int("linear_before_reset", 0), weights["r"]
     biases = []
     if "b" in weights and gates != 3:
@@ -227,11 +227,11 @@ def _projected(op: Builder, node: Node, x: Value, weights: dict[str, Value], gat
         parts = _split(op, weights.pop("b"), [2 * hidden, hidden] * 2)
         last = parts[1] if linear else parts[1] + parts[3]
         biases = [op.Concat(parts[0] + parts[2], last, axis=0)]
-        if linear:  # added to the whole product with R, whose first two parts have their bias already
+        if linear:  # added to the whole product with R; its first two parts already have their bias
             weights["bn"] = op.Concat(op.Expand(op.like(0, r), [2 * hidden]), parts[3], axis=0)
     if gates == 3 and not linear:
         weights["r"], weights["rn"] = _split(op, r, [2 * hidden, hidden])
-    # rows of all steps in one product; onnxruntime has no float64 kernel for the Transpose and MatMul that it fuses
+    # all steps as rows of one product; onnxruntime has no float64 kernel for a fused Transpose and MatMul
     rows = op.Gemm(op.Flatten(x, axis=2), weights.pop("w"), *biases, transB=1)
     return op.Reshape(rows, _sides(op, x, [0, 1], gates * hidden))
 
@@ -239,9 +239,9 @@ def _projected(op: Builder, node: Node, x: Value, weights: dict[str, Value], gat
 def _scan(
     op: Builder, step: CellStep, cell: Cell, starts: Sequence[Value], scanned: Sequence[Value], wants_all: bool
 ) -> list[Value]:
-    """Return one direction's last states and, where wanted, h of every step [T, N, hidden].
+    """Return one direction's last states and, if `wants_all`, h of every step [T, N, hidden].
 
-    Behind the end of its sequence a row's state stays, and its h is 0.
+    After the end of a row's sequence, its state is kept and its h is 0.
     """
     like, name = step.weights["r"], step.node.op_type
     before = [op.placeholder(state, like, ir.Shape([None, step.hidden])) for state in ("h", "c")[: cell.states]]

@@ -1,7 +1,7 @@
-"""Interpolation at places that are computed: GridSample and RoiAlign, as a Gather of neighbours and their weights.
+"""Interpolation at computed positions: GridSample and RoiAlign as a Gather of neighbours with weights.
 
-Along each axis the value at place p = ⌊p⌋ + r is Σ_k w_k(r) · x[⌊p⌋ + k], w_k a polynomial of r; along several, the
-products of the weights. So the gradient of x is what Gather scatters back, that of p the slope of the polynomials.
+Along each axis the value at p = ⌊p⌋ + r is Σ_k w_k(r) · x[⌊p⌋ + k], with w_k a polynomial of r; several axes multiply
+their weights. So the gradient of x is the scatter of that Gather, and that of p the derivative of the polynomials.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ POLYNOMIALS: dict[str, tuple[int, list[list[float]]]] = {
 
 
 def grid_sample(op: Builder, node: Node) -> Sequence[Value]:
-    """GridSample: the image at the places of a grid, −1 and 1 being its corners; what lies outside by padding_mode."""
+    """GridSample: the image at a grid's positions, with corners at −1 and 1; padding_mode decides values outside."""
     x, grid = node.inputs
     assert x is not None and grid is not None
     n, corners = ranked(x).rank() - 2, bool(node.attributes.get_int("align_corners", 0))
@@ -49,9 +49,9 @@ def grid_sample(op: Builder, node: Node) -> Sequence[Value]:
 
 
 def roi_align(op: Builder, node: Node) -> Sequence[Value] | None:
-    """RoiAlign of averages: each region's cells, the mean of the image at a grid of places in them.
+    """RoiAlign by average: each cell of a region is the mean of the image at a grid of positions inside it.
 
-    Of maxima it stays as it is, without a gradient: ONNX's text and its runtimes do not agree on what is compared.
+    RoiAlign by maximum is left unchanged, without a gradient: the ONNX text and runtimes disagree on its definition.
     """
     x, rois, images = node.inputs
     assert x is not None and rois is not None and images is not None
@@ -102,7 +102,7 @@ def _interpolated(
     *,
     corners: bool,
 ) -> Value:
-    """Return images [N, C, …] at places, one [M, P] for each axis, of the images that [M, 1] numbers: [M, C, P]."""
+    """Return images [N, C, …] at positions, one [M, P] per axis, of the images with numbers [M, 1]: [M, C, P]."""
     rank = ranked(x).rank()
     first, matrix = POLYNOMIALS[mode]
     degree, count = len(matrix) - 1, len(matrix[0])
@@ -123,7 +123,7 @@ def _interpolated(
             low, high = (op.like(0, x), last) if corners else (op.like(-0.5, x), last + 0.5)
             near = _reflected(op, near, low, high)
         near = op.Cast(op.Min(op.Max(near, 0), last), to=DataType.INT64)
-        # of all pairs, the neighbours so far and those along this axis
+        # all pairs of the neighbours so far and those along this axis
         flat = op.Reshape(op.Unsqueeze(flat * size, [3]) + op.Unsqueeze(near, [2]), [0, 0, -1])
         weights = (
             axis_weights
@@ -138,7 +138,7 @@ def _interpolated(
 
 
 def _reflected(op: Builder, p: Value, low: Value, high: Value) -> Value:
-    """Return the place that mirrors at both borders send p to: it goes to and fro between them."""
+    """Return p reflected at both borders, as often as needed."""
     width = high - low
     past = p - low
     whole_periods = op.Floor(past / op.Max(width * 2, 1)) * (width * 2)

@@ -1,4 +1,4 @@
-"""Sequences of known length, and optionals that hold something, as the tensors that they stand for."""
+"""Replace sequences of known length, and optionals that are not empty, by their tensors."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from ortpipe.graph.core.builder import Builder
 
 
 def at(op: Builder, node: Node) -> Sequence[Value]:
-    """SequenceAt: the tensor at a constant place; at any other one of all parts of an axis, or of tensors alike."""
+    """SequenceAt: the tensor at a constant position; a computed one needs all parts of an axis, or equal shapes."""
     sequence, position = node.inputs
     assert sequence is not None and position is not None
     split, place = _made(sequence), _number(position)
@@ -29,7 +29,7 @@ def at(op: Builder, node: Node) -> Sequence[Value]:
 
 
 def concat(op: Builder, node: Node) -> Sequence[Value]:
-    """ConcatFromSequence: Concat, along a new axis of the unsqueezed."""
+    """ConcatFromSequence: Concat; along a new axis, after Unsqueeze."""
     axis, sequence = node.attributes["axis"].as_int(), node.inputs[0]
     assert sequence is not None
     tensors = elements(op, node, sequence)
@@ -39,12 +39,12 @@ def concat(op: Builder, node: Node) -> Sequence[Value]:
 
 
 def get_element(op: Builder, node: Node) -> Sequence[Value] | None:
-    """OptionalGetElement: what the Optional was made of, or the input itself where it is no optional."""
+    """OptionalGetElement: the value of the Optional, or the input itself if it is no optional."""
     x = node.inputs[0]
     assert x is not None
     inner = x.type.elem_type if isinstance(x.type, ir.OptionalType) else x.type
     if isinstance(inner, ir.SequenceType):
-        return None  # who reads its elements looks through it
+        return None  # operators that read its elements see through this node
     if not isinstance(x.type, ir.OptionalType):
         return [op.Identity(x)]
     maker = _made(x)
@@ -54,7 +54,7 @@ def get_element(op: Builder, node: Node) -> Sequence[Value] | None:
 
 
 def elements(op: Builder, reader: Node, sequence: Value) -> list[Value]:
-    """Return the tensors of a sequence in order; a DeriveError that names the reader where that is not known."""
+    """Return the tensors of a sequence in order; raise DeriveError, naming the reader, if they are unknown."""
     node = _made(sequence)
     if node is None:
         raise _unknown(reader, f"{sequence.name!r} is an input")
@@ -87,7 +87,7 @@ def _split(op: Builder, reader: Node, node: Node) -> list[Value]:
     lengths = query.constant(split) if split is not None and not split.is_graph_input() else None
     if (split is not None and lengths is None) or (size is None and (lengths is None or not lengths.ndim)):
         raise _unknown(reader, f"how many parts {query.called(node)} gives is not known")
-    if lengths is None or not lengths.ndim:  # parts of one length, the last one perhaps shorter
+    if lengths is None or not lengths.ndim:  # parts of equal length, the last one may be shorter
         each = 1 if lengths is None else int(lengths)
         starts = range(0, int(size), each)  # type: ignore[arg-type]
         sizes = [min(each, int(size) - start) for start in starts]  # type: ignore[arg-type]
@@ -99,7 +99,7 @@ def _split(op: Builder, reader: Node, node: Node) -> list[Value]:
 
 
 def _made(value: Value) -> Node | None:
-    """Return the node that makes a sequence or an optional, copies aside."""
+    """Return the node that creates a sequence or an optional, skipping copies."""
     node = value.producer()
     while node is not None and node.op_type == "Identity" and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -113,7 +113,7 @@ def _number(value: Value) -> int | None:
 
 def _unknown(node: Node, why: str) -> DeriveError:
     return DeriveError(
-        "Sequences have a gradient where their length, and the places that are read, are known before the model runs.",
+        "Sequences have a gradient only if their length and the indices read are known before the model runs.",
         got=f"{query.called(node)}: {why}",
         fix="Take no gradient through it{@freeze}, or end the graph in front of it{@cut}.",
     )

@@ -1,4 +1,4 @@
-"""The table of vector-Jacobian rules, one family per file; `walk.py` says what a rule is given and what it returns."""
+"""The table of vector-Jacobian rules, one family per file; `walk.py` documents the signature of a rule."""
 
 import onnx
 
@@ -45,11 +45,11 @@ FAMILIES: dict[str, Rules] = {module.__name__.rpartition(".")[2]: module.RULES f
 RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
 
 
-NEWEST = 24  # opset of what the table speaks of
+NEWEST = 24  # the newest opset that the table covers
 
 
 def table() -> str:
-    """Return the operators of every family as a Markdown table, then those that others stand for, and those without."""
+    """Return a Markdown table of the operators: by family, those rewritten as others, those without a gradient."""
     lines = ["| family | operators |", "|---|---|"]
     lines += [f"| {family} | {', '.join(sorted(rules))} |" for family, rules in FAMILIES.items()]
     lines.append(f"| as other operators | {', '.join(sorted({*EXPANSIONS, *having('holds'), *NEW} - {*RULES}))} |")
@@ -58,7 +58,7 @@ def table() -> str:
 
 
 def _without() -> list[str]:
-    """Return ONNX's operators from floats to floats that have neither a rule, nor an expansion, nor a body."""
+    """Return ONNX's operators from floats to floats that have neither a rule nor an expansion nor a function body."""
     names = {s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain and s.since_version <= NEWEST}
     uncovered = sorted(names - {*RULES, *EXPANSIONS, *having("source", "holds"), *NEW})
     return [name for name in uncovered if _is_of_floats(onnx.defs.get_schema(name, NEWEST))]

@@ -1,4 +1,4 @@
-"""Print the table of operators of docs/operators.md."""
+"""Print the table of operators for docs/operators.md."""
 
 from ortpipe.autodiff.rules import table
 

@@ -14,8 +14,8 @@ from ortpipe.graph.core import query
 def relu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """y = max(x, 0): dx = dy · [y > 0]; 0 at 0, as PyTorch.
 
-    In float32 [y > 0] is min(1, y · 3.4e38), which is one kernel and 0 or 1 for every y that is not subnormal;
-    comparing and casting takes three times as long.
+    In float32 [y > 0] is min(1, y · 3.4e38): one kernel, and exactly 0 or 1 unless y is subnormal. Comparing and
+    casting takes three times as long.
     """
     y = node.outputs[0]
     if y.dtype == ir.DataType.FLOAT:
@@ -71,7 +71,7 @@ def hard_sigmoid(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 def hard_swish(op: Backward, x: Value, y: Value) -> Value:
     """HardSwish y = x · s with s = clip(x / 6 + ½, 0, 1): f′ = s + x / 6 · [−3 < x < 3] (bounds as PyTorch).
 
-    In float32 ThresholdedRelu gives x · [x > a]; where a condition chooses, onnxruntime goes over x three times.
+    In float32 ThresholdedRelu computes x · [x > a]; with a Where, onnxruntime makes three passes over x.
     """
     if x.dtype == ir.DataType.FLOAT:
         below = float(np.nextafter(np.float32(3), np.float32(0)))  # x > below: x ≥ 3
@@ -105,7 +105,7 @@ def mish(op: Backward, x: Value, y: Value) -> Value:
 
 
 def softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """Softmax: dx = (dy − Σ dy·y) · y; 0 in rows that are replaced behind it, as those of −∞, whose y is nan."""
+    """Softmax: dx = (dy − Σ dy·y) · y; 0 in rows that a later Where replaces, such as all −∞, whose y is nan."""
     axis = op.axis(node, node.outputs[0])
     y = _without_replaced_rows(node.outputs[0], axis)
     weighted = dy * y
@@ -113,7 +113,7 @@ def softmax(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def _without_replaced_rows(y: Value, axis: int) -> Value:
-    """Return what a Where makes of y, by whole rows, if nothing else reads y: where it replaces one, dy is 0."""
+    """Return the result of a Where that replaces whole rows of y, if it is y's only use: dy is 0 in these rows."""
     readers = [use.node for use in y.uses() if (use.node.op_type, use.idx) != ("CastLike", 1)]
     if len(readers) != 1 or y.is_graph_output() or readers[0].op_type != "Where" or readers[0].inputs[2] is not y:
         return y

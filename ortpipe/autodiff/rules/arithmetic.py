@@ -1,4 +1,4 @@
-"""Arithmetic, element by element. A gradient may be smaller than y here, as long as it broadcasts to it."""
+"""Elementwise arithmetic. Here a gradient may be smaller than y, as long as it broadcasts to y."""
 
 import functools
 import math
@@ -12,7 +12,7 @@ from ortpipe.autodiff.backward import Backward, Gradients, Rules
 
 
 def elementwise(derivative: Callable[[Backward, Value, Value], Value]) -> Callable[..., Gradients]:
-    """Return the rule dx = dy · f′, with f′ written from (op, x, y)."""
+    """Return the rule dx = dy · f′, where `derivative` writes f′ from (op, x, y)."""
 
     def rule(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
         return [dy * derivative(op, x, node.outputs[0])]
@@ -45,7 +45,7 @@ def power(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     if b not in op.active:
         return [da]
     log = op.Log(op.Where(op.Greater(a, 0), a, 1))
-    log = op.Where(op.Less(a, 0), math.nan, log)  # of a negative number there is none
+    log = op.Where(op.Less(a, 0), math.nan, log)  # undefined for negative numbers
     return [da, dy * (node.outputs[0] * log)]
 
 
@@ -65,9 +65,9 @@ def extreme(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
 def clip(
     op: Backward, node: Node, dy: Value, x: Value, low: Value | None = None, high: Value | None = None
 ) -> Gradients:
-    """Clip: dx = dy where low ≤ x ≤ high, bounds included (PyTorch's `clamp`), else 0; bounds get the rest.
+    """Clip: dx = dy where low ≤ x ≤ high, bounds included (PyTorch's `clamp`), else 0; the bounds get the rest.
 
-    Where low > high, y = high whatever x is, and low gets nothing.
+    If low > high, y = high for every x, and low gets nothing.
     """
     inside: Any = None
     d_low, d_high = None, None
@@ -82,7 +82,7 @@ def clip(
 
 
 def where(op: Backward, node: Node, dy: Value, condition: Value, a: Value, b: Value) -> Gradients:
-    """y = a where c else b: each branch gets dy where it was taken."""
+    """y = a where c else b: each branch gets dy at the entries selected from it."""
     return [None, op.Where(condition, dy, 0), op.Where(condition, 0, dy)]
 
 
@@ -97,7 +97,7 @@ def same(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
 
 
 def flat(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
-    """A step function: its derivative is 0 almost everywhere, so nothing goes back."""
+    """A step function: its derivative is 0 almost everywhere, so no gradient is returned."""
     return []
 
 

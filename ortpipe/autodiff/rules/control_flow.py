@@ -1,4 +1,4 @@
-"""Control flow: If, Scan, and Loop where it is one."""
+"""Control flow: If, Scan, and Loop if it can be written as a Scan."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.operators import is_random
 
-SHOWN = 16  # weights that a message names
+SHOWN = 16  # the most weights that a message names
 
 
 def if_(op: Backward, node: Node, dys: Gradients, condition: Value) -> Gradients:
     """y = t(v) if c else e(v): dv by an If over the same c, whose branches are the gradients of t and e.
 
-    A branch computes again what its gradient needs: its values have no shape that the other branch could stand in for.
+    A branch recomputes the forward values for its gradient: the other branch could not provide values of their shape.
     """
     captured = query.captured(node)
     targets = [v for v in captured if v in op.active]
@@ -44,9 +44,9 @@ def _branch(
     for inside in graph.all_nodes():
         if is_random(inside):
             raise DeriveError(
-                "A branch of an If is computed again in its gradient, which random numbers would make another one.",
+                "The gradient of an If computes a branch again, so branches must not draw random numbers.",
                 got=f"{inside.op_type} in the {name} of {node.name or node.outputs[0].name!r}",
-                fix="Draw the random numbers in front of the If, and let its branches read them.",
+                fix="Draw the random numbers before the If and use them in its branches.",
             )
     inner = op.inside(graph)
     cotangents = []
@@ -63,8 +63,8 @@ def scan(op: Backward, node: Node, dys: Gradients, *_: Value) -> Gradients:
 
     ds_{t−1} = ∂f/∂s · (ds_t, dy_t),   dx_t = ∂f/∂x · (ds_t, dy_t),   dv = Σ_t ∂f/∂v · (ds_t, dy_t)
 
-    as a Scan over reversed inputs: ds and the sums dv are its states, dx its scan outputs. The forward Scan hands out
-    the states that it comes in with and the values of the body that the gradient reads, so that no step is repeated.
+    as a Scan over reversed inputs: ds and the sums dv are its states, dx its scan outputs. The forward Scan returns its
+    states and the inner values that the gradient uses as extra outputs, so that no step is repeated.
     """
     body, captured = node.attributes["body"].as_graph(), query.captured(node)
     states = len(node.inputs) - node.attributes["num_scan_inputs"].as_int()
@@ -88,7 +88,7 @@ def scan(op: Backward, node: Node, dys: Gradients, *_: Value) -> Gradients:
         *(gradients_by_value[x] for x in scanned),
     ]
     graph, read_forward = cut(inner, distinct(inner, outputs, [*before, *shared, *scanned]))
-    if not read_forward and not arriving:  # a Scan has to scan something
+    if not read_forward and not arriving:  # a Scan needs a scanned input
         read_forward = {body.inputs[states]: op.placeholder("unread", body.inputs[states], body.inputs[states].shape)}
     first, last = [p for _, p in cotangents[: len(carried)]], [p for _, p in cotangents[len(carried) :]]
     graph.inputs.extend([*first, *sums, *read_forward.values(), *last])
@@ -109,7 +109,7 @@ def scan(op: Backward, node: Node, dys: Gradients, *_: Value) -> Gradients:
 
 
 def _outside(node: Node, body: Graph, x: Value) -> Value:
-    """Return what the node is given for an input of its body; what the body captures is the same outside."""
+    """Return the outer value for an input of the node's body; captured values are the same inside and outside."""
     outer = node.inputs[list(body.inputs).index(x)] if x in body.inputs else x
     assert outer is not None
     return outer
@@ -118,7 +118,7 @@ def _outside(node: Node, body: Graph, x: Value) -> Value:
 def _reach(
     op: Backward, node: Node, body: Graph, states: int, captured: Sequence[Value], dys: Gradients
 ) -> tuple[list[int], list[Value]]:
-    """Return which states carry a gradient, and what else may receive one: both go round the loop until they stand."""
+    """Return the states that carry a gradient, and the other values that may get one, iterated to a fixed point."""
     targets = [v for v in captured if v in op.active]
     targets += [x for x, outer in zip(body.inputs, node.inputs, strict=True) if outer in op.active]
     while more := _carries(body, states, targets):
@@ -134,13 +134,13 @@ def _reach(
 
 
 def _carries(body: Graph, states: int, targets: Sequence[Value]) -> list[Value]:
-    """Return the other states that depend on a target after a step."""
+    """Return the states that depend on a target after one more step."""
     reached = active(body, targets)
     return [x for x, y in zip(body.inputs[:states], body.outputs, strict=False) if y in reached and x not in targets]
 
 
 def _per_step(node: Node, inner: Backward, states: int, value: Value) -> Value:
-    """Return a value of the body for all steps: what is scanned already, or one more scan output of the node."""
+    """Return a value of the body for all steps: a scanned input, or an extra scan output of the node."""
     body = inner.graph
     if value in body.inputs[states:]:
         return _outside(node, body, value)
@@ -166,12 +166,12 @@ def _per_step(node: Node, inner: Backward, states: int, value: Value) -> Value:
 
 
 def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradients:
-    """Refuse a Loop that could not be written as a Scan."""
+    """Raise for a Loop that cannot be written as a Scan."""
     read = query.ancestors([v for v in (*node.inputs, *query.captured(node)) if v is not None])
     trained = sorted(str(v.name) for v in read if v in op.active and v.is_initializer())
     named = f":[{','.join(trained[:SHOWN])}{',…' if len(trained) > SHOWN else ''}]" if trained else ""
     raise DeriveError(
-        "A Loop has a gradient where it runs a given number of times, and its states keep their shapes.",
+        "A Loop has a gradient only if its number of iterations is given and its states keep their shapes.",
         got=f"{node.name or node.outputs[0].name!r}: {why_not_a_scan(node)}",
         fix=f"Take no gradient through it{{@freeze{named}}}; end the graph in front of it{{@cut}}, or write it "
         "with a trip count, or a condition that only compares a counter with a bound.",

@@ -1,4 +1,4 @@
-"""Convolution and its transpose: each one's input gradient is the other, and they share one kernel gradient."""
+"""Convolution and its transpose: the input gradient of one is the other, and they share the kernel gradient."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,7 @@ from ortpipe.autodiff.windows import (
     window,
 )
 
-# With no more kernels than channels, a Conv with turned kernels takes 0.55 to 1.1 of the time of a ConvTranspose for
+# With no more kernels than channels, a Conv with flipped kernels takes 0.55 to 1.1 of the time of a ConvTranspose for
 # images from 8×8 on (on two threads 0.3 to 1), 0.75 to 0.95 for smaller ones of 128 channels and more (0.9 to 1.05).
 LARGE, WIDE = 64, 128
 
@@ -36,7 +36,7 @@ def conv(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | Non
 
 
 def _is_large(node: Node, x: Value, kernels: int | None, channels: int | None) -> bool:
-    """Return whether images are large or deep, and kernels no more than channels; False if a size is not static."""
+    """Return whether images are large or deep, with no more kernels than channels; False if a size is not static."""
     if None in spatial(x) or kernels is None or channels is None:
         return False
     return kernels <= channels and (math.prod(static(node, x)) >= LARGE or channels >= WIDE)
@@ -47,12 +47,12 @@ def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: V
     group, (windows, extra) = node.attributes.get_int("group", 1), _transposed_window(node)
     dx = op.Conv(dy, w, **attributes_of(windows, group))
     if any(extra >= windows.strides):
-        dx = _crop(op, dx, x)  # places beyond the last window depend on no input
+        dx = _crop(op, dx, x)  # pixels beyond the last window depend on no input
     return [dx, kernel_gradient(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
 def col2im(op: Backward, node: Node, dy: Value, x: Value, image: Value, block: Value) -> Gradients:
-    """Col2Im sums columns to an image: dx = the columns of dy, by a convolution with unit kernels."""
+    """Col2Im sums columns into an image: dx = the columns of dy, computed as a convolution with unit kernels."""
     kernel = op.constant(block)
     if kernel is None or dy.dtype is None:
         raise not_static(node, block, "the block's shape")
@@ -64,7 +64,7 @@ def col2im(op: Backward, node: Node, dy: Value, x: Value, image: Value, block: V
 
 
 def _input_by_transpose(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
-    """Return dx by ConvTranspose; output_padding covers the places at the end of x that no window reaches."""
+    """Return dx by ConvTranspose; output_padding covers the end of x that no window reaches."""
     unreached = _unreached_places(windows, spatial(x))
     padding = [int(s) - 1 if places is None else places for places, s in zip(unreached, windows.strides, strict=True)]
     extra = {"output_padding": padding} if any(padding) else {}
@@ -75,15 +75,15 @@ def _input_by_transpose(op: Backward, node: Node, dy: Value, w: Value, x: Value,
 def _input_by_turned_kernels(
     op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int
 ) -> Value:
-    """Return dx, for strides of 1, by a Conv of dy with turned (flipped) kernels.
+    """Return dx, for strides of 1, by a Conv of dy with flipped kernels.
 
-    Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group; with strides, where zeros had
-    to be put into dy, ConvTranspose is two to three times as fast. A kernel of one place is a plain product: 1.1 to 2.5
+    Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group. With strides, dy would have to
+    be filled with zeros, and ConvTranspose is two to three times as fast. A 1×1 kernel is a plain product: 1.1 to 2.5
     times as fast.
     """
     n = len(windows.kernel)
     begin, end = windows.extents - 1 - windows.begin, windows.extents - 1 - windows.end
-    if min(*begin, *end) < 0:  # the padding of x is wider than a window
+    if min(*begin, *end) < 0:  # x is padded by more than a window
         dy = op.Slice(dy, np.maximum(-begin, 0), np.where(end < 0, end, FAR), range(2, n + 2))
     plain = replace(windows, pads=np.maximum([*begin, *end], 0))
     return op.Conv(dy, turned(op, node, w, windows, group), **attributes_of(plain, group))
@@ -94,7 +94,7 @@ def _bias(op: Backward, dy: Value) -> Value:
 
 
 def _transposed_window(node: Node) -> tuple[Window, Ints]:
-    """Return the windows that a ConvTranspose slides over its output, and the output's places beyond the last one.
+    """Return the windows of a ConvTranspose over its output, and the number of output positions beyond the last one.
 
     output_shape or auto_pad decides the pads; as in onnxruntime, they never become negative.
     """
@@ -114,13 +114,13 @@ def _transposed_window(node: Node) -> tuple[Window, Ints]:
 
 
 def _unreached_places(windows: Window, sizes: list[int | None]) -> list[int | None]:
-    """Return how many places at the end of each padded axis no window reaches; None if the size is not static."""
+    """Return how many positions at the end of each padded axis no window reaches; None if the size is not static."""
     axes = zip(sizes, windows.strides, windows.begin + windows.end - windows.extents, strict=True)
     return [0 if s == 1 else None if size is None else int((size + margin) % s) for size, s, margin in axes]
 
 
 def _crop(op: Backward, gradient: Value, x: Value) -> Value:
-    """Crop a gradient to x's shape, from the origin on."""
+    """Crop a gradient to x's shape, from the origin."""
     return op.Slice(gradient, [0] * ranked(x).rank(), op.shape(x))
 
 

@@ -1,4 +1,4 @@
-"""Determinants, and grids that matrices turn."""
+"""Determinants, and the sampling grid of an affine transformation."""
 
 import numpy as np
 import onnx_ir as ir
@@ -9,9 +9,9 @@ from ortpipe.autodiff.windows import FAR
 
 
 def det(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """Det: dx = dy · cofactors, each the determinant of x with one row made the unit row of its column.
+    """Det: dx = dy · cofactors; a cofactor is the determinant of x with one row replaced by a unit row.
 
-    So it holds where x has no inverse, too; that takes n² determinants of n × n.
+    This also holds if x is singular, at the cost of n² determinants of n × n.
     """
     unit, (*batch, n, _) = op.eye(x, -1), ranked(x)
     rows, columns = op.Unsqueeze(unit, [1, 3]), op.Unsqueeze(unit, [0, 2])  # [n, 1, n, 1], [1, n, 1, n]
@@ -24,7 +24,7 @@ def det(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def affine_grid(op: Backward, node: Node, dy: Value, theta: Value, size: Value) -> Gradients:
-    """AffineGrid y = [g, 1] θᵀ for every place g: dθ = dyᵀ [g, 1], the places being what θ = [I, 0] gives."""
+    """AffineGrid y = [g, 1] θᵀ for every position g: dθ = dyᵀ [g, 1]; the positions are the grid of θ = [I, 0]."""
     axes = ranked(dy)[-1]
     assert isinstance(axes, int) and theta.dtype is not None
     unit = op.const(np.eye(axes, axes + 1, dtype=theta.dtype.numpy())[None])

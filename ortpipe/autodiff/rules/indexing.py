@@ -1,4 +1,4 @@
-"""Operators that read or write by index. What was read from a place sends its gradient back to the same place."""
+"""Operators that read or write by index: the gradient of a value that was read is added where it was read."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ def gather(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gra
 
 
 def along_axis(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, add: bool = True) -> Value:
-    """Scatter dy along one axis of zeros of x's shape."""
+    """Scatter dy along one axis into zeros of x's shape."""
     if indices.shape is None or indices.shape.rank() != 1:
         dy = op.Reshape(dy, _shape_with(op, x, axis, indices))
     line = op.Reshape(indices, [-1 if i == axis else 1 for i in range(ranked(x).rank())])
@@ -23,15 +23,15 @@ def along_axis(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, 
 
 
 def gather_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
-    """GatherElements: dx = dy, added at the places that were read."""
+    """GatherElements: dx = dy, added at the positions that were read."""
     axis = node.attributes.get_int("axis", 0)
     return [op.scatter(op.zeros(x), indices, dy, axis)]
 
 
 def gather_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
-    """GatherND: dx = dy, added at the places that were read.
+    """GatherND: dx = dy, added at the positions that were read.
 
-    Not by ScatterND: onnxruntime 1.19's threads race in it where an index comes twice.
+    Not by ScatterND: its threads race in onnxruntime 1.19 if an index occurs twice.
     """
     batch = node.attributes.get_int("batch_dims", 0)
     attributes = {"batch_dims": batch} if batch else {}
@@ -39,9 +39,9 @@ def gather_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> 
 
 
 def put_back(op: Backward, x: Value, dy: Value, read: Callable[[Value], Value], *, add: bool = True) -> Value:
-    """Return dx of any operator that only reads: number the places of x, read the numbers alike, put dy there.
+    """Return dx of any operator that only reads: number x's entries, apply the operator to the numbers, scatter dy.
 
-    `add` where a place may be read twice.
+    Set `add` if an entry may be read twice.
     """
     places = op.vector(read(op.Reshape(op.count(op.Size(x)), op.shape(x))))
     return op.put(x, places, dy, add=add)
@@ -50,9 +50,9 @@ def put_back(op: Backward, x: Value, dy: Value, read: Callable[[Value], Value], 
 def scatter(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:
     """ScatterElements, ScatterND y = x with u written at indices.
 
-    none: x gets dy except where it was overwritten, u gets what was read at its place.
-    add: x gets dy, u what was read. max, min: ties share evenly (PyTorch's `scatter_reduce`).
-    mul: dy · Π of the others = dy · Π / own where nothing is 0; with a single 0 only that factor moves the product.
+    none: x gets dy except where it was overwritten, u gets dy at its indices.
+    add: x gets dy, u gets dy at its indices. max, min: ties share evenly (PyTorch's `scatter_reduce`).
+    mul: dy · Π of the others = dy · Π / own if nothing is 0; with a single 0, only that factor has a gradient.
     """
     kind = node.op_type.removeprefix("Scatter")
     axis = {"axis": node.attributes.get_int("axis", 0)} if kind == "Elements" else {}
@@ -93,12 +93,12 @@ def cum_sum(op: Backward, node: Node, dy: Value, x: Value, axis: Value) -> Gradi
 
 
 def top_k(op: Backward, node: Node, dy: Value, x: Value, k: Value) -> Gradients:
-    """TopK: dx = dy at the places of the values that were taken."""
+    """TopK: dx = dy at the indices of the selected values."""
     return [op.ScatterElements(op.zeros(x), node.outputs[1], dy, axis=node.attributes.get_int("axis", -1))]
 
 
 def compress(op: Backward, node: Node, dy: Value, x: Value, condition: Value) -> Gradients:
-    """Compress: dx = dy at the places that were kept, 0 at the others."""
+    """Compress: dx = dy at the selected entries, 0 elsewhere."""
     flat, axis = "axis" not in node.attributes, op.axis(node, x, 0)
     places = op.Compress(op.count(op.Size(x) if flat else op.dim(x, axis)), condition, axis=0)
     places.shape = ir.Shape([None])
@@ -106,7 +106,7 @@ def compress(op: Backward, node: Node, dy: Value, x: Value, condition: Value) ->
 
 
 def unique(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """Unique: dx = dy at the first of equal values (JAX's choice), 0 at the others."""
+    """Unique: dx = dy at the first of equal values (JAX's choice), 0 elsewhere."""
     first = op.output(node, 1, "first", node.outputs[0])
     first.type, first.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None])
     if "axis" not in node.attributes:
@@ -123,7 +123,7 @@ def one_hot(op: Backward, node: Node, dy: Value, indices: Value, depth: Value, v
 
 
 def reverse_sequence(op: Backward, node: Node, dy: Value, x: Value, lengths: Value) -> Gradients:
-    """ReverseSequence is its own inverse: dx = dy, reversed alike."""
+    """ReverseSequence is its own inverse: dx = dy, reversed in the same way."""
     batch, time = node.attributes.get_int("batch_axis", 1), node.attributes.get_int("time_axis", 0)
     return [op.ReverseSequence(dy, lengths, batch_axis=batch, time_axis=time)]
 
@@ -131,11 +131,11 @@ def reverse_sequence(op: Backward, node: Node, dy: Value, x: Value, lengths: Val
 def dropout(
     op: Backward, node: Node, dy: Value, x: Value, ratio: Value | None = None, training: Value | None = None
 ) -> Gradients:
-    """Dropout: dx = dy · mask / (1 − ratio) with the mask that the forward drew; dx = dy outside training."""
+    """Dropout: dx = dy · mask / (1 − ratio) with the mask of the forward; dx = dy outside training."""
     fixed, y = op.constant(training), node.outputs[0]
     if training is None or (fixed is not None and not fixed.numpy().any()):
         return [dy]
-    mask = op.output(node, 1, "mask", y)  # a second node would draw a second mask
+    mask = op.output(node, 1, "mask", y)  # a second node would draw a different mask
     mask.type = ir.TensorType(ir.DataType.BOOL)
     keep_share = 1 - op.cast(ratio, y) if ratio is not None else op.like(0.5, y)
     if fixed is None:
@@ -144,7 +144,7 @@ def dropout(
 
 
 def _shape_with(op: Backward, x: Value, axis: int, indices: Value) -> Value:
-    """Return x's shape as a tensor, but for one axis that has an entry for each index."""
+    """Return x's shape as a tensor, with one axis replaced by the number of indices."""
     dims = [-1 if i == axis else d for i, d in enumerate(ranked(x))]
     if len(static := [d for d in dims if isinstance(d, int)]) == len(dims):
         return op.ints(static)

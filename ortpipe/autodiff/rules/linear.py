@@ -22,13 +22,13 @@ def gemm(op: Backward, node: Node, dy: Value, a: Value, b: Value, c: Value | Non
 
 
 def mat_mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
-    """y = A·B: dA = dy·Bᵀ, dB = Aᵀ·dy, summed over the batch axes that were broadcast."""
+    """y = A·B: dA = dy·Bᵀ, dB = Aᵀ·dy, summed over broadcast batch axes."""
     rank_a, rank_b = ranked(a).rank(), ranked(b).rank()
     if rank_a == 2 and rank_b == 2:
         return [op.Gemm(dy, b, transB=1), op.Gemm(a, dy, transA=1)]
     if rank_a == 1 and rank_b == 1:
         return [dy * b, dy * a]
-    if rank_b == 2 and rank_a > 2 and _width(a) and _width(dy):  # every row against one matrix: two plain products
+    if rank_b == 2 and rank_a > 2 and _width(a) and _width(dy):  # all rows times one matrix: two plain products
         rows, d_rows = op.reshape(a, [-1, _width(a)]), op.reshape(dy, [-1, _width(dy)])
         return [op.MatMul(dy, transposed(op, b, 2)), op.Gemm(rows, d_rows, transA=1)]
     wide_a, dy = (op.Unsqueeze(a, [0]), op.Unsqueeze(dy, [-2])) if rank_a == 1 else (a, dy)
@@ -45,7 +45,7 @@ def mat_mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradient
 
 
 def _batched(node: Node, x: Value) -> ir.Shape | None:
-    """Return the shape of a product before it is summed back: the output's batch axes, x's own last two."""
+    """Return the shape of a product before it is summed back: the output's batch axes, then x's last two axes."""
     y, shape = node.outputs[0].shape, ranked(x)
     if y is None or shape.rank() < 2:
         return None
@@ -54,11 +54,11 @@ def _batched(node: Node, x: Value) -> ir.Shape | None:
 
 
 def transposed(op: Builder, x: Value, rank: int) -> Value:
-    """Return x with its last two axes exchanged."""
+    """Return x with its last two axes swapped."""
     perm = [*range(rank - 2), rank - 1, rank - 2]
     if x.dtype != ir.DataType.DOUBLE:
         return op.Transpose(x, perm=perm)
-    # onnxruntime 1.19 fuses Transpose and MatMul to an operator that it has no float64 kernel of: stand between them
+    # onnxruntime 1.19 fuses Transpose and MatMul into an operator without a float64 kernel: separate them
     flat = op.Transpose(op.Unsqueeze(x, [0]), perm=[0, *(p + 1 for p in perm)])
     return op.Squeeze(flat, [0])
 
@@ -71,7 +71,7 @@ def _width(x: Value) -> int:
 def einsum(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
     """Einsum: each input's gradient is the einsum of dy and the other inputs with input and output terms swapped.
 
-    Letters of one input alone are summed out forward, so that its gradient is expanded along them.
+    Letters that only one input has are summed in the forward, so its gradient is expanded along them.
     """
     terms, result = _equation(node, inputs)
     sizes, gradients = _sizes(terms, inputs), []
@@ -87,19 +87,19 @@ def einsum(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
         dx = _spread(op, dx, letters, term, x)
         read = _sizes([t for t, _ in other_terms], [v for _, v in other_terms]) | {c: sizes[c] for c in result}
         whole = letters != term  # `_spread` expands
-        dx.shape = ir.Shape([sizes[c] if whole else read[c] for c in term])  # where x is wider, it stays 1
+        dx.shape = ir.Shape([sizes[c] if whole else read[c] for c in term])  # 1 where x is broadcast by others
         gradients.append(dx)
     return gradients
 
 
 def _sizes(terms: Sequence[str], inputs: Sequence[Value]) -> dict[str, Any]:
-    """Return each letter's dimension, the broadcast one where `...` has several."""
+    """Return each letter's dimension; letters of `...` get the broadcast one."""
     pairs = [(c, d) for term, x in zip(terms, inputs, strict=True) for c, d in zip(term, ranked(x), strict=True)]
     return {c: wide([d for letter, d in pairs if letter == c]) for c, _ in pairs}
 
 
 def _spread(op: Backward, dx: Value, letters: str, term: str, x: Value) -> Value:
-    """Put back the letters that were summed out, and the diagonals that a repeated letter reads."""
+    """Restore the letters that were summed, and the diagonals that a repeated letter reads."""
     missing = [i for i, c in enumerate(dict.fromkeys(term)) if c not in letters]
     repeated = [place for place, c in enumerate(term) if term.index(c) != place]
     for axes in (missing, repeated):
@@ -116,7 +116,7 @@ def _spread(op: Backward, dx: Value, letters: str, term: str, x: Value) -> Value
 
 
 def _equation(node: Node, inputs: Sequence[Value]) -> tuple[list[str], str]:
-    """Return the terms of an equation with an explicit result and letters in place of `...`."""
+    """Return the terms of an equation with an explicit output and with letters in place of `...`."""
     text = node.attributes["equation"].as_string().replace(" ", "")
     operands, arrow, result = text.partition("->")
     unused = "".join(c for c in "ZYXWVUTSRQPONMLKJIHGFEDCBA" if c not in text)

@@ -1,4 +1,4 @@
-"""ONNX's own losses: their function bodies are differentiable too, but their gradients take three times as long."""
+"""ONNX's own losses: differentiating their function bodies also works, but takes three times as long."""
 
 import numpy as np
 import onnx_ir as ir
@@ -8,7 +8,7 @@ from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
 
 
 class Weighed:
-    """What each target counts: its class's weight, 0 where it is ignored, and the gradient that it gets."""
+    """Weights and gradient of each target: its class's weight, 0 if it is ignored."""
 
     def __init__(self, op: Backward, node: Node, dy: Value, x: Value, target: Value, weights: Value | None) -> None:
         self.op, self.rank, self.loss = op, ranked(x).rank(), node.outputs[0]
@@ -22,12 +22,12 @@ class Weighed:
         self.hot = op.cast(op.And(hot, op.Unsqueeze(counted, [1])) if counted is not None else hot, x)
         each = self.hot * op.Reshape(weights, column) if weights is not None else self.hot
         self.counts = op.ReduceSum(each, [1], keepdims=1)  # each target's weight [N, 1, …]
-        scalar = dy.shape is not None and not dy.shape.rank()  # of the loss, or the same for each target
+        scalar = dy.shape is not None and not dy.shape.rank()  # of the loss, or equal for all targets
         wide = dy if scalar else op.Unsqueeze(op.full(dy, self.loss), [1])
         self.share = wide / op.ReduceSum(self.counts, keepdims=0) if self.mean else wide
 
     def to_weights(self, log_p: Value) -> Value:
-        """Return Σ lᵢ over the targets of a class; of a mean, Σ (lᵢ − loss) / Σ w."""
+        """Return Σ lᵢ over the targets of a class; for a mean, Σ (lᵢ − loss) / Σ w."""
         op = self.op
         each = -op.ReduceSum(self.hot * log_p, [1], keepdims=1)
         apart = each - self.loss if self.mean else each
@@ -38,7 +38,7 @@ class Weighed:
 def softmax_cross_entropy(
     op: Backward, node: Node, dys: Gradients, x: Value, target: Value, weights: Value | None = None
 ) -> Gradients:
-    """l = −w[t] · log softmax(x)[t]: dx = (softmax(x) − [k = t]) · w[t] · dl, over Σ w of a mean."""
+    """l = −w[t] · log softmax(x)[t]: dx = (softmax(x) − [k = t]) · w[t] · dl, divided by Σ w for a mean."""
     dy, d_log_p = (*dys, None)[:2]
     log_p = op.output(node, 1, "log_softmax", x)
     p, parts, dw = op.Exp(log_p), [], None
@@ -55,7 +55,7 @@ def softmax_cross_entropy(
 def negative_log_likelihood(
     op: Backward, node: Node, dy: Value, x: Value, target: Value, weights: Value | None = None
 ) -> Gradients:
-    """l = −w[t] · x[t]: dx = −[k = t] · w[t] · dl, over Σ w of a mean."""
+    """l = −w[t] · x[t]: dx = −[k = t] · w[t] · dl, divided by Σ w for a mean."""
     weighed = Weighed(op, node, dy, x, target, weights)
     dx = -(weighed.hot * (weighed.counts * weighed.share))
     return [dx, None, weighed.to_weights(x) if weights is not None else None]

@@ -1,4 +1,4 @@
-"""Normalizations by batch, instance, layer, neighbouring channels and norm; the other ones have function bodies."""
+"""Normalization by batch, instance, layer, neighbouring channels and norm; the others have function bodies."""
 
 import math
 
@@ -12,8 +12,8 @@ def batch(op: Backward, node: Node, dy: Value, x: Value, s: Value, b: Value, mea
     """BatchNormalization y = s·x̂ + b, x̂ = (x − μ)·r, r = 1/√(σ² + ε), per channel.
 
     Inference (μ and σ² are inputs): dx = dy·s·r, ds = Σ dy·x̂, db = Σ dy, dμ = −s·r·db, dσ² = −½·s·r²·ds.
-    Training (μ and σ² are the batch's): dx = s·r·(dy − mean dy − x̂·mean(dy·x̂)). The running statistics are moved by
-    the batch, not learned: no gradient goes through them, as PyTorch.
+    Training (μ and σ² are the batch's): dx = s·r·(dy − mean dy − x̂·mean(dy·x̂)). The batch updates the running
+    statistics; they are not learned and no gradient passes through them, as in PyTorch.
     """
     axes, training = [0, *range(2, ranked(x).rank())], node.attributes.get_int("training_mode", 0)
     centred = x - (_mean(op, x, axes) if training else _channels(op, x, mean))
@@ -46,8 +46,8 @@ def instance(op: Backward, node: Node, dy: Value, x: Value, s: Value, b: Value) 
 def layer(op: Backward, node: Node, dys: Gradients, x: Value, s: Value, b: Value | None = None) -> Gradients:
     """LayerNormalization y = s·x̂ + b over the last axes: dx = r·(g − mean g − x̂·mean(g·x̂)), g = dy·s.
 
-    ds = Σ dy·x̂ and db = Σ dy over the first axes. What reaches the outputs Mean and InvStdDev joins dx by
-    ∂μ/∂x = 1/n and ∂r/∂x = −r²·x̂/n. A float32 forward hands over its own μ and r: they are not computed again.
+    ds = Σ dy·x̂ and db = Σ dy over the first axes. Gradients of the outputs Mean and InvStdDev are added to dx by
+    ∂μ/∂x = 1/n and ∂r/∂x = −r²·x̂/n. A float32 forward returns μ and r, so that they are not recomputed.
     """
     dy, d_mean, d_inverse = (*dys, None, None)[:3]
     axes = list(range(op.axis(node, x), ranked(x).rank()))
@@ -72,7 +72,7 @@ def layer(op: Backward, node: Node, dys: Gradients, x: Value, s: Value, b: Value
 
 
 def _rows(op: Backward, value: Value, like: Value, width: int) -> Value:
-    """Return a value summed over all but its last axes; as rows of a matrix where their size is known."""
+    """Return a value summed over all but its last axes, as the rows of a matrix if their size is known."""
     shape = ranked(value)
     last = [d for d in shape[shape.rank() - width :] if isinstance(d, int)]
     if like.shape is None or list(like.shape) != last or width == shape.rank():
@@ -91,7 +91,7 @@ def local_response(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     size, beta = node.attributes["size"].as_int(), node.attributes.get_float("beta", 0.75)
     alpha, bias = node.attributes.get_float("alpha", 1e-4), node.attributes.get_float("bias", 1.0)
     before, after = (size - 1) // 2, size // 2
-    # an average over `size` channels, zeros among them, is the sum over size
+    # the average over `size` channels, including zeros, is the sum divided by size
     q = _neighbours(op, x, x * x, size, before, after) * alpha + bias
     direct = dy * op.Pow(q, -beta)
     back = _neighbours(op, x, direct * x / q, size, after, before)
@@ -99,10 +99,10 @@ def local_response(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def _neighbours(op: Backward, x: Value, value: Value, size: int, before: int, after: int) -> Value:
-    """Return the average over `size` neighbouring channels, places before the first and after the last being 0."""
+    """Return the average over `size` neighbouring channels; channels before the first and after the last are 0."""
     n = ranked(x).rank() - 2
-    # Zeros are written out, and not right in front of the pool, which would take them for its pads: from opset 19 on
-    # stock onnxruntime 1.23.2 cuts the windows of the first axis by a pad of the second where it counts pads.
+    # Pad with explicit zeros that are not directly before the pool, which would absorb them as pads: from opset 19 on,
+    # onnxruntime 1.23.2 then crops the windows of the first axis by a pad of the second if it counts pads.
     padded = op.Pad(value, op.const([0, before, *[0] * (n + 1), after, *[0] * n]))
     average = op.Squeeze(op.AveragePool(op.Unsqueeze(padded, [1]), kernel_shape=[size] + [1] * n), [1])
     average.shape = x.shape
@@ -112,7 +112,7 @@ def _neighbours(op: Backward, x: Value, value: Value, size: int, before: int, af
 def lp(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """LpNormalization y = x/n, n = (Σ |x|ᵖ)^(1/p): dx = (dy − t·Σ dy·y)/n, t = y for p = 2, sign(x) for p = 1.
 
-    Where n = 0, y is 0 and nothing goes back.
+    If n = 0, y is 0 and no gradient is returned.
     """
     y = node.outputs[0]
     axes = [op.axis(node, y)]
@@ -128,7 +128,7 @@ def lp(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 def mean_variance(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """MeanVarianceNormalization y = (x − μ)/(σ + 1e-9): dx = (dy − mean dy − y·mean(dy·y))/(σ + 1e-9).
 
-    A rule keeps the forward's one kernel, and its body's σ² = E[x²] − E[x]² loses digits.
+    The rule keeps the forward's single kernel; the function body's σ² = E[x²] − E[x]² loses digits.
     """
     y, rank = node.outputs[0], ranked(x).rank()
     axes = sorted(a % rank for a in node.attributes.get_ints("axes", (0, 2, 3)))
@@ -139,7 +139,7 @@ def mean_variance(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def _standard(op: Backward, node: Node, x: Value, axes: list[int]) -> tuple[Value, Value]:
-    """Return x̂ and r = 1/√(σ² + ε), computed over the axes."""
+    """Return x̂ and r = 1/√(σ² + ε) over the axes."""
     centred = x - _mean(op, x, axes)
     inverse = _inverse_root(op, node, _mean(op, centred * centred, axes))
     return centred * inverse, inverse
@@ -155,7 +155,7 @@ def _mean(op: Backward, x: Value, axes: list[int]) -> Value:
 
 
 def _channels(op: Backward, x: Value, vector: Value) -> Value:
-    """Return a value per channel as (C, 1, …, 1)."""
+    """Return a per-channel vector as (C, 1, …, 1)."""
     shape = ranked(x)
     n = shape.rank() - 2
     return op.reshape(vector, [-1] + [1] * n, [shape[1]] + [1] * n) if n else vector

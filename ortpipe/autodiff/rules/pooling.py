@@ -1,4 +1,4 @@
-"""Pools: the maximum, the average and the p-norm of windows, and of whole images."""
+"""Pooling: the maximum, average or p-norm of windows and of whole images."""
 
 import math
 from typing import Any
@@ -16,12 +16,12 @@ from ortpipe.graph.core.query import called
 
 Matrix = npt.NDArray[np.float64]
 # Measured on onnxruntime 1.19 (CPU): products of strips take a third to a half of the time of MaxPool's Indices and
-# MaxUnpool up to 64 places per strip, three quarters with 90, at most the same time with 128.
+# MaxUnpool up to 64 pixels per strip, three quarters with 90, at most the same time with 128.
 STRIP = 128
 
 
 def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
-    """Return matrix · x along one axis, whose size becomes the number of the matrix's rows."""
+    """Return matrix · x along one axis; its new size is the matrix's number of rows."""
     assert x.dtype is not None
     rank = ranked(x).rank()
     if isinstance(matrix, Value):
@@ -42,21 +42,21 @@ def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
 
 
 def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is that place (as PyTorch)."""
+    """MaxPool: dx = Σ dy over the windows whose first maximum, in row-major order, is at that pixel (as PyTorch)."""
     windows = unpadded(node)
     tile, sizes = _tiles(node, x, windows), windows.kernel.tolist()
     if tile and _has_short_strips(node, x, windows):
         return [_max_pool_by_strips(op, node, dy, x, windows)]
     if tile and x.dtype == ir.DataType.FLOAT:  # the only dtype of MaxUnpool
-        places = op.Max(_indices(op, node), op.const(np.array(0)))  # those of windows with only nan or -inf are < 0
+        places = op.Max(_indices(op, node), op.const(np.array(0)))  # windows of only nan or -inf have negative indices
         return [op.MaxUnpool(dy, places, kernel_shape=sizes, strides=sizes)]
     indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
-    shared[windows.kernel == 1] = 1  # how many windows may share a place
+    shared[windows.kernel == 1] = 1  # how many windows may share a pixel
     return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
 
 
 def _has_short_strips(node: Node, x: Value, windows: Window) -> bool:
-    """Return whether tiling windows begin at the edge of x and have short strips; 1-D pools are faster without."""
+    """Return whether tiling windows start at the edge of x and have short strips; 1-D pools are faster without."""
     images = len(windows.kernel) > 1 and x.dtype in (ir.DataType.FLOAT, ir.DataType.DOUBLE)
     return images and windows.kernel[0] * math.prod(static(node, x)[1:]) <= STRIP and not any(window(node).begin)
 
@@ -65,8 +65,8 @@ def _max_pool_by_strips(op: Backward, node: Node, dy: Value, x: Value, windows: 
     """Return dx by strips one window high, as rows of a matrix: products with 0-1 matrices copy and count.
 
     e = [x = y of its window]; the first maximum is where relu(e − number of earlier e in the window) is 1.
-    Infinities are clipped to the largest numbers: times 0 they would turn their strip into nan. In float32 e is
-    max(0, 1 + (x − y) · 2¹²⁰), which is one kernel; comparing and casting takes three times as long.
+    Infinities are clipped to the largest float, because multiplying them by 0 would make their strip nan. In float32 e
+    is max(0, 1 + (x − y) · 2¹²⁰), which is one kernel; comparing and casting takes three times as long.
     """
     assert x.dtype is not None
     dtype, y, counts = x.dtype.numpy(), node.outputs[0], [1, *static(node, node.outputs[0])[1:]]
@@ -88,7 +88,7 @@ def _max_pool_by_strips(op: Backward, node: Node, dy: Value, x: Value, windows: 
 
 
 def _tiles(node: Node, x: Value, windows: Window) -> bool:
-    """Return whether the windows tile x: side by side, without a gap or remainder."""
+    """Return whether the windows tile x: adjacent, without gap or remainder."""
     side_by_side = all(windows.kernel == windows.strides) and all(windows.dilations == 1)
     sizes, counts = spatial(x), spatial(node.outputs[0])
     if not side_by_side or None in (*sizes, *counts):
@@ -97,7 +97,7 @@ def _tiles(node: Node, x: Value, windows: Window) -> bool:
 
 
 def _indices(op: Backward, node: Node) -> Value:
-    """Return where each window's first maximum is, counted over all of x in row-major order."""
+    """Return the row-major index in x of each window's first maximum."""
     x, n, strides = node.inputs[0], len(unpadded(node).kernel), unpadded(node).strides
     if len(node.outputs) > 1 and node.outputs[1].name and not node.attributes.get_int("storage_order", 0):
         return node.outputs[1]
@@ -105,7 +105,7 @@ def _indices(op: Backward, node: Node) -> Value:
     if n >= 3 or any(strides != 1):
         return op.MaxPool(x, outputs=2, **attributes)[1]
     windows = window(node)
-    # onnx.reference returns Indices only if strides differ: an extra axis of one place makes them differ
+    # onnx.reference returns Indices only if strides differ; an extra axis of size 1 makes them differ
     attributes = {"kernel_shape": (windows.kernel, 1), "strides": (windows.strides, 2)}
     attributes |= {"dilations": (windows.dilations, 1), "pads": (np.append(windows.begin, 0), *windows.end, 0)}
     attributes = {name: np.hstack(values).tolist() for name, values in attributes.items()}
@@ -114,10 +114,10 @@ def _indices(op: Backward, node: Node) -> Value:
 
 
 def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """AveragePool: dx = Aᵀ dy, with A a product of one small matrix per axis (which places a window averages).
+    """AveragePool: dx = Aᵀ dy, where A is a product of one small matrix per axis (the pixels that a window averages).
 
-    With count_include_pad a window counts its pads too, but no places beyond them (ceil_mode), as PyTorch.
-    For free sizes, the matrices are the operator's outputs for the unit matrix, one axis at a time.
+    With count_include_pad a window also counts its pads, but nothing beyond them (ceil_mode), as in PyTorch.
+    For symbolic sizes, the matrices are the operator applied to the identity matrix, one axis at a time.
     """
     return [_over_windows(op, node, dy, x, average=True)]
 
@@ -136,14 +136,14 @@ def _over_windows(op: Backward, node: Node, dy: Value, x: Value, *, average: boo
             dy = along(op, dy, i + 2, _of_unit_matrix(op, node, x, i, average=average))
         return dy
     windows, include = window(node), bool(node.attributes.get_int("count_include_pad", 0))
-    # count windows by the output: up to opset 21, ceil_mode keeps one that covers only pads
+    # count windows by the output: up to opset 21, ceil_mode keeps a window that covers only pads
     for axis, (size, count) in enumerate(zip(static(node, x), static(node, node.outputs[0]), strict=True)):
         dy = along(op, dy, axis + 2, membership(windows, axis, size, count, average=average, include=include).T)
     return dy
 
 
 def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool) -> Value:
-    """Return the matrix (places × windows) of spatial axis i, by the pool itself on only this axis."""
+    """Return the matrix (pixels × windows) of spatial axis i, by applying the pool along this axis only."""
     windows, pads = unpadded(node), node.attributes.get_ints("pads", None)
     attributes: dict[str, Any] = {"kernel_shape": [int(windows.kernel[i])], "strides": [int(windows.strides[i])]}
     attributes |= {"pads": list(pads[i :: len(windows.kernel)])} if pads else {"auto_pad": auto_pad(node)}
@@ -157,7 +157,7 @@ def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool
 
 
 def membership(windows: Window, axis: int, size: int, count: int, *, average: bool, include: bool) -> Matrix:
-    """Return the matrix (windows × places) that sums, or averages, the places of each window along one axis."""
+    """Return the matrix (windows × pixels) that sums or averages each window along one axis."""
     starts = np.arange(count)[:, None] * windows.strides[axis] - windows.begin[axis]
     places = starts + np.arange(windows.kernel[axis]) * windows.dilations[axis]
     inside = (places >= 0) & (places < size)
@@ -169,7 +169,7 @@ def membership(windows: Window, axis: int, size: int, count: int, *, average: bo
 
 
 def global_average(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """GlobalAveragePool: dx = dy / number of places."""
+    """GlobalAveragePool: dx = dy / number of pixels."""
     return [op.averaged(dy, x, node.outputs[0])]
 
 
@@ -204,7 +204,7 @@ def _inverse_power(op: Backward, y: Value, power: int) -> Value:
 
 
 def max_unpool(op: Backward, node: Node, dy: Value, x: Value, places: Value, shape: Value | None = None) -> Gradients:
-    """MaxUnpool: dx = dy at the places that x was written to."""
+    """MaxUnpool: dx = dy at the indices that x was written to."""
     if shape is not None:
         raise DeriveError(
             "MaxUnpool has a gradient only if its windows decide the size of its output.",

@@ -1,11 +1,11 @@
-"""Rounding to integers and back, per tensor, per channel of an axis, or per block of one.
+"""Rounding to integers and back, per tensor, per channel of an axis, or per block of an axis.
 
     QuantizeLinear    q = clip(round(x / s) + z, low, high), the type's bounds
     DequantizeLinear  y = (q - z) · s
 
-A gradient passes the rounding as if it were none (the straight-through estimator, Bengio et al. 2013), and stops where
-x / s + z is beyond the bounds. Together they give scales the gradient of LSQ (Esser et al., ICLR 2020):
-ds = Σ dy · (round(x / s) - x / s) inside, Σ dy · (low - z) or Σ dy · (high - z) beyond. Zero points stay: integers.
+The gradient ignores the rounding (the straight-through estimator, Bengio et al. 2013) and is 0 where x / s + z exceeds
+the bounds. Together the two rules give scales the gradient of LSQ (Esser et al., ICLR 2020): ds = Σ dy · (round(x / s)
+- x / s) inside, Σ dy · (low - z) or Σ dy · (high - z) outside. Zero points are integers and have no gradient.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ def _like(op: Backward, scale: Value, x: Value) -> Value:
 
 
 def _offset(op: Backward, node: Node, zero: Value | None, x: Value, like: Value) -> Any:
-    """Return a zero point as a float that broadcasts to x; None where it is 0."""
+    """Return a zero point as a float that broadcasts to x, or None if it is 0."""
     constant = query.constant(zero)
     if zero is None or (constant is not None and not constant.astype(np.float32).any()):
         return None
@@ -61,7 +61,7 @@ def _offset(op: Backward, node: Node, zero: Value | None, x: Value, like: Value)
 
 
 def _spread(op: Backward, node: Node, numbers: Value, x: Value) -> Value:
-    """Return a scale, or a zero point, so that it broadcasts to x."""
+    """Return a scale or a zero point so that it broadcasts to x."""
     if not ranked(numbers).rank():
         return numbers
     axis, block = _axis(op, node, x)
@@ -80,20 +80,20 @@ def _spread(op: Backward, node: Node, numbers: Value, x: Value) -> Value:
 
 
 def _gathered(op: Backward, node: Node, terms: Value, scale: Value, x: Value) -> Value:
-    """Return Σ terms over the entries that share a scale, of the scale's shape."""
+    """Return Σ terms over the entries that share a scale, in the scale's shape."""
     terms = op.full(terms, x)
     terms.type, terms.shape, rank = scale.type, x.shape, ranked(x).rank()
     if not ranked(scale).rank() or (ranked(scale).rank() == 1 and ranked(scale)[0] == 1):
         return op.reshape_like(op.sum(terms, range(rank)), scale)
     axis, block = _axis(op, node, x)
     if block:
-        blocks = np.arange(int(ranked(x)[axis])) // block  # type: ignore[arg-type]  # static: `_spread` asked
+        blocks = np.arange(int(ranked(x)[axis])) // block  # type: ignore[arg-type]  # static: checked by `_spread`
         return along(op, terms, axis, np.equal.outer(np.unique(blocks), blocks).astype(np.float64))
     return op.reshape_like(op.sum(terms, [i for i in range(rank) if i != axis]), scale)
 
 
 def _axis(op: Backward, node: Node, x: Value) -> tuple[int, int]:
-    """Return the axis of channels or blocks, and the size of a block (0: none)."""
+    """Return the axis of channels or blocks, and the block size (0: none)."""
     return op.axis(node, x, 1), node.attributes.get_int("block_size", 0)
 
 

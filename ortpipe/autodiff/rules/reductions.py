@@ -1,4 +1,4 @@
-"""Reductions. The gradient of a sum stays as small as the sum: it broadcasts back by itself."""
+"""Reductions. The gradient of a sum keeps the size of the sum: it broadcasts back implicitly."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from ortpipe.graph.core.types import is_scalar
 
 
 class Reduced:
-    """A reduction's axes and sizes, whatever the opset says them by."""
+    """A reduction's axes and sizes, from attributes or inputs depending on the opset."""
 
     def __init__(self, op: Backward, node: Node, x: Value, listed: Value | None = None) -> None:
         self.op, self.x, self.y = op, x, node.outputs[0]
@@ -30,9 +30,9 @@ class Reduced:
             wide = value if self.keepdims else self.op.Unsqueeze(self.op.full(value, self.y), self.dynamic)
             return self.op.full(wide, self.x)
         if self.axes is None or (x is not None and len(self.axes) == x.rank()):
-            return value  # a scalar broadcasts as it is
+            return value  # a scalar broadcasts
         if x is None or value.shape is None or value.shape.rank() + len(self.axes) != x.rank():
-            value = self.op.full(value, self.y)  # fewer axes than y has: they would be counted from the wrong end
+            value = self.op.full(value, self.y)  # with fewer axes than y, they would be counted from the wrong end
         wide = self.op.Unsqueeze(value, self.axes)
         if x is not None and value.shape is not None:
             dims = iter(value.shape)
@@ -40,20 +40,20 @@ class Reduced:
         return wide
 
     def sum(self, x: Value) -> Value:
-        """Return Σ over the same axes, which stay as 1."""
+        """Return Σ over the same axes, kept with size 1."""
         if self.axes is not None and not self.nothing:
             return self.op.sum(x, self.axes, keepdims=True)
         return self.op.ReduceSum(x, self.dynamic, keepdims=1, **self.noop)
 
     def prod(self, x: Value) -> Value:
-        """Return Π over the same axes, which stay as 1."""
+        """Return Π over the same axes, kept with size 1."""
         if self.axes is None or self.nothing:
             return self.op.ReduceProd(x, *[v for v in [self.dynamic] if v is not None], keepdims=1, **self.noop)
         return self.op.ReduceProd(x, self.axes, keepdims=1)
 
 
 def reduction(formula: Callable[[Backward, Reduced, Value, Value], Value]) -> Callable[..., Gradients]:
-    """Return the rule of a reduction, with dx written from (op, axes and sizes, x, dy); dy broadcasts to x."""
+    """Return a reduction's rule; `formula` writes dx from (op, axes and sizes, x, dy), where dy broadcasts to x."""
 
     def rule(op: Backward, node: Node, dy: Value, x: Value, axes: Value | None = None) -> Gradients:
         reduced = Reduced(op, node, x, axes)
@@ -69,7 +69,7 @@ def extreme(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
 
 
 def prod(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
-    """y = Π x: dx = dy · Π of the others; y / x where x ≠ 0, and with one zero only that one moves y."""
+    """y = Π x: dx = dy · Π of the others; y / x where x ≠ 0; with a single zero, only that entry has a gradient."""
     is_zero = op.Equal(x, 0)
     filled = op.Where(is_zero, 1, x)
     zeros, product = reduced.sum(op.cast(is_zero, x)), reduced.prod(filled)

@@ -1,4 +1,4 @@
-"""Resize: separable and linear, so its gradient is one small constant matrix per resized axis."""
+"""Resize is separable and linear, so its gradient is one small constant matrix per resized axis."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from ortpipe.autodiff.windows import not_static
 from ortpipe.graph.core.types import equal
 
 Vector = npt.NDArray[np.floating[Any]]
-# From which distance to the place before the next place is nearer
+# The distance to the previous pixel from which the next one counts as nearer
 NEAREST: dict[str, Callable[[Vector], npt.NDArray[np.bool_]]] = {
     "round_prefer_floor": lambda ratio: ratio > 0.5,
     "round_prefer_ceil": lambda ratio: ratio >= 0.5,
@@ -26,7 +26,7 @@ NEAREST: dict[str, Callable[[Vector], npt.NDArray[np.bool_]]] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """How one axis is resized: from `size` places to `count`; output place o lies at about o / scale."""
+    """How one axis is resized: from `size` to `count`; output o is at about o / scale."""
 
     axis: int
     size: int
@@ -36,15 +36,15 @@ class Axis:
 
     @property
     def same(self) -> bool:
-        """Whether the axis stays unchanged."""
+        """Whether the axis is unchanged."""
         return self.scale == 1 and self.crop == (0.0, 1.0) and self.size == self.count
 
 
 def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> Gradients:
     """y = (M₁ ⊗ M₂ ⊗ …)·x, one interpolation matrix per axis: dx = (M₁ᵀ ⊗ M₂ᵀ ⊗ …)·dy.
 
-    All modes and coordinate transformations, antialias, exclude_outside, crops; extrapolated places have no gradient.
-    If an axis's size or scale is free, or runtimes disagree, Mᵢ is the operator's output for the unit matrix.
+    Supports all modes and coordinate transformations, antialias, exclude_outside and crops; extrapolated values have no
+    gradient. If an axis's size or scale is symbolic, or runtimes disagree, Mᵢ is the operator applied to the identity.
     """
     axes, free = _axes(op, node)
     if free:
@@ -53,7 +53,7 @@ def resize(op: Backward, node: Node, dy: Value, x: Value, *_: Value | None) -> G
     blocks = {a.axis: _block_size(a, matrix) for a, matrix in resized}
     rank = ranked(x).rank()
     if resized and None not in blocks.values() and 3 <= rank <= 5 and min(blocks) >= 2:
-        # every place of x is copied to a block of y: a pool sums the block, several times faster than matrices
+        # every pixel of x is copied to a block of y: a pool sums the block, several times faster than matrices
         window = [blocks.get(i) or 1 for i in range(2, rank)]
         averages = op.AveragePool(dy, kernel_shape=window, strides=window)
         averages.shape = x.shape
@@ -76,7 +76,7 @@ def _resize_free(op: Backward, node: Node, dy: Value, x: Value, axes: Sequence[A
 
 
 def _of_unit_matrix(op: Backward, node: Node, x: Value, place: int) -> Value:
-    """Return the matrix (count × size) of an axis that the node names, by resizing a unit matrix [1, 1, size, size]."""
+    """Return the matrix (count × size) of a named axis by resizing an identity matrix [1, 1, size, size]."""
     named, (_, roi, scales, sizes) = _named_axes(node, x), (*node.inputs, None, None, None)[:4]
 
     def with_third(value: Value, before: list[int], index: int, after: int) -> tuple[Value, ...]:
@@ -109,17 +109,17 @@ def _crops(node: Node) -> bool:
 
 
 def _is_present(scales: Value | None) -> bool:
-    return scales is not None and (scales.shape is None or list(scales.shape) != [0])  # an empty one counts as absent
+    return scales is not None and (scales.shape is None or list(scales.shape) != [0])  # empty means absent
 
 
 def _block_size(axis: Axis, matrix: Matrix) -> int | None:
-    """Return n if the matrix only copies every place to n neighbouring ones, else None."""
+    """Return n if the matrix only copies every entry to n adjacent ones, else None."""
     n, remainder = divmod(axis.count, axis.size)
     return n if remainder == 0 and np.array_equal(matrix, np.kron(np.eye(axis.size), np.ones((n, 1)))) else None
 
 
 def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
-    """Return how each named axis is resized, by scales or sizes, and the places of free axes in the node's list."""
+    """Return how each named axis is resized, by scales or sizes, and the positions of symbolic axes in the list."""
     (x, roi, scales, sizes), y = (*node.inputs, None, None, None)[:4], node.outputs[0].shape
     assert x is not None
     named = _named_axes(node, x)
@@ -147,7 +147,7 @@ def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
             scale = count / size if factor is None else factor
             axes.append(Axis(axis, size, count if factor is None else math.floor(scale * size), scale, crop))
             continue
-        # a free axis may stay unchanged; the batch does, even if its new size has another name
+        # a symbolic axis may be unchanged; the batch is, even if its new size has another name
         unchanged = factor is None and count is None and (axis == 0 or (y is not None and equal(size, y[axis])))
         if not (factor == 1 or (unchanged and policy == "stretch")) or crop != (0.0, 1.0):
             free.append(place)
@@ -160,7 +160,7 @@ def _axes(op: Backward, node: Node) -> tuple[list[Axis], list[int]]:
 
 
 def _is_sure(node: Node, size: int, factor: float | None) -> bool:
-    """Return whether runtimes agree on the places: ONNX aligns corners before rounding the size, onnxruntime after."""
+    """Return whether runtimes agree on coordinates: ONNX aligns corners before rounding the size, onnxruntime after."""
     transformation = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     return (
         factor is None
@@ -181,7 +181,7 @@ def _matrix(node: Node, a: Axis) -> Matrix:
     antialias = bool(attributes.get_int("antialias", 0))
     # mode nearest depends on rounding: use float32 as onnxruntime does
     place = _places(a, transformation, np.float32 if mode == "nearest" else np.float64)
-    before = np.ceil(place) - 1  # the nearest place before; an exact hit counts as the place after
+    before = np.ceil(place) - 1  # the previous pixel; an exact hit counts as the next one
     ratio = place - before
     if mode == "nearest":
         offsets = np.array([0.0, 1.0])
@@ -210,7 +210,7 @@ def _matrix(node: Node, a: Axis) -> Matrix:
 
 
 def _places(a: Axis, transformation: str, precise: type[np.floating[Any]]) -> Vector:
-    """Return where each output place lies on the input axis."""
+    """Return the coordinate on the input axis of each output position."""
     o, scale = np.arange(a.count, dtype=precise), precise(a.scale)
     length = scale * precise(a.size)  # the output's size before rounding
     if transformation == "align_corners":

@@ -8,7 +8,7 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
 from ortpipe.autodiff.rules.indexing import put_back
 
-FLIP = [[-1], [np.iinfo(np.int64).min], [-1]]  # starts, ends and steps of one whole axis backwards
+FLIP = [[-1], [np.iinfo(np.int64).min], [-1]]  # starts, ends and steps that reverse one whole axis
 
 
 def back_to_shape(op: Backward, node: Node, dy: Value, x: Value, *_: Value) -> Gradients:
@@ -23,7 +23,7 @@ def transpose(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def tile(op: Backward, node: Node, dy: Value, x: Value, repeats: Value) -> Gradients:
-    """dx = dy, cut into the copies [r₀, d₀, r₁, d₁ …] and summed over them."""
+    """dx = dy, reshaped into its copies [r₀, d₀, r₁, d₁ …] and summed over them."""
     pairs = op.vector(op.Transpose(op.Reshape(op.Concat(repeats, op.shape(x), axis=0), [2, -1])))
     return [op.ReduceSum(op.Reshape(dy, pairs, allowzero=1), range(0, 2 * ranked(x).rank(), 2), keepdims=0)]
 
@@ -40,13 +40,13 @@ def concat(op: Backward, node: Node, dy: Value, *inputs: Value) -> Gradients:
 
 
 def split(op: Backward, node: Node, dys: Gradients, x: Value, *_: Value) -> Gradients:
-    """dx = the outputs' gradients side by side, zeros where nothing arrived."""
+    """dx = the outputs' gradients concatenated, with zeros for missing ones."""
     parts = [dy if dy is not None else op.zeros(y) for dy, y in zip(dys, node.outputs, strict=True)]
     return [op.Concat(*parts, axis=node.attributes.get_int("axis", 0))]
 
 
 def slice_(op: Backward, node: Node, dy: Value, x: Value, *places: Value | None) -> Gradients:
-    """dx is 0 but for the places that were read: dy scattered to them."""
+    """dx is dy scattered to the entries that were read, and 0 elsewhere."""
     constants = [op.constant(v) for v in (*places, None, None)[:4]]
     starts, ends, axes, steps = (t.numpy().ravel().tolist() if t is not None else None for t in constants)
     if [starts, ends, steps] == FLIP:
@@ -72,7 +72,7 @@ def slice_(op: Backward, node: Node, dy: Value, x: Value, *places: Value | None)
 def pad(
     op: Backward, node: Node, dy: Value, x: Value, pads: Value, value: Value | None = None, axes: Value | None = None
 ) -> Gradients:
-    """dx = the inner part of dy; for edge, reflect and wrap, the padding's gradients return to where it was read."""
+    """dx = the inner part of dy; for edge, reflect and wrap, padding gradients are added where it was read."""
     mode, extra = node.attributes.get_string("mode", "constant"), [None, axes] if axes is not None else []
     if mode != "constant":
         return [put_back(op, x, dy, lambda numbers: op.Pad(numbers, pads, *extra, mode=mode))]
@@ -81,21 +81,21 @@ def pad(
     low, high = (op.Gather(half, op.const(np.int64(i)), axis=0) for i in (0, 1))
     sizes = op.Shape(dy) if axes is None else op.Gather(op.Shape(dy), axes)
     dx = op.Slice(dy, low, sizes - high, *extra[1:])
-    dx = op.Pad(dx, cut, *extra)  # where a pad is negative, x was cut: zeros come back
+    dx = op.Pad(dx, cut, *extra)  # where a pad is negative, x was cropped: restore zeros
     if value is None or value not in op.active:
         return [dx]
-    outside = op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)  # everything that did not go to x
+    outside = op.ReduceSum(dy, keepdims=0) - op.ReduceSum(dx, keepdims=0)  # the part that did not go to x
     return [dx, None, op.reshape_like(outside, value)]
 
 
 def depth_to_space(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """DepthToSpace: dx = dy with its blocks put back into channels, in the order of the mode."""
+    """DepthToSpace: dx = dy with its blocks moved back into channels, in the order of the mode."""
     block = node.attributes["blocksize"].as_int()
     dx = op.SpaceToDepth(dy, blocksize=block)
     if node.attributes.get_string("mode", "DCR") == "DCR":
         return [dx]
     depth, count = ranked(x)[1], block * block
-    # CRD puts channel c·b² + i·b + j at offset (i, j): SpaceToDepth gives i, j, c and the axes are turned
+    # CRD puts channel c·b² + i·b + j at offset (i, j); SpaceToDepth gives i, j, c, so transpose the axes
     if isinstance(depth, int):
         turned = op.Reshape(dx, [0, count, depth // count, -1])
     else:
@@ -105,14 +105,14 @@ def depth_to_space(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def space_to_depth(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
-    """SpaceToDepth: dx = dy with its channels spread over blocks."""
+    """SpaceToDepth: dx = dy with its channels moved into blocks."""
     return [op.DepthToSpace(dy, blocksize=node.attributes["blocksize"].as_int())]
 
 
 RULES: Rules = {
     "Concat": concat,
     "DepthToSpace": depth_to_space,
-    "Expand": lambda op, node, dy, x, shape: [dy],  # summed over the axes that were broadcast
+    "Expand": lambda op, node, dy, x, shape: [dy],  # the walk sums over broadcast axes
     "Flatten": back_to_shape,
     "Pad": pad,
     "Reshape": back_to_shape,

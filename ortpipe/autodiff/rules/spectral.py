@@ -1,4 +1,4 @@
-"""Fourier transforms: linear, so that each one's gradient is the other direction."""
+"""Fourier transforms: each is linear, so its gradient is the transform in the other direction."""
 
 import numpy as np
 import onnx_ir as ir
@@ -14,15 +14,15 @@ from ortpipe.graph.core import query
 def dft(
     op: Backward, node: Node, dy: Value, x: Value, length: Value | None = None, axis: Value | None = None
 ) -> Gradients:
-    """y = F x of length n: dx = Fᴴ dy = n · F⁻¹ dy, and for y = F⁻¹ x dx = F dy / n; of a real x the real part.
+    """y = F x of length n: dx = Fᴴ dy = n · F⁻¹ dy; for y = F⁻¹ x: dx = F dy / n. If x is real, take the real part.
 
-    One half of a real x's transform (onesided) is filled up with zeros, for Fᴴ has no columns for what was left out;
-    what was cut off x to make it n places long gets zeros, and what it was filled up with is cut off.
+    With onesided, dy is padded with zeros for the half of Fᴴ's columns that the output omits. If x was cropped to
+    length n, dx is padded with zeros; if x was padded, dx is cropped.
     """
     inverse = node.attributes.get_int("inverse", 0)
     if inverse and node.attributes.get_int("onesided", 0):
         raise DeriveError(
-            "An inverse DFT has a gradient where it reads all frequencies.",
+            "An inverse DFT has a gradient only if it reads all frequencies.",
             got=f"{query.called(node)}, with onesided",
             fix="Give it both halves, or take no gradient through it{@freeze}.",
         )
@@ -53,7 +53,7 @@ def stft(
     window: Value | None = None,
     length: Value | None = None,
 ) -> Gradients:
-    """STFT: frame t is F (w · x[t · step …]): dx adds w · Fᴴ dy up where frames overlap, dw = Σ x · Fᴴ dy."""
+    """STFT: frame t is F (w · x[t · step …]): dx adds w · Fᴴ dy where frames overlap, dw = Σ x · Fᴴ dy."""
     if length is not None:
         n = op.reshape(length, [])
     else:
@@ -61,7 +61,7 @@ def stft(
         n = op.dim(window, 0)
     starts = op.count(op.dim(node.outputs[0], 1)) * op.Reshape(op.Cast(step, to=7), [])
     places = op.Unsqueeze(starts, [1]) + op.Unsqueeze(op.count(op.Cast(n, to=7)), [0])
-    if dy.shape is None:  # which inference leaves unknown where the signal's length is
+    if dy.shape is None:  # shape inference leaves it unknown if the signal's length is
         dy.shape = ir.Shape([None] * 4)
     if node.attributes.get_int("onesided", 1):
         dy = _filled(op, dy, n, 2)
@@ -75,7 +75,7 @@ def stft(
 
 
 def _transform(op: Backward, x: Value, n: Value, axis: int, *, inverse: bool) -> Value:
-    """Return the transform of length n along an axis, both parts of each number."""
+    """Return the transform of length n along an axis, with both parts of each number."""
     y = op.DFT(x, n, op.const(np.int64(axis)), inverse=int(inverse))
     last = ranked(x).rank() - 1
     y.type, y.shape = x.type, ir.Shape([None if i == axis else 2 if i == last else d for i, d in enumerate(ranked(x))])
@@ -83,7 +83,7 @@ def _transform(op: Backward, x: Value, n: Value, axis: int, *, inverse: bool) ->
 
 
 def _filled(op: Backward, dy: Value, n: Value, axis: int) -> Value:
-    """Return dy with zeros up to n places; onnxruntime's DFT fills up too, but expects as many as there were."""
+    """Return dy padded with zeros to length n; its own padding in onnxruntime expects the full length."""
     missing = op.Reshape(n - op.dim(dy, axis), [1])
     ends = [[0]] * (2 * ranked(dy).rank())
     ends[ranked(dy).rank() + axis] = missing
@@ -93,7 +93,7 @@ def _filled(op: Backward, dy: Value, n: Value, axis: int) -> Value:
 
 
 def _like(op: Backward, dx: Value, x: Value) -> Value:
-    """Return the real part of a gradient where x has no other, which its last axis says."""
+    """Return the real part of a gradient if x is real, which its last axis shows."""
     parts = ranked(x)[-1]
     if parts == 2:
         return dx
