@@ -1,4 +1,4 @@
-"""The catalogue of metrics: scikit-learn's own, by the task they fit and what they read."""
+"""The catalogue of metrics: scikit-learn's, with the tasks and kinds of prediction that each supports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ortpipe.settings import Catalogue, Must
 
 @dataclass(frozen=True)
 class Parameter:
-    """A keyword of a metric that its name may end in: `mean_pinball_loss_0.9`."""
+    """A metric's keyword that may be the suffix of its name: `mean_pinball_loss_0.9`."""
 
     name: str
     bound: Must
@@ -28,20 +28,20 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Metric:
-    """A function of sklearn.metrics, or the user's own of truth, prediction and weight."""
+    """A function of sklearn.metrics, or a user's function of truth, prediction and weight."""
 
-    function: str | Callable[..., Any]  # its name there, or the user's own
+    function: str | Callable[..., Any]  # its name in sklearn.metrics, or the user's function
     tasks: tuple[str, ...]
     reads: Literal["label", "probability"]  # predicted values or labels, or probabilities
     greater_is_better: bool
-    params: Mapping[str, Any] = field(default_factory=dict)  # its keywords
-    shown: tuple[str, ...] = ()  # the tasks that it is computed for unless metrics are named
-    parameter: Parameter | None = None  # the keyword that is part of its name
+    params: Mapping[str, Any] = field(default_factory=dict)  # its keyword arguments
+    shown: tuple[str, ...] = ()  # the tasks that compute it by default
+    parameter: Parameter | None = None  # the keyword that its name contains
 
     def __call__(
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
-        """Return the metric of predictions against the truth, rows weighted if they have weights; nan without value."""
+        """Return the metric of predictions against the truth, weighted if rows have weights; nan if undefined."""
         read, params = label, dict(self.params)
         if self.reads == "probability":
             assert probability is not None
@@ -49,7 +49,7 @@ class Metric:
             of_one = scikit and truth.ndim == 1 and probability.shape[1] == 2
             read = probability[:, 1] if of_one else probability
             if read is probability and truth.ndim == 1 and self.function == "average_precision_score":
-                occur = np.unique(truth)  # a class without rows has no curve, and scikit-learn counts it as 0
+                occur = np.unique(truth)  # a class without rows has no curve, but scikit-learn scores it as 0
                 truth, read = (truth[:, None] == occur).astype(np.int64), probability[:, occur]
             elif read is probability and truth.ndim == 1:
                 params["labels"] = list(range(probability.shape[1]))
@@ -69,10 +69,10 @@ class Metric:
 
 
 class Metrics(Catalogue[Metric]):
-    """The catalogue, with the metrics whose names end in a parameter, and the user's own functions.
+    """The catalogue, including metrics with a parameter in their name, and the user's functions.
 
-    A name may have a head in front, whose prediction it is of: `digit_1/accuracy`.
-    Such a function says `greater_is_better`, and, where that is not all or "label", its `tasks` and what it `reads`.
+    Prefix a name with a head to measure that head's prediction: `digit_1/accuracy`. A user's function has the attribute
+    `greater_is_better`, and optionally `tasks` (default: all) and `reads` (default: "label").
 
     >>> METRICS["top_k_accuracy_5"].params, "mean_pinball_loss_2" in METRICS, "digit_1/accuracy" in METRICS
     ({'k': 5}, False, True)
@@ -87,15 +87,15 @@ class Metrics(Catalogue[Metric]):
         return self._named(name) or super().__getitem__(name)
 
     def of_own(self, part: Any) -> Metric:
-        """Return the metric that a function is."""
+        """Return the metric of a user's function."""
         up = getattr(part, "greater_is_better", None)
         reads, tasks = getattr(part, "reads", "label"), getattr(part, "tasks", (*VALUES, *LABELS))
         if not isinstance(up, bool) or reads not in ("label", "probability"):
             name = part.__name__
             raise ConfigError(
-                "A metric of your own says which values are better, and what it reads: label, or probability.",
+                "A custom metric must define greater_is_better, and `reads` as label or probability.",
                 got=f"{own.path_of(part)} with greater_is_better={up!r}, reads={reads!r}",
-                fix=f"Write {name}.greater_is_better = False (or True) below it, and {name}.reads where it is not "
+                fix=f"Write {name}.greater_is_better = False (or True) below it, and {name}.reads unless it reads "
                 "predicted values or labels.",
             )
         return Metric(part, tuple(tasks), "label" if reads == "label" else "probability", up)
@@ -116,7 +116,7 @@ class Metrics(Catalogue[Metric]):
 CLASSES = ("binary", "multiclass")
 LABELS = (*CLASSES, "multilabel")
 VALUES = ("regression",)
-SEQUENCES = ("sequence",)  # of labels that all steps of a row read together (CTC)
+SEQUENCES = ("sequence",)  # labels that a row's steps form together (CTC)
 MACRO = {"average": "macro", "zero_division": 0}
 ALPHA = Parameter("alpha", Must("from 0 to 1", lambda alpha: 0 <= alpha <= 1))
 POWER = Parameter("power", Must("at most 0, or at least 1", lambda power: power <= 0 or 1 <= power < math.inf))
@@ -158,8 +158,8 @@ METRICS = Metrics(
     },
     open_to_own=True,
 )
-UNWEIGHTED = "_unweighted"  # ends the name of a metric that counts each row once, beside the one that weighs them
-OBJECTIVE = Must(  # what a sweep compares by
+UNWEIGHTED = "_unweighted"  # the suffix of a metric that counts each row once, next to the weighted one
+OBJECTIVE = Must(  # the value that a sweep optimizes
     "the name of a metric or 'loss'",
     lambda name: name == "loss" or str(name).removesuffix(UNWEIGHTED) in METRICS,
     ("loss", *METRICS, *(f"{name}{UNWEIGHTED}" for name in METRICS)),
@@ -167,7 +167,7 @@ OBJECTIVE = Must(  # what a sweep compares by
 
 
 def heading(column: str, columns: Collection[str]) -> str:
-    """Return the title of a column that is named by its rows and its value.
+    """Return the title of a column whose name consists of rows and a value.
 
     >>> heading("test/r2", ["train/loss", "test/r2"]), heading("validation/a/r2", [])
     ('test r2', 'validation a/r2')
@@ -177,7 +177,7 @@ def heading(column: str, columns: Collection[str]) -> str:
 
 
 def label(name: str, measured: Collection[str]) -> str:
-    """Return what a table calls a metric: where both kinds were measured, each says which it is.
+    """Return the name of a metric in a table, marked if both the weighted and the unweighted one were measured.
 
     >>> [label(name, ["r2", "r2_unweighted"]) for name in ("r2", "r2_unweighted")], label("r2", ["r2"])
     (['r2 (weighted)', 'r2 (unweighted)'], 'r2')
@@ -188,9 +188,9 @@ def label(name: str, measured: Collection[str]) -> str:
 
 
 def greater_is_better(name: str, *, recorded: bool = False) -> bool:
-    """Return the direction of a metric, or of the loss, which falls.
+    """Return the direction of a metric; lower is better for the loss.
 
-    Where a record names it, nothing is imported for it: that of the user's own is known where a config named it too.
+    For recorded results, a user's function is not imported: its direction is only known if a config has named it.
 
     >>> greater_is_better("accuracy"), greater_is_better("accuracy_unweighted"), greater_is_better("loss")
     (True, True, False)
@@ -203,7 +203,7 @@ def greater_is_better(name: str, *, recorded: bool = False) -> bool:
 
 
 def part_of(name: str) -> tuple[str, str]:
-    """Return the head, "" for the prediction, and the plain name of a metric.
+    """Return the head of a metric's name ("" for the prediction) and its plain name.
 
     >>> part_of("digit_1/accuracy"), part_of("accuracy")
     (('digit_1', 'accuracy'), ('', 'accuracy'))
@@ -213,7 +213,7 @@ def part_of(name: str) -> tuple[str, str]:
 
 
 def shown(facts: Facts) -> tuple[str, ...]:
-    """Return the names of the metrics that are computed for a model unless others are named.
+    """Return the names of the metrics that are computed for a model by default.
 
     >>> shown(Facts("regression", ("X",), ("Y",), "Y", ("w",)))
     ('r2', 'mean_squared_error', 'mean_absolute_error')
@@ -227,10 +227,10 @@ def shown(facts: Facts) -> tuple[str, ...]:
 
 
 def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
-    """Refuse a metric, named by a setting `key`, that does not fit the task of the model, or of its head."""
+    """Raise if a metric, named by the setting `key`, does not fit the task of the model or of its head."""
     head, plain = part_of(name)
     if head not in facts.predictions:
-        rule, fix = "A metric with a head in front must name one of the model's heads.", nearest(head, facts.heads)
+        rule, fix = "A metric with the prefix of a head must name one of the model's heads.", nearest(head, facts.heads)
         raise EvaluateError(
             rule, key=key, got=f"{head!r} in {name!r}", fix=f"{fix} They are {{@convert.source.heads}}."
         )
@@ -240,34 +240,32 @@ def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
         fitting_heads = [
             of for of, head_facts in facts.predictions.items() if of and head_facts.measured_as in METRICS[plain].tasks
         ]
-        fix += (
-            f" That of a head has its name in front: {fitting_heads[0]}/{plain}." if fitting_heads and not head else ""
-        )
+        fix += f" Prefix it with a head's name: {fitting_heads[0]}/{plain}." if fitting_heads and not head else ""
         raise EvaluateError(rule, key=key, got=f"{name} for a {task} {'head' if head else 'model'}", fix=fix)
 
 
 def check_rows(name: str, *, validated: bool) -> None:
-    """Reject a metric as an objective without validation rows: test rows measure, and choose nothing."""
+    """Raise if a metric is the objective but there are no validation rows: test rows must not influence choices."""
     if name != "loss" and not validated:
         raise ConfigError(
-            "A metric as the objective is computed on validation rows: test rows choose nothing.",
-            got=f"{name}, and no validation rows",
+            "An objective metric is computed on validation rows; test rows must not influence choices.",
+            got=f"{name}, without validation rows",
             fix="Set {@data.split.validation}=0.15, or objective=loss.",
         )
 
 
 def check_value(name: str, values: Mapping[str, float]) -> None:
-    """Reject an objective without a value among those of a finished job, such as the ROC AUC of rows of one class."""
+    """Raise if a finished job has no value for the objective, such as the ROC AUC of rows of one class."""
     if objective_in(name, [values]) not in values:
         raise EvaluateError(
             "The objective must have a value on the validation rows.",
             got=f"none for {name}",
-            fix="Give more validation rows, of every class ({@data.split.stratify}=true), or choose another objective.",
+            fix="Give more validation rows of every class ({@data.split.stratify}=true), or choose another objective.",
         )
 
 
 def objective_in(name: str, jobs: Iterable[Mapping[str, float]]) -> str:
-    """Return the key of an objective among the values of jobs: of validation rows if any job has these.
+    """Return the key of an objective among the values of jobs: on validation rows if any job has them.
 
     >>> objective_in("loss", [{"train/loss": 1.0}, {"validation/loss": 2.0}]), objective_in("r2", [])
     ('validation/loss', 'validation/r2')
@@ -277,13 +275,13 @@ def objective_in(name: str, jobs: Iterable[Mapping[str, float]]) -> str:
 
 
 def check_objective(name: str, facts: Facts, *, weighted: bool) -> None:
-    """Refuse an objective that does not fit the model's task, or is of unweighted rows where none have weights."""
+    """Raise if an objective does not fit the model's task, or is unweighted although no rows have weights."""
     if name == "loss":
         return
     check_fits(plain := name.removesuffix(UNWEIGHTED), facts)
     if name != plain and not weighted:
         raise EvaluateError(
-            f"An objective that ends in {UNWEIGHTED} needs rows with weights.",
-            got=f"{name}, and rows without weights",
+            f"An objective that ends in {UNWEIGHTED} needs weighted rows.",
+            got=f"{name}, with unweighted rows",
             fix=f"Set objective={plain}: each row counts once.",
         )

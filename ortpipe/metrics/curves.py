@@ -1,20 +1,20 @@
-"""Curves of a score against the truth: ROC, precision and recall, and how often what is said to be likely is true."""
+"""Curves of scores against the truth: ROC, precision and recall, and reliability."""
 
 import numpy as np
 
 from ortpipe.metrics.predictions import Compared
 
-ENTRIES = 500_000  # that are sorted; of more, as of the pixels of images, evenly spaced ones
-POINTS = 201  # of a curve that is kept
-BINS = 10  # of equal width, of probabilities
-CLASSES = 12  # of more, none has a curve of its own
+ENTRIES = 500_000  # the most entries that are sorted; more (such as pixels) are sampled at even distances
+POINTS = 201  # points of a stored curve
+BINS = 10  # of probabilities, of equal width
+CLASSES = 12  # with more classes, curves per class are omitted
 
 
 def curves(entries: Compared) -> dict[str, np.ndarray]:
-    """Return what is drawn of probabilities: `roc/K`, `precision_recall/K` [P, 2] of class K, and `reliability` [B, 3].
+    """Return the curves of probabilities: `roc/K`, `precision_recall/K` [P, 2] for class K, `reliability` [B, 3].
 
-    Of two classes the second alone has curves. Reliability is of its probability, or of several exclusive classes of
-    the likeliest's: mean probability, share that is true, and weight of each bin that has entries.
+    With two classes, only the second one has curves. Reliability uses its probability or, with several exclusive
+    classes, that of the most likely one: mean probability, true share and weight of each bin that is not empty.
     """
     if entries.probability is None or not len(entries.truth):
         return {}
@@ -38,13 +38,13 @@ def curves(entries: Compared) -> dict[str, np.ndarray]:
 
 
 def roc(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return [P, 2]: the share of the false, and of the true, whose score is at least each threshold, from none on."""
+    """Return [P, 2]: false and true positive rate at each threshold, the highest (no positives) first."""
     hits, false = _counts(true, score, weight)
     return np.stack([np.r_[0, false] / false[-1], np.r_[0, hits] / hits[-1]], axis=1)
 
 
 def precision_recall(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return [P, 2]: recall and precision at each threshold, from the highest on; before it they are 0 and 1."""
+    """Return [P, 2]: recall and precision at each threshold, the highest first, after (0, 1)."""
     hits, false = _counts(true, score, weight)
     positives = hits + false
     precision = np.divide(hits, positives, out=np.zeros_like(hits), where=positives > 0)
@@ -52,7 +52,7 @@ def precision_recall(true: np.ndarray, score: np.ndarray, weight: np.ndarray) ->
 
 
 def reliability(true: np.ndarray, probability: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return [B, 3]: mean probability, share of the true and weight of bins of equal width that have any weight."""
+    """Return [B, 3]: mean probability, true share and weight of the bins of equal width whose weight is not 0."""
     place = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], probability)
     total, confidence, hits = (np.bincount(place, weight * v, BINS) for v in (np.ones(len(true)), probability, true))
     filled = total > 0
@@ -60,7 +60,7 @@ def reliability(true: np.ndarray, probability: np.ndarray, weight: np.ndarray) -
 
 
 def _counts(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weight of the true and of the false at or above each distinct score, the highest first."""
+    """Return the weight of true and of false entries at or above each distinct score, the highest first."""
     order = np.argsort(-score, kind="stable")
     ends = np.r_[np.flatnonzero(np.diff(score[order])), len(score) - 1]
     return np.cumsum((weight * true)[order])[ends], np.cumsum((weight * ~true)[order])[ends]

@@ -1,4 +1,4 @@
-"""What metrics compare: the labels of rows, and a model's output as labels and probabilities."""
+"""The input of metrics: the labels of rows, and a model's output as labels and probabilities."""
 
 import math
 from typing import Literal, NamedTuple
@@ -12,13 +12,13 @@ from ortpipe.errors import EvaluateError
 from ortpipe.metrics.sequences import decoded, ended
 
 Seen = Literal["sum", "unit", "outside"]
-SUMS = {"float64": 1e-4, "float32": 1e-3}  # how far the probabilities of a row may sum from 1 (clipped ones do)
-HALF_SUM = 2e-2  # likewise in float16 and bfloat16
-NUMBERS = 50_000_000  # of a prediction, that a metric is computed on at most
+SUMS = {"float64": 1e-4, "float32": 1e-3}  # how far a row's probabilities may sum from 1 (they do if clipped)
+HALF_SUM = 2e-2  # the same for float16 and bfloat16
+NUMBERS = 50_000_000  # the most values of a prediction that a metric is computed on
 
 
 class Compared(NamedTuple):
-    """What a metric reads, entry by entry: of rows, or of their elements (steps, pixels), row after row."""
+    """The arrays that a metric compares, with one entry per row, or per element (step, pixel) in row order."""
 
     truth: np.ndarray  # class indices [M], else labels [M, K]
     label: np.ndarray  # predicted, likewise
@@ -27,9 +27,9 @@ class Compared(NamedTuple):
 
 
 def truth(facts: Facts, rows: Rows) -> np.ndarray:
-    """Return class indices [N] of a classifier's rows, else labels [N, K]: int64 of many labels, float64 of values.
+    """Return class indices [N] of a classifier's rows, else labels [N, K]: int64 for many labels, float64 for values.
 
-    Those of elements stay as they are given, [N, …]. What counts nothing has index −1, or is nan among float64.
+    Labels of elements keep their shape [N, …]. Ignored entries have index −1, or nan in float64.
     """
     if facts.task in ("binary", "multiclass"):
         return class_index(facts, rows.label)
@@ -40,17 +40,17 @@ def truth(facts: Facts, rows: Rows) -> np.ndarray:
 
 
 def rows_at_most(facts: Facts, rows: RowSet) -> int:
-    """Return how many rows have as many scores of elements as a metric reads at most."""
+    """Return the most rows whose elements' scores a metric can read at once."""
     if facts.class_axis is None:
         return NUMBERS
     return max(1, NUMBERS // (rows.head(1).label.size * max(1, len(facts.classes or ()))))
 
 
 def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np.ndarray | None) -> Compared:
-    """Return the entries that `truth` and `facts.prediction` have of the same rows.
+    """Return the entries of `truth` and of `facts.prediction` for the same rows.
 
     Raises:
-        EvaluateError: they have other shapes, or the prediction is not what the facts say.
+        EvaluateError: their shapes differ, or the prediction contradicts the facts.
     """
     label, probability = predicted(facts, prediction)
     if facts.blank is not None:
@@ -80,11 +80,11 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
 def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """Return values [N, E…, K], or class indices [N, E…] and probabilities [N, E…, classes].
 
-    They are what `facts.prediction` says of each row's elements; of a prediction [N, K] there are no E….
+    `facts.prediction` is interpreted per element of a row; a prediction [N, K] has no axes E….
     """
     if not (finite := np.isfinite(prediction).reshape(len(prediction), -1).all(axis=1)).all():
         raise EvaluateError(
-            "A metric reads finite predictions.",
+            "A metric needs finite predictions.",
             got=f"nan or inf in {(~finite).sum()} of {len(finite)} rows of {facts.prediction!r}",
             fix="Scale the inputs, or train with a lower rate ({@train.optimizer.lr}).",
         )
@@ -92,13 +92,13 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
     values = prediction.astype(np.float64)
     if facts.task == "regression":
         return values if facts.link is None else np.exp(np.clip(values, -700, 700)), None
-    raw = facts.logits == facts.prediction  # the model ends in scores
+    raw = facts.logits == facts.prediction  # the model returns scores
     if facts.opposite:
         values = values / 2
     exclusive = facts.task == "multiclass" or (values.shape[-1] == 2 and facts.task == "binary")
     if not raw and (seen := look(prediction)) != "sum" and (exclusive or seen == "outside"):
         raise EvaluateError(
-            "A metric of probabilities reads values in [0, 1]; those of exclusive classes sum to 1 in each row.",
+            "Probabilities must be in [0, 1], and sum to 1 per row for exclusive classes.",
             got=f"{facts.prediction!r}: values from {values.min():.6g} to {values.max():.6g}, sums of rows from "
             f"{values.sum(axis=-1).min():.6g} to {values.sum(axis=-1).max():.6g}",
             fix=f"Set {{@{facts.settings}.scores}}=logits if they are raw scores, or name probabilities inside the "
@@ -116,9 +116,9 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def as_columns(facts: Facts, prediction: np.ndarray, prefix: str = "") -> dict[str, np.ndarray]:
-    """Return a table of predictions: `prediction` and each `probability_CLASS`, or `prediction`, `prediction_0` and on.
+    """Return a table of predictions: `prediction` and each `probability_CLASS`, or `prediction`, `prediction_0`, ….
 
-    What MLflow loads gives the same (`ortpipe.runtime.raw_rows`).
+    The MLflow model returns the same columns (`ortpipe.runtime.raw_rows`).
     """
     label, probability = predicted(facts, prediction)
     shares = np.empty((len(label), 0)) if probability is None else probability.reshape(len(label), -1)
@@ -135,7 +135,7 @@ def as_columns(facts: Facts, prediction: np.ndarray, prefix: str = "") -> dict[s
 
 
 def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
-    """Return a prediction as [N, E…, K], of which `axis` says where K is (see `Facts.class_axis`).
+    """Return a prediction as [N, E…, K], where `axis` is the axis of K (see `Facts.class_axis`).
 
     >>> classes_last(np.zeros((5, 3, 8, 8)), 1).shape, classes_last(np.zeros((5, 8, 8)), 3).shape
     ((5, 8, 8, 3), (5, 8, 8, 1))
@@ -146,7 +146,7 @@ def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
 
 
 def look(prediction: np.ndarray) -> Seen:
-    """Return what a prediction [N, …, K] looks like: rows in [0, 1] that sum to 1, in [0, 1], or values outside.
+    """Classify a prediction [N, …, K]: rows in [0, 1] that sum to 1, values in [0, 1], or values outside of it.
 
     >>> look(np.array([[0.5, 0.5], [1.0, 0.0]])), look(np.array([[0.5], [0.2]])), look(np.array([[-1.0, 1.0]]))
     ('sum', 'unit', 'outside')

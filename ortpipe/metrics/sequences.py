@@ -1,10 +1,10 @@
-"""Sequences of class indices [N, L], −1 behind the end of each: read off steps, and compared."""
+"""Sequences of class indices [N, L], padded with −1: decode steps, and compare."""
 
 import numpy as np
 
 
 def ended(label: np.ndarray, blank: int) -> np.ndarray:
-    """Return labels that are −1 from the first blank or padding (−1) on.
+    """Return labels set to −1 from the first blank or padding (−1) on.
 
     >>> ended(np.array([[1, 2, 0], [3, -1, 2]]), blank=0).tolist()
     [[1, 2, -1], [3, -1, -1]]
@@ -14,7 +14,7 @@ def ended(label: np.ndarray, blank: int) -> np.ndarray:
 
 
 def decoded(steps: np.ndarray, blank: int) -> np.ndarray:
-    """Return what the likeliest classes of T steps [N, T] read as: repeats are one, and blanks are left out.
+    """Return the sequences read from the most likely classes of T steps [N, T]: merge repeats, drop blanks.
 
     >>> decoded(np.array([[0, 1, 1, 0, 1, 2], [3, 3, 3, 3, 3, 3]]), blank=0).tolist()
     [[1, 1, 2, -1, -1, -1], [3, -1, -1, -1, -1, -1]]
@@ -26,7 +26,7 @@ def decoded(steps: np.ndarray, blank: int) -> np.ndarray:
 
 
 def distance(truth: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Return how many insertions, deletions and changes lead from one sequence to the other (Levenshtein), [N].
+    """Return the number of insertions, deletions and substitutions between two sequences (Levenshtein), [N].
 
     >>> distance(np.array([[1, 2, 3], [1, -1, -1]]), np.array([[1, 3, -1], [-1, -1, -1]])).tolist()
     [1, 1]
@@ -43,12 +43,12 @@ def distance(truth: np.ndarray, label: np.ndarray) -> np.ndarray:
 
 
 def error_rate(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> float:
-    """Return Σ wᵢ·distanceᵢ / Σ wᵢ·lengthᵢ: edits per label; nan where there is no label."""
+    """Return Σ wᵢ·distanceᵢ / Σ wᵢ·lengthᵢ: edits per label; nan if there are no labels."""
     w = np.ones(len(truth)) if weight is None else weight
     total = (w * (truth >= 0).sum(axis=1)).sum()
     return float((w * distance(truth, label)).sum() / total) if total else float("nan")
 
 
 def accuracy(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> float:
-    """Return the share of rows that are read without any error."""
+    """Return the share of rows without any error."""
     return float(np.average(distance(truth, label) == 0, weights=weight))

@@ -222,7 +222,7 @@ def test_a_metric_as_objective_without_validation_rows_is_rejected_with_the_sett
     linear = ["convert.source.estimator=sklearn.linear_model.LinearRegression", "add_loss=l2", "data.source.inputs=[a]"]
     said = refused(call, *table, *linear, *split, "objective=r2")
     assert "Set data.split.validation=0.15, or objective=loss." in said
-    assert said.count("A metric as the objective") == 1
+    assert said.count("An objective metric") == 1
 
 
 def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[..., str]) -> None:
