@@ -1,4 +1,4 @@
-"""ortpipe's errors, by phase; every message states the rule, what it got, and a fix."""
+"""ortpipe's errors, by phase; every message has a rule, the actual value, and a fix."""
 
 import difflib
 import re
@@ -16,16 +16,15 @@ ASIDE = re.compile(r" \([^()]*\)")
 class OrtpipeError(Exception):
     """Base of every error that ortpipe raises on purpose.
 
-    A stage names its settings as its caller in Python does; the command line adds the path in front of the key (see
-    `under`).
+    A stage names its settings like a Python caller; the command line prepends the path to the key (see `under`).
 
     Args:
-        rule: what must hold, as a sentence.
+        rule: the violated rule, as a sentence.
         got: the actual value or state.
-        fix: what the user can do.
-        key: the setting that the error is about, if any. In rule and fix `{key}` stands for it, `{at}name` for a
-            setting beside it, and `{group}` for its config group. `{@train.epochs}` is a setting of another stage, and
-            `{@cut}` a caller's argument for what the words before it advise, or nothing (see `words`).
+        fix: an action for the user.
+        key: the setting that the error is about, if any. In rule and fix, `{key}` is replaced by it, `{at}name` by a
+            setting in its group, and `{group}` by its config group. `{@train.epochs}` is a setting of another stage,
+            and `{@cut}` the caller's argument for the preceding advice, or nothing (see `words`).
 
     >>> error = OrtpipeError("{key} must be at least 1.", key="epochs", got="0", fix="Set {key}=1 or {at}average=null.")
     >>> print(error)
@@ -54,7 +53,7 @@ class OrtpipeError(Exception):
     def said_in(self, words: Mapping[str, str]) -> Self:
         """Name settings and arguments by a caller's words, unless an inner caller has its own; return the error.
 
-        A word stands for a mark's name, or replaces the beginning of a setting's name. A word that ends with = takes
+        A word replaces the name of a mark, or the beginning of a setting's name. A word that ends with = is followed by
         the mark's value.
 
         >>> error = OrtpipeError("A rule.", fix="Freeze it{@freeze:[w]}, or set {@train.epochs}=1.")
@@ -73,12 +72,12 @@ class OrtpipeError(Exception):
 
     @property
     def rule(self) -> str:
-        """What must hold, as a sentence."""
+        """The violated rule, as a sentence."""
         return self._filled(self._rule)
 
     @property
     def fix(self) -> str | None:
-        """What the user can do."""
+        """An action for the user, if there is one."""
         return None if self._fix is None else self._filled(self._fix)
 
     def _filled(self, text: str) -> str:

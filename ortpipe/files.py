@@ -41,8 +41,8 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
 def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     """Yield a temporary folder beside `target` that is renamed to it when the block succeeds.
 
-    An existing folder is replaced; with `once` it is kept, and the new one removed. What is linked into it
-    was synced before.
+    An existing folder is replaced; with `once` it is kept, and the new one removed. Files linked into it are already
+    synced.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = temporary(target)
@@ -50,7 +50,7 @@ def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
     try:
         yield partial
         for file in (*partial.rglob("*"), partial):
-            if file.is_dir() or file.lstat().st_nlink == 1:  # what another folder has too is on the disk already
+            if file.is_dir() or file.lstat().st_nlink == 1:  # files with several links are already on the disk
                 sync(file)
         with synced(target.parent):
             _rename(partial, target, once)
@@ -91,10 +91,10 @@ def delete(path: Path) -> None:
 
 
 def link_files(source: Path, folder: Path, needed: Collection[str], *, without: str) -> bool:
-    """Link a folder's files but one into a new one; return False, and leave it empty, if hard links are not possible.
+    """Link a folder's files except one into a new folder; return False, leaving it empty, if hard links are impossible.
 
-    External data are copied, for onnx rejects data files with several hard links. A source that is removed at the same
-    time may lack what is `needed`: this is False, too.
+    External data are copied, because onnx rejects data files with several hard links. Also return False if a file in
+    `needed` is missing because the source is being removed.
     """
     try:
         for file in source.iterdir():
@@ -114,9 +114,9 @@ def link_files(source: Path, folder: Path, needed: Collection[str], *, without: 
 
 @contextlib.contextmanager
 def synced(folder: Path) -> Iterator[None]:
-    """Open a folder, and wait at the end until its entries are on the disk: if no more can be opened, nothing changes.
+    """Open a folder, and at the end wait until its entries are on the disk; without a free file descriptor, skip it.
 
-    Windows cannot open folders, nor need it.
+    Windows can neither open folders nor needs this.
     """
     if os.name == "nt":
         yield
@@ -130,7 +130,7 @@ def synced(folder: Path) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's entries, are on the disk; on Windows folders cannot be opened, nor need it."""
+    """Wait until a file, or a folder's entries, are on the disk (Windows can neither sync folders nor needs it)."""
     windows = os.name == "nt"
     if windows and path.is_dir():
         return

@@ -20,7 +20,7 @@ class Hasher:
     """
 
     def __init__(self, tag: str) -> None:
-        self._sha, self._small = hashlib.sha256(), bytearray()  # what is not yet hashed: many parts are a few bytes
+        self._sha, self._small = hashlib.sha256(), bytearray()  # the latter buffers parts: many are a few bytes long
         self.add(tag)
 
     def add(self, *parts: Any) -> Hasher:

@@ -1,4 +1,4 @@
-"""Import a package without another that it would take along and not use."""
+"""Import a package without an optional dependency that it would load but not use."""
 
 import contextlib
 import sys

@@ -92,8 +92,8 @@ def working_folder_first() -> Iterator[None]:
 def code(part: Any) -> str:
     """Return the sha256 (hex) of the code of a function, class or module, and of its imports from its own folder.
 
-    It hashes the text of the files if that is what was imported. Else, as in a notebook, it hashes the object in memory
-    with the globals that it reads, pickled by value with cloudpickle; that digest may differ in other processes.
+    It hashes the files' text if they are unchanged since the import. Else, as in a notebook, it hashes the object in
+    memory and the globals that it reads, pickled by value with cloudpickle; other processes may get another digest.
     """
     name = part.__name__ if inspect.ismodule(part) else part.__module__
     try:
@@ -156,7 +156,7 @@ def _by_value(part: Any, modules: Iterable[str]) -> str:
         cloudpickle.register_pickle_by_value(module)
     try:
         content = cloudpickle.dumps(part)
-    except Exception:  # noqa: BLE001 - whatever its globals raise: the random digest makes it a cache miss
+    except Exception:  # noqa: BLE001 - globals may raise anything: the random digest makes it a cache miss
         content = uuid.uuid4().bytes
     finally:
         for module in inside:

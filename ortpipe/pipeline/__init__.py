@@ -1,1 +1,1 @@
-"""The corridor: plans, runs and events; knows no stage by name."""
+"""Plans, runs, the store and events; independent of the concrete stages."""

@@ -51,9 +51,9 @@ def key_of(parts: Parts) -> str:
 def identity(config: Any) -> Any:
     """Return the part of a config that can change a result, as JSON values.
 
-    That is: every field except those whose metadata say `identity: False`; for a catalogue's member its name, and for a
-    user's own one its code; for a config with a method `files` the digests of those files; for one with a method
-    `packages` their versions.
+    These are all fields except those whose metadata has `identity: False`. A catalogue's member is represented by its
+    name, a user's own one also by its code, a config with a method `files` by the digests of its files, and one with a
+    method `packages` by their versions.
 
     >>> identity({"alpha": 0.5, "class_weight": {0: 1, "0": 2}})
     {'alpha': 0.5, 'class_weight': {'0 (int)': 1, '0': 2}}
@@ -109,7 +109,7 @@ def versions(packages: Iterable[str]) -> dict[str, str]:
     return {package: version for package, version in by_package.items() if version is not None}
 
 
-@cache  # every stage asks, and versions do not change within a process
+@cache  # every stage needs them, and versions do not change within a process
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)

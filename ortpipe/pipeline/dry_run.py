@@ -12,7 +12,7 @@ from ortpipe.pipeline.store import Entry, Store
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a stage would be computed, for the command line to put in words.
+    """Why a stage would be computed, as data that the command line puts into words.
 
     The kinds: `no store` is configured; `after` stage `name`, which is computed, too; `nothing stored` for this stage;
     `changed`: a part of its key differs from the nearest stored entry; `unsealed`: the entry is not sealed with this
@@ -65,7 +65,7 @@ def dry_run(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list
 
 
 def _compared_with_nearest(parts: Parts, store: Store, input_known: bool) -> tuple[tuple[Reason, ...], Entry | None]:
-    """Return the reasons, and the nearest stored entry: it differs in the fewest values, the newest of those."""
+    """Return the reasons and the nearest stored entry: the newest among those that differ in the fewest values."""
     without = () if input_known else ("input",)
     candidates = ((differing(entry.parts, parts, without), entry) for entry in store.entries(parts["stage"]))
     best = min(candidates, key=lambda pair: (len(pair[0]), -pair[1].made), default=None)  # keeps only two in memory

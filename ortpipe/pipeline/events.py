@@ -58,7 +58,7 @@ class StageFinished:
     artifact: Artifact  # its result
     seconds: float  # the stage's time in this run
     key: str  # the result's key
-    parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
+    parts: Mapping[str, Any]  # the content of the key, see `digest.parts_of`
     output: str  # the digest of its result
     stored: Path | None  # the artifact's folder in the store, if it is stored
     hit: Entry | None  # the store's entry of a cache hit; None if the stage ran
@@ -73,7 +73,7 @@ class RunFinished:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """A stage raised; `killed` if a person or the system asked it to stop."""
+    """A stage raised; `killed` if the user or the system stopped it."""
 
     error: BaseException
     stage: str

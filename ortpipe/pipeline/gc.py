@@ -23,7 +23,7 @@ class Usage:
 
 
 def usage(store: Store, notify: Notify) -> list[Usage]:
-    """Return the store's entries with their usage, the latest used first; `notify` gets what cannot be read now."""
+    """Return the store's entries with their usage, the latest used first; report unreadable ones to `notify`."""
     usages = []
     for entry in store.entries(notify=notify):
         with contextlib.suppress(FileNotFoundError):  # removed in the meantime

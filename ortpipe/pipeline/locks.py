@@ -14,9 +14,9 @@ Notify = Callable[[str], None]
 def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
     """Hold a file's exclusive lock while the block runs; the file is created before and removed after it.
 
-    If another process holds it, `busy` is called with that process; unless it raises, the lock is waited for. Where
-    locking is impossible (a read-only folder, a file system without locks), `missing` is called with the reason, and
-    the block runs without a lock.
+    If another process holds it, call `busy` with that process; unless `busy` raises, wait for the lock. If locking is
+    impossible (a read-only folder, a file system without locks), call `missing` with the reason and run the block
+    without a lock.
     """
     locked = False
     with contextlib.ExitStack() as stack:
@@ -46,7 +46,7 @@ def lock(path: Path, *, busy: Notify, missing: Notify) -> Iterator[None]:
 def key_lock(path: Path, notify: Notify) -> contextlib.AbstractContextManager[None]:
     """Hold the exclusive lock of a key, after waiting for another process that holds it.
 
-    Where locking is impossible the block runs anyway: files are written atomically.
+    If locking is impossible, the block runs anyway: files are written atomically.
     """
     return lock(
         path,
@@ -62,7 +62,7 @@ def folder_lock(folder: Path, *, exclusive: bool = False) -> Iterator[None]:
         try:
             handle = stack.enter_context(_open(folder / ".lock"))
             _try_lock(handle, shared=not exclusive, wait=True)
-        except OSError:  # a file system without locks, or a read-only folder: nothing is removed there
+        except OSError:  # a file system without locks, or a read-only folder, from which nothing is removed
             if exclusive:
                 raise
         yield

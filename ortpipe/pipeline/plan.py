@@ -12,7 +12,7 @@ from ortpipe.errors import OrtpipeError, StageError
 
 @runtime_checkable
 class ReadsFiles(Protocol):
-    """A config that reads files, whose content is part of the key: the main file first, then those beside it."""
+    """A config that reads files, whose content is part of the key: the main file first, then its companions."""
 
     def files(self) -> tuple[Path, ...]:
         """Return the files, () if it reads none."""
@@ -20,10 +20,10 @@ class ReadsFiles(Protocol):
 
 @runtime_checkable
 class NeedsPackages(Protocol):
-    """A config that chooses what else computes; the versions of its packages are part of the key."""
+    """A config that uses further packages; their versions are part of the key."""
 
     def packages(self) -> tuple[str, ...]:
-        """Return the packages, none where the stage's own do all."""
+        """Return the packages; () if the stage's own are enough."""
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@
     damaged/                      entries and artifacts that failed verification
     locks/<key>                   locked by the process that computes the result
 
-Writes are atomic. An entry names its artifact by digest, and reading verifies it. Everyone who can write the folder can
-write entries; with a key only those that its holders sealed are used.
+Writes are atomic. An entry names its artifact by digest, and reading verifies it. Any user with write access to the
+folder can add entries; with a key, only entries sealed with that key are used.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class Entry:
 
     stage: str  # stored under the stage and the `key`
     key: str
-    parts: Mapping[str, Any]  # what the key stands for, see `digest.parts_of`
+    parts: Mapping[str, Any]  # the content of the key, see `digest.parts_of`
     output: str  # the artifact's digest, which becomes a path
     record: Mapping[str, Any]  # its own line of the lineage
     seconds: float  # the time to compute it

@@ -1,4 +1,4 @@
-"""Who can choose a store's results: everyone who can write its folder, or with a key only its holders."""
+"""Write access to a store: its users can choose each other's results, unless entries are sealed with a key."""
 
 import os
 import stat
@@ -11,7 +11,7 @@ VARIABLE = "ORTPIPE_STORE_KEY"
 
 
 def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
-    """Return the key that seals a store's entries, if one is set; an empty one is an error, for the secret is missing.
+    """Return the key that seals a store's entries, if it is set; an empty one is an error.
 
     >>> key_of_environment({}), key_of_environment({"ORTPIPE_STORE_KEY": "long and random"})
     (None, b'long and random')
@@ -25,7 +25,7 @@ def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
 
 
 def other_writers(folder: Path) -> str | None:
-    """Return who besides the owner can write a folder: `everyone`, a group, or None (POSIX only).
+    """Return the users besides the owner with write access to a folder: `everyone`, a group, or None (POSIX only).
 
     The private group that many systems create for each user does not count.
     """
