@@ -1,1 +1,1 @@
-"""The front door: command line, schema, recorders; hydra, omegaconf and mlflow live only here."""
+"""The command line, schema and recorders; the only folder that imports hydra, omegaconf and mlflow."""

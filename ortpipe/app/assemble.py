@@ -1,4 +1,4 @@
-"""From a typed config to a run: check the ground, load the data, join plan and listeners."""
+"""From a typed config to a run: check the environment, load the data, connect plan and listeners."""
 
 import os
 import sys
@@ -41,7 +41,7 @@ from ortpipe.runtime.distributions import check_one_runtime
 from ortpipe.runtime.session import check_provider
 from ortpipe.stages.train.early_stop import trained_loss
 
-EXAMPLE_ROWS = 2  # training rows that are kept to try the model on
+EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
 
 
 def plan_of(config: RunConfig) -> Plan:
@@ -50,7 +50,7 @@ def plan_of(config: RunConfig) -> Plan:
 
 
 def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, data: Any = None) -> Store | None:
-    """Return the store that a config names, if any; `run` is who publishes, `data` what is said of its data."""
+    """Return the configured store, if any; `run` describes the publisher, `data` the run's rows."""
     if config.paths.cache is None:
         return None
     who = {name: value for name, value in (run or {}).items() if value is not None}
@@ -60,11 +60,12 @@ def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, dat
 def open_run(
     values: Mapping[str, Any], collect: Callable[[str], AbstractContextManager[object]] = under
 ) -> dict[str, Any]:
-    """Return what stages read by keyword: check the runtime, read the checkpoint, load the rows.
+    """Return the stages' keyword arguments: check the runtime, read the checkpoint, load the rows.
 
     Args:
-        values: of the config, by key, each as its type; a part whose key is missing is left out.
-        collect: gives the context in which the part under a key is read; where it keeps an error, the part is left out.
+        values: typed config values by key; parts whose key is missing are left out.
+        collect: returns the context in which the part of a key is read; if it suppresses an error, the part is left
+            out.
     """
     context: dict[str, Any] = {"report": lambda report: None, "start": None}
     with collect("runtime"):
@@ -82,7 +83,7 @@ def open_run(
 
 
 def choice(config: Mapping[str, Any]) -> str:
-    """Return the member of a catalogue that a stage's config chooses first, or nothing.
+    """Return the first catalogue member that a stage's config chooses, or "".
 
     >>> choice({"reduction": "mean", "loss": {"name": "l2"}}), choice({"terms": {}})
     ('l2', '')
@@ -100,7 +101,7 @@ def execute(
 ) -> None:
     """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets.
 
-    `command` is the one that does the same, where Python started the run.
+    `command` is the equivalent command if the run was started from Python.
     """
     resolved = with_versions(resolved)
     breakdown = Breakdown(BEGAN if job is None and command is None else None)
@@ -135,10 +136,10 @@ def execute(
 
     def name_settings(event: Event) -> None:
         if isinstance(event, RunFailed) and isinstance(event.error, OrtpipeError):
-            event.error.said_in(SETTINGS)  # before any other listener reads it
+            event.error.said_in(SETTINGS)  # before other listeners read it
 
     def guard(event: Event) -> None:
-        if isinstance(event, StageFinished) and event.number == 2:  # add_loss says what metrics measure
+        if isinstance(event, StageFinished) and event.number == 2:  # add_loss determines the measured metrics
             check_objective(config.objective, event.artifact.facts, weighted=data.weighted)
         if isinstance(event, StageFinished) and event.number == len(FLOW) and job is not None:
             check_value(config.objective, values(event.artifact))

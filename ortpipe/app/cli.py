@@ -1,4 +1,4 @@
-"""The command line: a Hydra application, commands beside it, and errors that are written for their user."""
+"""The command line: a Hydra application, further commands, and readable errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ortpipe.app.sweep.job import Job
 
 
-_refused: list[Exception] = []  # what ended the run; raised, Hydra would print a line of its own above it
+_refused: list[Exception] = []  # the error that ended the run; if it were raised, Hydra would print its own line first
 
 
 @hydra.main(version_base="1.3", config_path=str(packaged_conf()), config_name="config")
@@ -58,13 +58,13 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
     from ortpipe.app.assemble import execute
     from ortpipe.app.schema import build
 
-    if not is_sweep:  # what a sweep's jobs leave behind is to be collected
-        gc.freeze()  # what imports made is no garbage: the next collection need not look at it
+    if not is_sweep:  # a sweep must collect the garbage of its jobs
+        gc.freeze()  # imported objects are no garbage, so that the next collection can skip them
     forgive()
     words: Any = OmegaConf.to_container(hydra_config.overrides.task, resolve=False)  # a sweep's worker has its own
     know_command(words)
     know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
-    guard()  # the logging that Hydra has set up
+    guard()  # the log handlers that Hydra has set up
     refuse_secret_name(Path(hydra_config.runtime.output_dir))
 
     def run(job: Job | None = None) -> None:
@@ -86,9 +86,9 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
 @streams()
 def main() -> None:
     """Run the command line, or its command; exit with 1 for an error, 130 on Ctrl-C and 143 on SIGTERM."""
-    gc.set_threshold(200_000)  # imports make many objects and no garbage: looking for it took a tenth of a short run
+    gc.set_threshold(200_000)  # imports create many objects and no garbage; collecting took a tenth of a short run
     wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # hand errors to us instead of printing them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors instead of printing them
     listen_for_signals()
     know_command(sys.argv[1:])
     guard()
@@ -114,15 +114,15 @@ def main() -> None:
                 _application()
         if _refused:
             raise _refused[0]
-        gc.freeze()  # the interpreter's last collections would walk every object of the libraries, for a second
-    except BrokenPipeError:  # who read our output, such as `head`, has enough of it
-        sys.exit(128 + getattr(signal, "SIGPIPE", 13))  # which Windows has not
+        gc.freeze()  # at exit, the interpreter would walk every object of the libraries, which takes a second
+    except BrokenPipeError:  # the reader closed the pipe (for example `head`)
+        sys.exit(128 + getattr(signal, "SIGPIPE", 13))  # Windows has no SIGPIPE
     except (OrtpipeError, ValueError, OSError, *REFUSALS) as error:
         ours = readable(error)
         notes = _notes(error)
         if wants_trace:
             ours.__notes__ = notes
-            raise ours  # noqa: B904 - which may be that error itself
+            raise ours  # noqa: B904 - it may be that error itself
         print(f"error: {ours}", *notes, sep="\n", file=sys.stderr)
         sys.exit(1)
     except (KeyboardInterrupt, Stopped) as stop:
@@ -131,19 +131,19 @@ def main() -> None:
 
 
 def _notes(error: BaseException) -> list[str]:
-    """Return what the run adds to the error that ended it: the stage, its log, the command that does what is left."""
+    """Return the notes on the error that ended the run: the stage, its log, the command that continues the run."""
     return getattr(error, "__notes__", [])
 
 
 def readable(error: Exception) -> OrtpipeError:
-    """Return an error of Hydra's or of the system's as one of ours; raise what is none of them."""
+    """Convert an error of Hydra or of the system to one of ortpipe's; raise any other error."""
     if isinstance(error, OrtpipeError):
         return error.said_in(SETTINGS)
     if isinstance(error, REFUSALS):
         return explained(error)
     if isinstance(error, OSError):
         return _unwritten(error)
-    if isinstance(error.__cause__, OSError):  # the log's, which Hydra opens before the run begins
+    if isinstance(error.__cause__, OSError):  # from the log, which Hydra opens before the run begins
         return _unwritten(error.__cause__)
     if "Config group override" in str(error):  # Hydra's own, for group=null
         return ConfigError(str(error), fix="Leave a group out with ~group, such as ~experiment.")

@@ -1,4 +1,4 @@
-"""The names of the commands, each a module that is imported when it is called, and their completion in bash."""
+"""The names of the commands, each a module that is imported on demand, and their completion in bash."""
 
 import importlib
 import os
@@ -62,7 +62,7 @@ def is_query(arguments: Sequence[str]) -> bool:
 def answer() -> bool:
     """Print the commands, or a command's first arguments; return whether Hydra should print groups and keys, too.
 
-    Hydra then reads the line of a run: without the command and its options.
+    Hydra then completes the arguments of a run: the line without the command and its options.
     """
     line = os.environ["COMP_LINE"][: int(os.environ.get("COMP_POINT") or 10**9)]
     program, *before = line.split()

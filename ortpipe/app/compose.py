@@ -1,4 +1,4 @@
-"""Where configs come from, and the config of a run without the run: for commands, from the same arguments."""
+"""Find configs, and compose the config of a run from a command's arguments without running it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
 
 
-FOLLOWED = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p")  # by a value
+FOLLOWED = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn", "--package", "-p")  # take a value
 
 
 def packaged_conf() -> Path:
@@ -53,7 +53,7 @@ OmegaConf.register_new_resolver("packaged", lambda name: str(packaged_conf() / n
 OmegaConf.register_new_resolver(
     "experiment", lambda: HydraConfig.get().runtime.choices.get("experiment", "run"), replace=True
 )
-# Hydra's own is not set yet where a sweep begins. The jobs of a sweep find the sweep's own in their config's cache.
+# At the start of a sweep, Hydra's own resolver is not set yet. A sweep's jobs find its values in their config's cache.
 OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True, use_cache=True)
 
 
@@ -68,14 +68,14 @@ OmegaConf.register_new_resolver("sqlite", uri_of, replace=True)
 
 
 def check_working_folder() -> None:
-    """Refuse a working folder whose path Hydra would read as a reference to a key."""
+    """Reject a working folder whose path Hydra would read as a reference to a key."""
     if "${" in os.getcwd():
         rule = "Hydra reads ${…} in the path of the working folder as a reference to a key."
         raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
 
 
 def check_own_files(arguments: Iterable[str]) -> None:
-    """Reject files of --config-dir with more values than Hydra reads in seconds, aliases counted again, and pipes."""
+    """Reject pipes in --config-dir, and files with too many values (repeating aliases), which Hydra parses slowly."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("-") else [word])]
     folders = [Path(folder) for option, folder in itertools.pairwise(words) if option in ("--config-dir", "-cd")]
     for file in (file for folder in folders for level in ("", "*/", "*/*/") for file in folder.glob(f"{level}*.yaml")):
@@ -84,13 +84,13 @@ def check_own_files(arguments: Iterable[str]) -> None:
         except ValueError as error:
             rule, fix = f"A config file must have at most {EVENTS:,} values.", "Write fewer values, or fewer aliases."
             raise ConfigError(rule, got=f"{file}: {error}", fix=fix) from error
-        except (OSError, YAMLError):  # which Hydra explains if it reads the file
+        except (OSError, YAMLError):  # Hydra explains these if it reads the file
             pass
 
 
 @contextlib.contextmanager
 def composing() -> Iterator[None]:
-    """Raise a ConfigError for what Hydra raises only with a traceback when it cannot read a file or an override."""
+    """Raise ConfigError for unreadable files and overrides that Hydra only reports with a traceback."""
     try:
         yield
     except UnicodeDecodeError as error:
@@ -151,10 +151,10 @@ def _resolves(config: DictConfig, key: str) -> bool:
 
 @dataclass(frozen=True)
 class Composition:
-    """The config that a run with these arguments has; composed when something of it is asked for."""
+    """The config of a run with these arguments; composed on first access."""
 
     overrides: Sequence[str] = ()  # key=value pairs
-    config_dir: str | None = None  # the folder of one's own configs
+    config_dir: str | None = None  # the folder of the user's configs
 
     @cached_property
     def _parts(self) -> tuple[dict[str, Any], dict[str, Any], KeyOrigins | None]:
@@ -169,12 +169,12 @@ class Composition:
 
     @property
     def record(self) -> dict[str, Any]:
-        """The config as it is recorded."""
+        """The config as recorded, with secrets masked."""
         return self._parts[1]
 
     @property
     def where(self) -> KeyOrigins | None:
-        """Where each key was set."""
+        """The origin of each key."""
         return self._parts[2]
 
     @property
@@ -192,7 +192,7 @@ class Composition:
 
     @property
     def tracking_uri(self) -> str:
-        """The recorder's address."""
+        """The recorder's tracking URI."""
         recorder = self.values["recorder"]
         if "tracking_uri" not in recorder:
             fix = "Leave recorder as it is, or set recorder.tracking_uri."
@@ -210,7 +210,7 @@ def is_pair(word: str) -> bool:
 
 
 def with_options_first(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a run in the one order that Hydra reads.
+    """Return a run's arguments in the order that Hydra requires.
 
     >>> with_options_first(["a=b", "--config-dir", "my", "c=d", "-m"])
     ['--config-dir', 'my', '-m', 'a=b', 'c=d']
@@ -220,9 +220,9 @@ def with_options_first(arguments: Sequence[str]) -> list[str]:
 
 
 class Parser(argparse.ArgumentParser):
-    """A command's arguments: its own options and, but for those without `overrides`, a run's pairs and --config-dir.
+    """A command's arguments: its options and, unless `overrides` is false, a run's key=value pairs and --config-dir.
 
-    Other words are an error, but for a command that takes `names`, which are then among the options.
+    Other words are an error, except for a command with `names`, which become part of the options.
     """
 
     def __init__(self, name: str, about: str, *, overrides: bool = True, names: bool = False) -> None:
@@ -231,7 +231,7 @@ class Parser(argparse.ArgumentParser):
         self.overrides, self.names = overrides, names
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """Return what was given, in any order, and as `composed` the config that the overrides give."""
+        """Return the parsed options, in any order; `composed` is the config that the overrides give."""
         if self.overrides:
             about = "as of a run: see ortpipe --help"
             self.add_argument("overrides", nargs="*", default=[], metavar="key=value", help=about)
@@ -251,13 +251,13 @@ class Parser(argparse.ArgumentParser):
         return options
 
     def error(self, message: str) -> NoReturn:
-        """Refuse arguments that do not fit."""
+        """Raise for invalid arguments."""
         rule = f"{self.prog} takes its arguments as its help says."
         raise ConfigError(rule, got=message, fix=f"See {self.prog} --help.")
 
 
 def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple[DictConfig, KeyOrigins | None]:
-    """Return the composed config without Hydra's own part, and where each key was set; raises as Hydra does."""
+    """Return the composed config without Hydra's own part, and the origin of each key; raise Hydra's errors."""
     overrides = list(overrides)
     if config_dir is not None:
         check_own_files(["--config-dir", config_dir])

@@ -1,4 +1,4 @@
-"""What repeating a run needs the user's consent for: the code that its record names, and the secrets that it lacks."""
+"""Collect the code and secrets that repeating a run needs and that require the user's consent."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from ortpipe.own import is_path
 
 VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 DECODED = re.compile(r"\$\{oc\.decode:\s*\$\{oc\.env:\s*(\w+)\s*\}\s*\}")
-UNUSED = ("recorder", "paths", "hydra", "name")  # by repro
+UNUSED = ("recorder", "paths", "hydra", "name")  # not used by repro
 CODE_KEYS = ("function", "module", "_target_")
-MEMBER_KEYS = ("name", "monitor", "objective")  # whose values are members of catalogues, or import paths
+MEMBER_KEYS = ("name", "monitor", "objective")  # their values are catalogue members or import paths
 MEMBER_LISTS = ("evaluate.metrics.", "penalty.terms.")  # with members in a list or as keys
 
 
@@ -30,7 +30,7 @@ def mapped(node: Any, change: Callable[[str, Any], Any], key: str = "") -> Any:
 
 
 def _settings(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Return the pairs of dotted key and value that repro uses; a key may occur twice, for names may hold dots."""
+    """Return the pairs of dotted key and value that repro uses; a key may occur twice, since names may contain dots."""
     settings: list[tuple[str, Any]] = []
     mapped({name: value for name, value in config.items() if name not in UNUSED}, lambda *pair: settings.append(pair))
     return settings
@@ -46,7 +46,7 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
     >>> executes({"evaluate": {"metrics": ["box/theirs:iou"]}}, "/there")
     ['evaluate.metrics.0=box/theirs:iou, whose module is looked for in /there first']
     >>> executes({"convert": {"source": {"path": "m.pkl", "trust": True}}, "seed": 0}, None)
-    ['convert.source.trust=True: opening m.pkl runs what it holds']
+    ['convert.source.trust=True: opening m.pkl executes its content']
     """
     demands, settings = [], _settings(config)
     for key, value in settings:
@@ -57,7 +57,7 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
             demands.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:
             path = dict(settings).get("convert.source.path") if key == "convert.source.trust" else None
-            demands.append(f"{key}={value}: opening {path or 'the file'} runs what it holds")
+            demands.append(f"{key}={value}: opening {path or 'the file'} executes its content")
         elif isinstance(value, str) and ENVIRONMENT.search(value):
             names = ", ".join(ENVIRONMENT.findall(value))
             demands.append(f"{key} is read from the environment: {names}")

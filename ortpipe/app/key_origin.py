@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # of one key to another
+REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # a reference to another key
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from ortpipe.pipeline.store import Store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-REPRO_FILES = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # which repeating a run reads
+REPRO_FILES = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # the files that repeating a run reads
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
 RUN_ID = re.compile(r"[0-9a-f]{32}")
 DIGEST = re.compile(r"[0-9a-f]{6,64}")  # or its beginning
@@ -60,7 +60,7 @@ class FoundModel:
 
 
 def find(name: str, composed: Composition, stage: str | None = None) -> FoundModel:
-    """Return the model of a name; of a run, the result of `stage`, by default of the last one."""
+    """Return the model with a name; for a run, the result of `stage`, by default the last one."""
     path = Path(name)
     if path.is_file():
         model, weights = read_apart(path)

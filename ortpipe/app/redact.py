@@ -27,7 +27,7 @@ MASK = "***"
 WORDS = {"auth", "authorization", "bearer", "cookie", "credential", "jwt", "pass", "passcode", "passphrase", "sas"}
 ENDS = ("password", "passwd", "pwd", "secret", "token", "apikey", "accesskey", "privatekey", "secretkey")
 KEYS = {"access", "account", "api", "encryption", "private", "secret", "session", "shared", "signing", "storage"}
-FREE = {"data", "recorder", "name", "hydra"}  # the values of other groups decide results, and are in the store's keys
+FREE = {"data", "recorder", "name", "hydra"}  # values of other groups decide results and are part of the store's keys
 NAMES = re.compile(  # keys that users name, and the tokens of texts
     r"data\.source\.(?:inputs|encode)\.|train\.factors\.|penalty\.terms\.|(?:data\.)?tokens(?:\.|$)"
 )
@@ -53,14 +53,14 @@ ISSUED = re.compile(  # tokens with a known prefix: of GitHub, GitLab, Hugging F
     r"|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]{10,}))"
 )
 SHAPES = (ADDRESS, USER_ALONE, ENCODED, QUERY, BEARER, PEM, ISSUED)
-# Of key=value, key: value, "key": "value". Tried once per word: a report's pictures are tens of thousands of letters.
+# Key=value, key: value, "key": "value". Tried once per word: a report's pictures are tens of thousands of letters.
 KEY = re.compile(r"(?<![\w.-])([\w.-]*+(?<=\w))\\?[\"']?\s*[:=]\s*")
 VALUE = re.compile(r"\\?\"(?:[^\"\\]|\\.)*?\\?\"|'(?:[^'\\]|\\.)*'|[^\s,;&}\])'\"]+")
 
 _secret_texts: set[str] = set()
 
 
-@lru_cache(2**14, typed=True)  # a run asks of each key of its config and its record some twenty times
+@lru_cache(2**14, typed=True)  # a run checks each key of its config and record some twenty times
 def is_secret(key: object) -> bool:
     """Return whether the name of a config key, dotted or not, is that of a secret.
 
@@ -218,7 +218,7 @@ def know_values(node: Any, key: object = "", *, setting: bool = False) -> None:
 def know_environment(raw: str, *, secret: bool, setting: bool = False) -> None:
     """Mask from now on the values of the environment variables that a text refers to.
 
-    Of an address only the password is masked. Paths, numbers and the values of a stage's `setting` are masked only if
+    In an address only the password is masked. Paths, numbers and the values of a stage's `setting` are masked only if
     the name of the key or variable is that of a secret.
     """
     for name in ENVIRONMENT.findall(raw):
@@ -257,10 +257,10 @@ def _override_values(word: str) -> Iterator[tuple[str, Any]]:
 
 
 def recordable(config: Any, values: Any = None) -> dict[str, Any]:
-    """Return a config as it is recorded: resolved but for secrets, which are masked from now on.
+    """Return a config as recorded: resolved, except for secrets, which are masked from now on.
 
-    Secrets from the environment are recorded as `${oc.env:NAME}`, others as `***`. `values` is the config resolved,
-    where it is at hand.
+    Secrets from the environment are recorded as `${oc.env:NAME}`, others as `***`. Pass the resolved config as `values`
+    if it is available.
     """
     raw: Any = OmegaConf.to_container(config, resolve=False)
     values = OmegaConf.to_container(config, resolve=True) if values is None else values

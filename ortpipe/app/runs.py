@@ -183,7 +183,7 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
         config_dir: the folder of the user's own configs.
 
     Raises:
-        OrtpipeError: the config, the data or the model is rejected, or a stage fails; the record says which.
+        OrtpipeError: the config, the data or the model is rejected, or a stage fails, which the record names.
     """
     for override in overrides:
         _check_override(override)
@@ -214,7 +214,7 @@ def _check_override(override: object) -> None:
             "in a notebook __main__:name.",
         )
     several = override in ("-m", "--multirun")
-    with contextlib.suppress(*REFUSALS):  # which composing the config explains
+    with contextlib.suppress(*REFUSALS):  # composing the config explains these
         several = several or any(o.is_sweep_override() for o in OverridesParser.create().parse_overrides([override]))
     if several:
         raise ConfigError(

@@ -13,12 +13,12 @@ from ortpipe.app.redact import redacted
 NAMES = {1: "standard output", 2: "standard error"}
 
 
-# control characters but for tab and line feed, and those that change the direction of text
+# control characters except tab and line feed, and those that change the direction of text
 CONTROL = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
 
 
 def printable(text: str) -> str:
-    r"""Return text with an escape for each character that a terminal acts on.
+    r"""Return text with control characters escaped.
 
     >>> print(printable("w\x1b[2J\u202e\rb"))
     w\x1b[2J\u202e\rb
@@ -27,10 +27,10 @@ def printable(text: str) -> str:
 
 
 class TerminalStream:
-    """A stream of text in front of standard output or error.
+    """A text stream in front of standard output or error.
 
     Attributes:
-        forgiving: after a failed write nothing more is printed, and the log says so once; else the write raises.
+        forgiving: after a failed write, log it once and print nothing more; otherwise the write raises.
     """
 
     def __init__(self, stream: TextIO, number: int, *, forgiving: bool) -> None:
@@ -88,8 +88,8 @@ def _warn(text: str) -> None:
 def streams() -> Iterator[None]:
     """Put a `TerminalStream` in front of both; failed writes to standard output raise until a run begins.
 
-    A descriptor that was closed before the program began is opened on the null device: else the next file, such as a
-    database, would get its number, and the output of libraries would go into that file.
+    If a descriptor was closed before the program started, it is opened on the null device. Otherwise the next file,
+    such as a database, would get its number, and libraries would print into that file.
     """
     for number in (0, 1, 2):
         try:

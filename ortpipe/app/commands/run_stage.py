@@ -107,7 +107,7 @@ def _artifact(name: str | None, composed: Composition, previous_stage: str) -> A
 
 
 def _as_source(artifact: Artifact) -> Artifact:
-    """Return a bare model whose weights also stand as its source's, which training compares its result with."""
+    """Return a bare model with its weights also stored as its source's; training compares its result with these."""
     weights = {name: array for name, array in artifact.initializers.items() if name in artifact.facts.parameters}
     model, apart = artifact.apart()
     tensors = {f"source/{name}": array for name, array in weights.items()}

@@ -98,6 +98,6 @@ def _default_recorder(config: dict[str, Any], mlflow_config: dict[str, Any]) -> 
 
 
 def _is_in_outputs(path: Path | None, folder: Path, mlflow_config: dict[str, Any]) -> bool:
-    """Return whether a path lies in the outputs folder of this run, or is the artifacts folder of today's config."""
+    """Return whether a path is in the outputs folder of this run, or is the artifacts folder of the current config."""
     outputs = [parent.parent for parent in folder.absolute().parents if parent.name in ("runs", "multiruns")]
     return path is not None and (path == Path(mlflow_config["artifacts"] or "-") or path.parent in outputs)

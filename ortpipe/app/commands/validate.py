@@ -27,7 +27,7 @@ MOST_CLASSES = 1000
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Check what the arguments configure."""
+    """Check the run that the arguments configure."""
     options = Parser("validate", ABOUT).read(arguments)
     errors: list[OrtpipeError | str] = []
     composed = _compose_accepted(options.overrides, options.config_dir, errors)

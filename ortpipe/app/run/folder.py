@@ -44,40 +44,37 @@ OF_ONE_RUN = (INPUTS, "stages", "figures", *MODELS, EXAMPLE, SLICES, "losses.par
 
 
 class RunFolder:
-    """Writes a run's files as the run goes on.
+    """Writes a run's files during the run.
 
     - `config.yaml`, `environment.json`, `inputs/`: at the start;
     - `run.json`: at the start, before and after every stage that computes, and at the end (see `RunRecord`);
-    - `checkpoint.safetensors`: what training continues from, as often as train.checkpoint says;
-    - `stages/<number>_<name>/`: each artifact, its graph as `model.txt` and `model.svg`; the files of one in the
+    - `checkpoint.safetensors`: the state from which training can continue, at the intervals of train.checkpoint;
+    - `stages/<number>_<name>/`: each artifact, with its graph as `model.txt` and `model.svg`; files of artifacts in the
       store are links to it;
-    - `model.onnx`, `model.int8.onnx` of a fake-quantized one, `example.npz` (some rows as it reads them),
-      `losses.parquet`, `figures/*.png` (not of a sweep's jobs: see `illustrate`), `report.md`, `report.html`: at the
-      end.
+    - `model.onnx`, `model.int8.onnx` of a fake-quantized model, `example.npz` (some input rows), `losses.parquet`,
+      `figures/*.png` (for a sweep's jobs see `illustrate`), `report.md`, `report.html`: at the end.
 
-    `StageLogs` adds the logs. To the error that ends a run it adds what its user needs next: which stage was at work,
-    where its log and the report are, and the command that does what is left.
+    `StageLogs` adds the logs. If an error ends the run, this class adds notes to it: the running stage, the paths of
+    its log and of the report, and the command that continues the run.
     """
 
     def __init__(
         self,
-        record: RunRecord,  # its folder is made if it is not there
+        record: RunRecord,  # its folder is created if it does not exist
         config: str,  # resolved, as YAML
         environment: Mapping[str, str],
-        values: Callable[[Artifact], Mapping[str, float]] = lambda artifact: {},  # what an objective may be
-        example: Callable[
-            [Artifact], Mapping[str, np.ndarray]
-        ] = lambda artifact: {},  # some rows, as the model's input
-        draws: bool = True,  # its figures
+        values: Callable[[Artifact], Mapping[str, float]] = lambda artifact: {},  # possible objectives
+        example: Callable[[Artifact], Mapping[str, np.ndarray]] = lambda artifact: {},  # some input rows
+        draws: bool = True,  # whether to draw figures
     ) -> None:
         self.record, self.folder, self._values, self._draws = record, record.folder, values, draws
         self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
-        self._stored: list[str] = []  # the stages whose results the store holds
-        self._unwritten = False  # whether the record has a stage that its file lacks
+        self._stored: list[str] = []  # the stages whose results are in the store
+        self._unwritten = False  # whether the record has a stage that is not yet in its file
 
     def __call__(self, event: events.Event) -> None:
-        """Listen."""
+        """Handle an event."""
         match event:
             case events.RunStarted():
                 self._start(event.plan)
@@ -96,8 +93,8 @@ class RunFolder:
                 self._fail(event)
 
     def _start(self, plan: Plan) -> None:
-        self.record.write()  # first: a record that says FINISHED must not outlive the files that it lists
-        for name in OF_ONE_RUN:  # of an older run into the same folder
+        self.record.write()  # first: a record with status FINISHED must not outlive the files that it lists
+        for name in OF_ONE_RUN:  # left by an older run in the same folder
             delete(self.folder / name)
         atomic_write(self.folder / "config.yaml", self._config)
         keep_inputs(plan, self.folder)
@@ -120,7 +117,7 @@ class RunFolder:
         }
         if notes := facts.lineage[-1].get("notes"):
             self.record.notes[event.name] = tuple(notes)
-        self._unwritten = event.hit is not None  # such stages are of milliseconds: with the next that computes
+        self._unwritten = event.hit is not None  # hits take milliseconds: write them with the next computed stage
         if not self._unwritten:
             self.record.write()
 
@@ -143,7 +140,7 @@ class RunFolder:
         self.record.end(FINISHED)
         try:
             write_report(self.folder)
-        except (OSError, TrackingError) as error:  # the run has finished, whatever becomes of its page
+        except (OSError, TrackingError) as error:  # a missing report does not fail the finished run
             reason = str(error).splitlines()[0]
             print(f"warning: no report of {self.folder}: {reason}; the run has finished.", file=sys.stderr)
 
@@ -154,12 +151,12 @@ class RunFolder:
                 record.stage, record.again = event.stage, self._again(event.error)
                 record.end(KILLED if event.killed else FAILED, str(event.error) or type(event.error).__name__)
             write_report(self.folder)
-        finally:  # also where the disk is full
+        finally:  # also if the disk is full
             if record.status != FINISHED:
                 self._add_notes(event)
 
     def _again(self, error: BaseException) -> str | None:
-        """Return the command that continues; None where the config, the data or the model must change first."""
+        """Return the command that continues; None if the config, the data or the model must change first."""
         if isinstance(error, OrtpipeError) and not isinstance(error, TrackingError):
             return None
         has_checkpoint = has_file(self.folder, CHECKPOINT)
@@ -203,7 +200,7 @@ def stage_artifact(run: Path, name: str) -> Artifact:
 
 
 def as_table(slices: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-    """Return metrics by column and value as the table that MLflow's page shows."""
+    """Return metrics by column and value as a table for MLflow's page."""
     parts = [(column, value, metrics) for column, values in slices.items() for value, metrics in values.items()]
     names = list(dict.fromkeys(name for *_, metrics in parts for name in metrics))
     data = [[column, value, *(metrics.get(name) for name in names)] for column, value, metrics in parts]
@@ -211,15 +208,15 @@ def as_table(slices: Mapping[str, Mapping[str, Mapping[str, float]]]) -> dict[st
 
 
 def in_integers(artifact: Artifact) -> Artifact:
-    """Return a fake-quantized model as one of integers, which has no parameters any more."""
+    """Return a fake-quantized model converted to integers, which has no parameters any more."""
     facts = dataclasses.replace(artifact.facts, parameters=(), constants=())
     return Artifact(to_int8(artifact.model), facts)
 
 
 def keep_inputs(plan: Plan, run: Path) -> None:
-    """Copy what the plan's configs read as models, with external data, into `inputs/` of a run's folder.
+    """Copy the model files that the plan's configs read, with external data, into `inputs/` of a run's folder.
 
-    The source's lie there themselves, what other keys name in a folder of the key's name.
+    The source's files are directly in `inputs/`, those of other keys in a subfolder named after the key.
     """
     groups = [(key, files) for step in plan for key, files in _read(step.config, step.stage.name) if files]
     if not groups:
@@ -245,20 +242,20 @@ def _read(config: Any, key: str) -> Iterator[tuple[str, tuple[Path, ...]]]:
 
 
 def kept_input(key: str, path: str, run: Path) -> str | None:
-    """Return the copy of a model file that a run's folder has for the key that named it, if it has one."""
+    """Return the run folder's copy of the model file of a key, if there is one."""
     below = INPUTS if key == SOURCE else f"{INPUTS}/{key}"
     names = NAMES if is_uri(path) else (Path(path).name, "model.onnx") if key != SOURCE else (Path(path).name,)
     described = key == SOURCE and not is_uri(path) and not Path(path).suffix and has_file(run, f"{below}/{DESCRIPTION}")
-    if described:  # the files of a folder lie here
+    if described:  # the files of a folder are directly in `inputs/`
         return str(run / below)
     return next((str(run / below / name) for name in names if has_file(run, f"{below}/{name}")), None)
 
 
 def losses_parquet(artifact: Artifact) -> bytes:
-    """Return the losses, and what is watched, as a Parquet file: a row per step, then per epoch.
+    """Return the losses and monitored metrics as a Parquet file: a row per step, then per epoch.
 
-    Columns: `kind` (string: step, train, validation, or the name of what is watched), `number` (int64, of the step or
-    epoch, from 1), `value` (float64, null where not evaluated), `rate` (float64, of a step; null elsewhere).
+    Columns: `kind` (string: step, train, validation, or the name of a monitored metric), `number` (int64, the step or
+    epoch, from 1), `value` (float64, null if not evaluated), `rate` (float64, of a step; null elsewhere).
     """
     import pyarrow as pa
     from pyarrow import parquet

@@ -49,7 +49,7 @@ MODEL = {"from": str, "task": str, "discrepancy": float | None, "parameters": di
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
 LATEST = 253_402_300_799_000  # milliseconds since 1970 until the year 10000, the last that datetime knows
 
-# A record may be somebody else's: its names become parts of paths, pages and queries
+# A record may come from another user: its names become parts of paths, pages and queries
 StageName = Annotated[str, Must("the name of a stage", re.compile(r"\w+", re.ASCII).fullmatch)]
 Id = Annotated[str, Must("an id of letters, digits and -", re.compile(r"[\w-]+", re.ASCII).fullmatch)]
 Time = Annotated[int, Ge(0), Le(LATEST)]
@@ -61,9 +61,9 @@ class StageRecord(Config):
 
     name: StageName
     key: str  # of its result in the store
-    parts: dict[str, Any]  # the values that the key is a hash of, see `digest.parts_of`
+    parts: dict[str, Any]  # the values that the key hashes, see `digest.parts_of`
     output: str  # the digest of its result
-    seconds: NotNegative  # that it took in this run
+    seconds: NotNegative  # its duration in this run
     origin: dict[str, Any] | None = None  # the `folder` and `mlflow` id of that run, when it was `made`, its `seconds`
     ended: Time | None = None  # in milliseconds since 1970
 
@@ -83,7 +83,7 @@ class StageRecord(Config):
 
 @dataclass(frozen=True)
 class JobRecord(Config):
-    """A job of a sweep: the sweep's id, the job's number from 0, and the values of the keys that vary."""
+    """A job of a sweep: the sweep's id, the job's number from 0, and the values of its varying keys."""
 
     sweep: str
     number: int
@@ -92,9 +92,9 @@ class JobRecord(Config):
 
 @dataclass(frozen=True)
 class Manifest(Config):
-    """What the jobs of a sweep share: the folder it was started in, the keys that do not vary, and the objective.
+    """The data that all jobs of a sweep share: its working folder, the keys that do not vary, and the objective.
 
-    With `live` jobs print nothing: the sweep's process shows them in a table on the terminal.
+    With `live`, jobs print nothing: the sweep's process shows them in a table on the terminal.
     """
 
     cwd: str
@@ -137,9 +137,9 @@ def now() -> int:
 class RunRecord(Config):
     """One run, one job or one sweep."""
 
-    folder: Path  # where it is written; not part of the file
-    name: str  # as it is shown
-    tags: dict[str, str]  # known before it starts, such as its process
+    folder: Path  # its location; not part of the file
+    name: str  # its displayed name
+    tags: dict[str, str]  # known at the start, such as its process
     plan: dict[StageName, str] = field(
         default_factory=dict
     )  # the stages in order, each with its choice from a catalogue
@@ -148,8 +148,8 @@ class RunRecord(Config):
     started: Time = field(default_factory=now)  # in milliseconds since 1970, as is `ended`
     status: Status = RUNNING  # KILLED if it was stopped
     ended: Time | None = None
-    error: str | None = None  # that ended it
-    stage: StageName | None = None  # that was running then
+    error: str | None = None  # the error that ended it
+    stage: StageName | None = None  # the stage that was running then
     again: str | None = None  # the command that continues it, if repeating can help
     model: dict[str, Any] = field(default_factory=dict)  # its source, the discrepancy from it, task, parameters' shapes
     stages: list[StageRecord] = field(default_factory=list)  # those that finished, in order

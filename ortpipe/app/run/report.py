@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LARGEST = 2**18  # bytes of a graph's picture
 TAIL = 40  # lines of the failing stage's log
-LOG = 2**16  # bytes of its end, in which they are looked for
+LOG = 2**16  # the bytes at the end of the log in which these lines are searched
 PNG = 2**24  # bytes of a figure
 STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
 FIGURE = re.compile(r"figures/\w+\.png", re.ASCII)
@@ -182,7 +182,7 @@ def plain(text: object) -> str:
 
 
 def code(text: object) -> str:
-    r"""Return text as inline code of Markdown, which a table can hold too.
+    r"""Return text as inline code of Markdown that is also valid in a table.
 
     >>> print(code("a|b"), code("a`b"))
     `a\|b` `` a`b ``

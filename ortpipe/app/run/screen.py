@@ -16,16 +16,16 @@ from ortpipe.stages.train.losses import Compiled, Epoch
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
 WIDE = 100  # columns from which on names are not shortened
-EVERY = 5.0  # seconds after which an epoch has a line, whatever its number
+EVERY = 5.0  # seconds after which the next epoch gets a line, regardless of its number
 
 
 class Screen:
     """Shows stages on standard error: a bar on a terminal and in a notebook, plain lines elsewhere.
 
     Args:
-        notes: sentences on the data, which are printed first.
-        job: the job's number in a sweep, with which each line begins, for jobs print at the same time. What would be
-            the same for all jobs (rows, stages, cache hits) is only in their logs.
+        notes: sentences about the data, which are printed first.
+        job: the job's number in a sweep; it prefixes each line because jobs print concurrently. Information that is the
+            same for all jobs (rows, stages, cache hits) is only in their logs.
     """
 
     def __init__(self, notes: Sequence[str] = (), job: int | None = None) -> None:
@@ -37,7 +37,7 @@ class Screen:
         self._first: tuple[int, float] | None = None  # steps and seconds at the stage's first report
 
     def __call__(self, event: events.Event) -> None:
-        """Listen."""
+        """Handle an event."""
         match event:
             case events.RunStarted() if not self._job:  # of a sweep only the first job prints the notes
                 for note in self._notes:
@@ -75,7 +75,7 @@ class Screen:
     def _progress(self, epoch: Epoch, seconds: float) -> None:
         if epoch.validation is not None:
             self._validated = {"validation": epoch.validation, **epoch.metrics}
-        # Measured from the first epoch on: before it there is no training, but waiting for a lock and set-up
+        # Measured from the first epoch on; the time before is spent on waiting for a lock and set-up
         first_steps, first_seconds = self._first = self._first or (epoch.own_steps, seconds)
         speed = (epoch.own_steps - first_steps) / max(seconds - first_seconds, 1e-9)
         tenth = epoch.number * 10 // epoch.epochs

@@ -32,7 +32,7 @@ class StageLogs(logging.Handler):
         self._show_warning: Any = None  # `warnings.showwarning` before the stage began
 
     def __call__(self, event: events.Event) -> None:
-        """Listen."""
+        """Handle an event."""
         match event:
             case events.RunStarted():
                 self._numbers = {step.stage.name: i for i, step in enumerate(event.plan, start=1)}

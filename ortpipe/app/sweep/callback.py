@@ -75,7 +75,7 @@ def sweeping() -> Iterator[None]:
 
 @contextmanager
 def _passing_errors() -> Iterator[None]:
-    """Raise exceptions as RefusedStart: Hydra would only warn of an Exception in a callback."""
+    """Raise exceptions as a BaseException, which Hydra does not turn into a warning as it does in a callback."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Hydra's launcher `fork`: jobs side by side, in copies of this process, which has imported what they need."""
+"""Hydra's launcher `fork`: parallel jobs in forks of this process, which has already imported their modules."""
 
 import gc
 import importlib
@@ -20,8 +20,8 @@ from ortpipe.app.stop import Stopped
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.store import Store
 
-CONVERTS, ESTIMATORS = "convert", "sklearn"  # the stage that mostly needs scikit-learn: not where its result is stored
-NEEDED = {  # modules that jobs import late, by the word of the config or the module here that says so
+CONVERTS, ESTIMATORS = "convert", "sklearn"  # the stage that usually needs scikit-learn, unless its result is stored
+NEEDED = {  # modules that jobs import late, by the word in the config, or the loaded module, that requires them
     "": ("ortpipe.app.assemble", "ortpipe.app.schema", "pyarrow.parquet"),
     ESTIMATORS: ("sklearn.datasets", "sklearn.neural_network", "sklearn.pipeline"),
     "mlflow": ("mlflow.onnx", "pandas"),
@@ -31,9 +31,9 @@ LATE = 15.0
 
 
 class ForkLauncher(Launcher):
-    """Forks processes that take a job after the other."""
+    """Forks worker processes, each of which runs one job after another."""
 
-    __module__ = "hydra_plugins.ortpipe"  # Hydra makes plugins of this package only
+    __module__ = "hydra_plugins.ortpipe"  # Hydra only accepts plugins from this package
 
     def __init__(self, n_jobs: int = -1) -> None:
         if sys.platform != "linux":
@@ -45,11 +45,11 @@ class ForkLauncher(Launcher):
         self._count = len(os.sched_getaffinity(0)) if n_jobs == -1 else n_jobs
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Take what all jobs share."""
+        """Store the context that all jobs share."""
         self._context, self._task, self._config = hydra_context, task_function, config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs; return how each ended, in their order."""
+        """Run the jobs; return their results in order."""
         setup_globals()
         configure_log(self._config.hydra.hydra_logging, self._config.hydra.verbose)
         Path(str(self._config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ class ForkLauncher(Launcher):
                     process, job = workers.pop(end)
                     try:
                         results[job] = end.recv()
-                    except EOFError:  # it was killed: another one takes its place
+                    except EOFError:  # the worker was killed: start another one
                         died.append(job + self._first)
                         process.join()
                         continue
@@ -78,7 +78,7 @@ class ForkLauncher(Launcher):
                         end.send(None)
                         process.join()
                         end.close()
-        except BaseException:  # whatever ends the sweep, Ctrl-C too: no job goes on without it
+        except BaseException:  # including Ctrl-C: stop the workers when the sweep ends
             _stop([process for process, _ in workers.values()])
             raise
         if died:
@@ -93,7 +93,7 @@ class ForkLauncher(Launcher):
             for name in modules if word in config and not (stored and word == ESTIMATORS) else ():
                 importlib.import_module(name)
         gc.collect()
-        gc.freeze()  # what is shared stays so: looking for garbage in it would copy it
+        gc.freeze()  # collecting shared objects would copy their memory pages
 
     def _start(self) -> tuple[Connection, BaseProcess]:
         ours, theirs = multiprocessing.Pipe()
@@ -104,9 +104,9 @@ class ForkLauncher(Launcher):
         return ours, process
 
     def _work(self, end: Connection, parent_end: Connection) -> None:
-        """Run one job after the other, as the sweep's process says, until it says None.
+        """Run jobs received from the sweep's process until it sends None.
 
-        Processes that were forked later hold its end, too: closing it says nothing.
+        Workers that were forked later also hold this end of the pipe, so that closing it has no effect.
         """
         parent_end.close()
         try:
@@ -130,7 +130,7 @@ class ForkLauncher(Launcher):
 
 
 def _stop(processes: Sequence[BaseProcess]) -> None:
-    """End processes, which write the state of their jobs."""
+    """Stop processes; they write the state of their jobs."""
     for patience, end in ((SOON, BaseProcess.terminate), (LATE, BaseProcess.kill)):
         for process in processes:
             process.join(patience)

@@ -1,4 +1,4 @@
-"""One job of a sweep: running it, and writing into its folder how it ended."""
+"""Run one job of a sweep, and write its outcome into its folder."""
 
 import contextlib
 import os
@@ -124,7 +124,7 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
     except BaseException:  # Ctrl-C and SIGTERM: the folder says that the job was stopped
         record.abandon("stopped")
         if gone(job.leader):
-            os._exit(128 + signal.SIGTERM)  # nobody waits for this worker
+            os._exit(128 + signal.SIGTERM)  # this worker has no parent that waits for it
         raise
     if not job.manifest.live:
         print(ending(Row(job.job, record)), flush=True)

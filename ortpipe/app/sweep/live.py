@@ -21,7 +21,7 @@ from ortpipe.metrics import heading
 EVERY = 1.0  # seconds between two looks at the jobs
 SHARE = 0.02  # the largest fraction of the time for looking
 TAIL = 4096  # bytes of a log in which its last line is searched
-CLEAR = "\x1b[{lines}F\x1b[J"  # moves the cursor up and clears what is below
+CLEAR = "\x1b[{lines}F\x1b[J"  # moves the cursor up and clears the lines below
 
 
 class LiveTable:
@@ -36,7 +36,7 @@ class LiveTable:
         self._reported: set[int] = set()  # jobs whose end was printed
         self._data_reported = False
         self._drawing, self._closed = threading.Lock(), threading.Event()
-        # A fork during drawing would leave the new process with locks that nobody releases.
+        # A fork during drawing would give the new process locks that are never released.
         release = self._drawing.release
         os.register_at_fork(before=self._drawing.acquire, after_in_parent=release, after_in_child=release)
         self._thread = threading.Thread(target=self._watch, daemon=True)

@@ -1,6 +1,6 @@
-"""The sweeper of lists of values: a job for each combination.
+"""A sweeper for lists of values: one job per combination.
 
-It does what Hydra's sweeper `basic` does, and takes its place: that one writes `multirun.yaml` with its secrets.
+It replaces Hydra's sweeper `basic`, which writes secrets into `multirun.yaml`.
 """
 
 import importlib
@@ -28,13 +28,13 @@ BASIC = "basic"  # Hydra's choice for the group hydra/sweeper
 class ProductSweeper(Sweeper):
     """Launches a job for each combination, in batches of `max_batch_size`."""
 
-    __module__ = "hydra_plugins.ortpipe"  # Hydra makes plugins of this package only
+    __module__ = "hydra_plugins.ortpipe"  # Hydra only accepts plugins from this package
 
     def __init__(self, max_batch_size: int | None = None, params: Mapping[str, str] | None = None) -> None:
         self._size, self._params = max_batch_size, params or {}
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Make the launcher."""
+        """Create the launcher."""
         self.hydra_context, self.config = hydra_context, config
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
 
@@ -55,7 +55,7 @@ class ProductSweeper(Sweeper):
         return results
 
     def _jobs(self, arguments: Sequence[str]) -> list[list[str]]:
-        """Return the overrides of each job; the last argument about a key counts."""
+        """Return the overrides of each job; if a key occurs twice, the last one counts."""
         assert self.hydra_context is not None
         choices = dict[str, list[str]]()
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
@@ -72,7 +72,7 @@ class ProductSweeper(Sweeper):
 
 
 def register(config: DictConfig) -> None:
-    """Register our launcher and our sweeper with Hydra, and let a config that chooses `basic` have this sweeper."""
+    """Register ortpipe's launcher and sweeper with Hydra, and use the sweeper for configs that choose `basic`."""
     try:
         package = importlib.import_module("hydra_plugins")
     except ModuleNotFoundError:  # no other plugin is installed

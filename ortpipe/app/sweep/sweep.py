@@ -48,7 +48,7 @@ class SweepError(OrtpipeError):
 
 
 class OpenSweep:
-    """A sweep in this process: locks its folder, checks and writes what its jobs share, and opens its record."""
+    """A sweep in this process: lock its folder, write the manifest that its jobs share, and open its record."""
 
     def __init__(self, config: DictConfig) -> None:
         forgive()

@@ -1,4 +1,4 @@
-"""A client of MLflow's database or server, which must answer before any work; runs of dead processes are closed."""
+"""A client of MLflow's database or server, checked before any work; it closes the runs of dead processes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOTE = "mlflow.note.content"  # the tag that MLflow shows as a description
 KIND = "mlflow.experimentKind"  # the tag of an experiment that makes MLflow open it on its runs, not on LLM traces
 STORES = tuple(f"mlflow.store.{kind}.sqlalchemy_store" for kind in ("tracking", "model_registry"))  # if imported
 DRIVERS = ("psycopg", "psycopg2")
-PACKAGES = {  # by scheme: modules of which one is necessary, and the fix
+PACKAGES = {  # by scheme: modules of which one is required, and the fix
     "postgresql": (DRIVERS, "pip install 'ortpipe[postgresql]', and write postgresql+psycopg://…."),
     "s3": (("boto3",), "pip install boto3"),
     "gs": (("google.cloud.storage",), "pip install google-cloud-storage"),
@@ -43,12 +43,11 @@ PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 
 def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient, str]:
-    """Return a client and the id of the experiment, which is made once even when many jobs start together.
+    """Return a client and the id of the experiment, which is created once even if many jobs start together.
 
-    `parent` is the run of a sweep, whose jobs go into its experiment. Without one, runs that are left over from
-    processes that are gone are closed.
+    `parent` is the run of a sweep, whose jobs use its experiment. Without a parent, close runs whose process has ended.
     """
-    _import()  # which takes seconds: not while others wait
+    _import()  # takes seconds, so do it before taking the lock
     with reached(target.tracking_uri):
         if parent is not None:
             return client_at(target.tracking_uri), _experiment_of(target.tracking_uri, parent)
@@ -56,7 +55,7 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
             client = client_at(target.tracking_uri)
             experiment = client.get_experiment_by_name(target.experiment)
             if experiment is None:
-                by_server = target.tracking_uri.startswith("http")  # which knows its own place
+                by_server = target.tracking_uri.startswith("http")  # a server chooses the location of artifacts
                 place = None if by_server else target.artifacts
                 if place and is_local(place):
                     place = Path(place).absolute().as_uri()
@@ -71,13 +70,13 @@ def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient,
         return client, experiment.experiment_id
 
 
-@functools.cache  # the jobs of a sweep ask in turn
+@functools.cache  # called for every job of a sweep
 def _experiment_of(uri: str, run: str) -> str:
     return str(client_at(uri).get_run(run).info.experiment_id)
 
 
 def close_dead(client: MlflowClient, experiment: str) -> list[str]:
-    """Close the experiment's running runs whose process on this host is gone, as killed; return their ids."""
+    """Close the experiment's running runs whose process on this host has ended, as killed; return their ids."""
     running = f"attributes.status = 'RUNNING' and tags.`{HOST}` = '{this_process()[HOST]}'"
     dead = [run for run in client.search_runs([experiment], running) if gone(run.data.tags)]
     for run in dead:
@@ -89,19 +88,19 @@ def close_dead(client: MlflowClient, experiment: str) -> list[str]:
 
 
 def terminate(client: MlflowClient, run: str, status: str, ended: int | None) -> None:
-    """Close a run's record, without the address that MLflow prints: the screen has it, and a dead run's is nobody's."""
+    """Close a run's record without printing its address, as MLflow would: the screen already shows it."""
     with contextlib.redirect_stdout(io.StringIO()):
         client.set_terminated(run, status, ended)
 
 
 @contextlib.contextmanager
 def reached(uri: str) -> Iterator[None]:
-    """Turn whatever MLflow raises into an error that names the way out."""
+    """Convert any error of MLflow to one with a fix."""
     check_packages(uri)
     try:
         yield
     except TrackingError:
-        raise  # it names its own
+        raise  # it has its own fix
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise TrackingError(
@@ -113,11 +112,11 @@ def reached(uri: str) -> Iterator[None]:
 
 
 def check_packages(uri: str) -> None:
-    """Raise if no package is installed that reaches a URI: MLflow finds out late, or tries for minutes."""
+    """Raise if the package for a URI is missing: MLflow would report it late, or retry for minutes."""
     scheme = uri.partition("://")[0]
     modules, fix = PACKAGES.get(scheme.partition("+")[0], ((), ""))
     if modules and not any(map(_is_installed, modules)):
-        shown = uri if modules != DRIVERS else f"{scheme}://…"  # which may hold a password
+        shown = uri if modules != DRIVERS else f"{scheme}://…"  # the URI may contain a password
         rule = f"MLflow reaches {scheme}:// through a package of its own."
         raise TrackingError(rule, got=f"{shown}, and no {modules[0]}", fix=fix)
 
@@ -125,12 +124,12 @@ def check_packages(uri: str) -> None:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # a package around it
+    except ModuleNotFoundError:  # a parent package is missing
         return False
 
 
 def client_at(uri: str) -> MlflowClient:
-    """Return a client that sends no telemetry, and fails within seconds where a server is away."""
+    """Return a client that sends no telemetry, and fails within seconds if a server is unreachable."""
     return _import()(tracking_uri=uri)
 
 
@@ -144,15 +143,15 @@ def _import() -> type[MlflowClient]:
         logging.getLogger(f"mlflow.store.{module}").setLevel(logging.WARNING)
     from mlflow import MlflowClient
 
-    atexit.register(close_databases)  # they are no garbage to Python at its end
+    atexit.register(close_databases)  # Python does not collect the connections at exit
     return MlflowClient
 
 
 def close_databases() -> None:
-    """Close MLflow's connections, which processes that are forked must not share.
+    """Close MLflow's connections, which forked processes must not share.
 
-    What is written to an SQLite database stays in a second file (-wal) until its last connection is closed, and a copy
-    of the database alone lacks it.
+    SQLite keeps written pages in a WAL file until the last connection is closed; a copy of the database alone would
+    miss them.
     """
     for name in STORES:
         for engine in getattr(getattr(sys.modules.get(name), "SqlAlchemyStore", None), "_engine_map", {}).values():
@@ -161,7 +160,7 @@ def close_databases() -> None:
 
 @contextlib.contextmanager
 def made_once() -> Iterator[None]:
-    """Make what another process may have made first: then its is taken."""
+    """Ignore the error if another process has created the same thing first, and use that one."""
     from mlflow import MlflowException
 
     try:
@@ -173,12 +172,12 @@ def made_once() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _first_opened(uri: str) -> Iterator[None]:
-    """Hold a lock beside an SQLite database, which only one process may create; create it if it does not exist."""
+    """Hold a lock next to a SQLite database, which only one process may create; create it if it does not exist."""
     database = database_of(uri)
     if database is None:
         yield
         return
-    if not database.exists() and {"'", '"'} <= set(os.getcwd()):  # MLflow writes the folder into SQL, quoted by one
+    if not database.exists() and {"'", '"'} <= set(os.getcwd()):  # MLflow quotes the path in SQL with one of them
         rule = "MLflow makes no database in a working folder whose path has both kinds of quotes."
         raise TrackingError(rule, got=os.getcwd(), fix="Start in another folder, or run with recorder=none.")
     from sqlalchemy.engine import make_url
@@ -197,10 +196,10 @@ def _first_opened(uri: str) -> Iterator[None]:
 
 
 def _create(database: Path) -> None:
-    """Create MLflow's tables in a file beside the database and rename it: MLflow cannot complete half of its tables."""
+    """Create MLflow's tables in a temporary file and rename it: MLflow cannot complete a partial set of tables."""
     partial = temporary(database)
     try:
-        partial.touch()  # SQLite's own file would exclude a group's members, whatever the umask
+        partial.touch()  # SQLite would create a file that group members cannot access, regardless of the umask
         client_at(uri_of(partial)).search_experiments(max_results=1)
         close_databases()
         with contextlib.closing(sqlite3.connect(partial)) as connection:

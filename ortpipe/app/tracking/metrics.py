@@ -1,4 +1,4 @@
-"""A run's config and results as MLflow's params and metrics: at its end, and epochs while it runs."""
+"""A run's config and results as MLflow's params and metrics: at its end, and per epoch while it runs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -26,10 +26,10 @@ STEP = "losses/step"
 LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "validation")}
 WATCHED = "monitor/"
 MODEL_PARAMS = ("convert.source.", "add_loss.loss.", "penalty.terms.", "train.", "data.source.")
-EVERY = 10.0  # seconds from one sending of epochs to the next
+EVERY = 10.0  # seconds between two batches of epochs
 MOST_POINTS = 1000  # of a series, the limit of one call: MLflow draws 320; losses.parquet has all
-MOST_COLUMNS = 50  # with the largest importances, which are sent; the report has all
-MOST_EPOCHS = 300  # in that time; faster ones are sent at the end, for sending would slow them down
+MOST_COLUMNS = 50  # the columns with the largest importances are sent; the report has all
+MOST_EPOCHS = 300  # per batch; more are sent at the end, because sending would slow down training
 
 
 class Point(NamedTuple):
@@ -59,7 +59,7 @@ class Results:
     kept_epoch: int | None = None  # whose weights early stopping restored
 
     def __call__(self, event: Event) -> None:
-        """Listen."""
+        """Handle an event."""
         if isinstance(event, StageFinished):
             tensors = event.artifact.tensors
             self.series = {name: tensors[name] for name in tensors if _is_series(name)}
@@ -113,7 +113,7 @@ def model_params(folder: Path) -> dict[str, str]:
 
 
 def stage_tags(run: RunRecord) -> dict[str, str]:
-    """Return a tag for each finished stage: computed, or the run from which its result was taken."""
+    """Return a tag for each finished stage: computed, or the run that computed its result."""
     tags = {}
     for stage in run.stages:
         producer = stage.origin and (stage.origin.get("mlflow") or stage.origin.get("folder") or "an unknown run")

@@ -1,4 +1,4 @@
-"""A run's record in MLflow, brought up to date with its results and its folder: while it runs, or long after."""
+"""A run's record in MLflow, updated from its results and its folder, during the run or later."""
 
 import functools
 import itertools
@@ -26,24 +26,24 @@ from ortpipe.stages.train.losses import Epoch
 
 LEDGER = "mlflow.json"
 PER_CALL = 100  # params or tags, MLflow's limit
-RUN = "ortpipe.run"  # the tag with the run's own id, by which its record is found again
+RUN = "ortpipe.run"  # the tag with the run's own id, which finds its record again
 CONFIG = ("config.yaml", "environment.json")
-DRAWN = ("figures", "report.md", "report.html")  # of a sweep's job perhaps long after its end
-OWN = {LEDGER, "stages", CHECKPOINT, EXAMPLE, *CONFIG}  # recorded by other parts, or not at all
+DRAWN = ("figures", "report.md", "report.html")  # a sweep's job may get these long after its end
+OWN = {LEDGER, "stages", CHECKPOINT, EXAMPLE, *CONFIG}  # recorded separately, or not at all
 
 
 class MlflowRun:
-    """An MLflow run; `mlflow.json` in the run's folder remembers which it is, and which parts it has.
+    """An MLflow run; `mlflow.json` in the run's folder stores its id, and the parts that are recorded.
 
-    A part that is sent twice is the same as sent once, so that a record that broke off anywhere can be completed.
+    Sending a part twice has no effect, so a record that was interrupted at any point can be completed.
     """
 
     def __init__(
         self,
         target: Target,
-        record: RunRecord,  # which may still go on
-        parent: str | None = None,  # the MLflow run of its sweep, if that is another one than its tags say
-        results: Results | None = None,  # while it goes on; without them they are what its folder says
+        record: RunRecord,  # which may still be running
+        parent: str | None = None,  # the MLflow run of its sweep, if it differs from the tags
+        results: Results | None = None,  # during the run; by default they are read from its folder
     ) -> None:
         self._target, self._run = target, record
         self._results = functools.cache(lambda: results or Results.read(record))
@@ -52,29 +52,29 @@ class MlflowRun:
         tags |= {} if parent is None else {PARENT: parent}
         self._client, self._experiment = open_store(target, tags.get(PARENT))
         mine = f"tags.`{RUN}` = '{record.id}'"
-        with reached(target.tracking_uri):  # a run that goes on has no record yet
+        with reached(target.tracking_uri):  # a new run has no record yet
             runs = [] if record.status == RUNNING else self._client.search_runs([self._experiment], mine)
             self._new = not runs
             if self._new:
                 runs = [self._client.create_run(self._experiment, record.started, tags, run_name=record.name)]
         self.run_id = str(runs[0].info.run_id)
-        self._tried = set[str]()  # folders that were sent, perhaps in part
+        self._tried = set[str]()  # folders that were sent, perhaps partially
         self._done = {} if self._new else self._read_ledger()
         self._earlier = frozenset(self._done)
 
     @property
     def page(self) -> str:
-        """Where a server shows it, in its view for people who train models: MLflow begins with that for chatbots."""
+        """The path of its page on a server, in the view for model training: MLflow defaults to that for LLM traces."""
         return f"#/experiments/{self._experiment}/runs/{self.run_id}?workflowType=machine_learning"
 
     @property
     def to_register(self) -> bool:
-        """Whether the run's own model is to be registered; of a sweep, its best job's is."""
+        """Whether to register the run's own model; a sweep registers its best job's."""
         return self._target.register is not None and "ortpipe.sweep" not in self._run.tags
 
     @property
     def registered(self) -> str | None:
-        """Which version the run's model has become in the registry by this record, and whether it got the alias."""
+        """The version of the registered model that this record has created, and whether it has the alias."""
         return None if self._registration in self._earlier else self._done.get(self._registration)
 
     @property
@@ -82,7 +82,7 @@ class MlflowRun:
         return f"registered {self._target.register}@{self._target.alias}"
 
     def push(self) -> None:
-        """Record what the folder has and the record lacks; after a failure, which is raised, only the end."""
+        """Record the missing parts of the folder; after a failure, which is raised, only record the end."""
         failure: Exception | None = None
         for name, record in self._parts():
             if name in self._done or (failure is not None and name != "end"):
@@ -96,7 +96,7 @@ class MlflowRun:
             raise failure
 
     def send(self, epochs: list[tuple[int, Epoch]]) -> None:
-        """Record epochs, each with its time, while training goes on; the end leaves them out."""
+        """Record epochs, each with its time, during training; they are not sent again at the end."""
         log_points(self._client, self.run_id, epoch_metrics(epochs))
         first, _ = self._done.get("epochs", (epochs[0][1].number, None))
         self._done["epochs"] = (first, epochs[-1][1].number + 1)
@@ -112,7 +112,7 @@ class MlflowRun:
             yield f"stages/{folder}", partial(self._folder, f"stages/{folder}")
         if run.status == RUNNING:
             return
-        if run.status == FINISHED and run.stages:  # a sweep has none, and no model of its own
+        if run.status == FINISHED and run.stages:  # a sweep has neither stages nor a model of its own
             yield "model", self._model
         yield "metrics", self._metrics
         yield "files", self._files
@@ -132,8 +132,8 @@ class MlflowRun:
     def _folder(self, name: str) -> None:
         """Record a folder's regular files.
 
-        At once takes a third of one by one, but a local store then copies into files that are there: they may be
-        read-only, and what was sent before stays whole one by one.
+        One call for all takes a third of the time, but on a local store it would overwrite existing files, which may be
+        read-only. So files of a folder that was sent before, perhaps partially, are sent one by one.
         """
         first = self._new and name not in self._tried
         self._tried.add(name)
@@ -194,7 +194,7 @@ class MlflowRun:
         if run.error is not None:
             self._client.set_tag(self.run_id, ERROR, run.error[:LONGEST])
         elif not self._new and ERROR in self._client.get_run(self.run_id).data.tags:
-            self._client.delete_tag(self.run_id, ERROR)  # it was taken for dead
+            self._client.delete_tag(self.run_id, ERROR)  # it was recorded as killed
         terminate(self._client, self.run_id, run.status, run.ended)
 
     def _read_ledger(self) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def save(
     import mlflow.onnx
     from mlflow.models import ModelSignature
 
-    is_external = is_large(model)  # external weights are saved as they are; MLflow would copy others several times
+    is_external = is_large(model)  # external weights are saved directly; MLflow would copy others several times
     onnx_model = written_beside(model, weights, folder.with_name(DATA)) if is_external else put_together(model, weights)
     columns = table.get("columns", {})
     raw = {value.name for value in model.graph.input} == set(columns) and _is_of_rows(model)
@@ -318,7 +318,7 @@ def register_run(target: Target, run: str) -> str:
 
 
 def name_best(target: Target, sweep: str, best: str) -> None:
-    """Link a sweep's MLflow run to its best job, and register that job's model if the target says so, only once."""
+    """Link a sweep's MLflow run to its best job, and register that job's model once if the target is configured so."""
     client, _ = open_store(target, sweep)
     with reached(target.tracking_uri):
         if client.get_run(sweep).data.tags.get(BEST) == best:

@@ -1,4 +1,4 @@
-"""Record a finished run in MLflow from its folder: all of it, or what was not recorded during the run."""
+"""Record a finished run in MLflow from its folder, or complete its record."""
 
 from pathlib import Path
 

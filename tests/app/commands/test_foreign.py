@@ -68,7 +68,7 @@ def test_a_pickle_of_a_record_is_not_opened_though_the_record_trusts_it(folder: 
     (folder / "inputs").mkdir(exist_ok=True)
     joblib.dump(Planted(), folder / "inputs" / "m.pkl")
     edit(folder, convert={"source": {"name": "sklearn", "path": "m.pkl", "trust": True}})
-    with pytest.raises(ConfigError, match=r"(?s)only with your consent.*opening m\.pkl runs what it holds"):
+    with pytest.raises(ConfigError, match=r"(?s)only with your consent.*opening m\.pkl executes its content"):
         repro([str(folder)])
     assert not Path("planted").exists()
 
@@ -102,7 +102,7 @@ def test_secrets_are_given_again_and_nothing_else_is(monkeypatch: pytest.MonkeyP
 def test_a_name_with_dots_covers_nothing_that_a_record_asks_for() -> None:
     params = {"a": {"trust": True, "b": "${oc.env:MINE}"}, "a.trust": False, "a.b": 1}
     assert executes({"data": {"source": {"params": params}}}, None) == [
-        "data.source.params.a.trust=True: opening the file runs what it holds",
+        "data.source.params.a.trust=True: opening the file executes its content",
         "data.source.params.a.b is read from the environment: MINE",
     ]
     with pytest.raises(ConfigError, match="Set MINE"):

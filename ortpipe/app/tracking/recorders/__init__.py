@@ -10,34 +10,34 @@ from ortpipe.settings import Catalogue, Config
 
 
 class Recording:
-    """The record of a run, which listens to it, or of a sweep beside those of its jobs; this one is none.
+    """The record of a run, or of a sweep and its jobs. This base class records nothing.
 
     Attributes:
-        run_id: the id that it has there.
-        summary: what its user reads at the end: what it is called, and how to see it.
+        run_id: the record's id.
+        summary: lines to print at the end: the record's name, and how to open it.
     """
 
     run_id: str | None = None
     summary: Mapping[str, str] = MappingProxyType({})
 
     def __call__(self, event: Event) -> None:
-        """Listen."""
+        """Handle an event."""
 
     def check(self) -> None:
-        """Raise, at the end of a run or sweep that finished, if it lacks what its config asked the recorder for."""
+        """Raise, at the end of a finished run or sweep, if a configured part could not be recorded."""
 
     def close(self, best: RunRecord | None) -> None:
-        """Record how a sweep ended, which job was the best, and what was drawn of that one since it ended."""
+        """Record the end of a sweep, its best job, and the figures drawn for that job."""
 
     def withdraw(self) -> None:
-        """Take a sweep's record back: no job began."""
+        """Delete a sweep's record because no job started."""
 
 
 class Recorder(Config):
-    """A config that opens records; a TrackingError before any work says that what it records to cannot be reached."""
+    """A config that opens records; raises TrackingError before any work if its destination is unreachable."""
 
     def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
-        """Open the record of one run, whose files are written in its folder; `config` is resolved."""
+        """Open the record of a run, whose files are in its folder; `config` is resolved."""
         return Recording()
 
     def open_sweep(self, record: RunRecord) -> Recording:

@@ -11,10 +11,10 @@ from ortpipe.pipeline.flatten import flatten
 
 @dataclass(frozen=True)
 class Console(Recorder):
-    """Lines on standard output."""
+    """Print lines to standard output."""
 
     def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
-        """Return what prints."""
+        """Return a recording that prints."""
         return Lines(config)
 
 
@@ -25,7 +25,7 @@ class Lines(Recording):
         self._config = config
 
     def __call__(self, event: Event) -> None:
-        """Listen."""
+        """Handle an event."""
         if isinstance(event, RunStarted):
             print(*(f"{key}={value}" for key, value in flatten(self._config).items()), sep="\n")
         elif isinstance(event, StageFinished):

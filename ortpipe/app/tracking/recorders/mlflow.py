@@ -18,42 +18,42 @@ from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 from ortpipe.pipeline.events import Event, RunFailed, RunFinished, RunStarted, StageFinished, StageProgressed
 
-EVERY = 1.0  # seconds between two times that finished stages are recorded: those from the store finish within one
+EVERY = 1.0  # the least seconds between updates with finished stages: cache hits finish within one
 
 
 @dataclass(frozen=True)
 class Mlflow(Target, Recorder):
-    """An MLflow run per job, and one for a sweep.
+    """One MLflow run per job, and one for a sweep.
 
     Attributes:
-        system_metrics: whether MLflow's monitor records CPU, memory, disk and network while the run goes on.
+        system_metrics: whether MLflow's monitor records CPU, memory, disk and network during the run.
     """
 
     system_metrics: bool = False
 
     def __call__(self, record: RunRecord, config: dict[str, Any]) -> Recording:
-        """Open a run's record."""
+        """Open the record of a run."""
         return MlflowRecording(self, record, watched=self.system_metrics)
 
     def open_sweep(self, record: RunRecord) -> Recording:
-        """Open a sweep's record, whose children are its jobs' runs."""
+        """Open the record of a sweep; its jobs' runs are children of it."""
         return MlflowSweepRecording(self, record)
 
 
 class MlflowRecording(Recording):
-    """Keeps a run's record up to date; a failure while the run goes on is printed once and stops nothing."""
+    """Keeps a run's record up to date; a failure during the run is reported once and stops nothing."""
 
     def __init__(self, target: Target, record: RunRecord, *, watched: bool = False) -> None:
         self._target, self._results, self._epochs = target, Results(), Epochs()
         self._command = _sync(target, record.folder)
         self._failed: Exception | None = None
-        self._pushed = 0.0  # when, by the clock that only goes forward
+        self._pushed = 0.0  # time of the last push, by the monotonic clock
         self._run = MlflowRun(target, record, results=self._results)
         self.run_id, self.summary = self._run.run_id, _summary(target, self._run)
         self._watch = _watch(self.run_id, target.tracking_uri) if watched else lambda: None
 
     def __call__(self, event: Event) -> None:
-        """Listen; after a failure the rest waits for the run's end, where it is tried once more."""
+        """Handle an event; after a failure, retry only once, at the run's end."""
         self._results(event)
         last = isinstance(event, RunFinished | RunFailed)
         if last:
@@ -74,7 +74,7 @@ class MlflowRecording(Recording):
                 and (epochs := self._epochs.due(event.report))
             ):
                 self._run.send(epochs)
-        except Exception as error:  # noqa: BLE001 - tracking never kills training, whatever it raises
+        except Exception as error:  # noqa: BLE001 - no tracking error may stop training
             if self._failed is None:
                 reason = str(error).strip().splitlines() or ["?"]
                 print(f"warning: MLflow did not record everything: {reason[0][:300]}", file=sys.stderr)
@@ -86,13 +86,13 @@ class MlflowRecording(Recording):
         return time.monotonic() - self._pushed > EVERY
 
     def check(self) -> None:
-        """Raise if the model was to be registered and is not."""
+        """Raise if the model should have been registered and was not."""
         if self._run.to_register and self._run.registered is None:
             raise _not_registered(self._target, self._command, self._failed)
 
 
 class MlflowSweepRecording(Recording):
-    """A sweep's MLflow run: opened before the first job, closed after the last; then a failure is only printed."""
+    """A sweep's MLflow run, open from the first to the last job; failures while closing are only reported."""
 
     def __init__(self, target: Target, record: RunRecord) -> None:
         self._target, self._run, self._command = target, MlflowRun(target, record), _sync(target, record.folder)
@@ -101,25 +101,25 @@ class MlflowSweepRecording(Recording):
         close_databases()
 
     def close(self, best: RunRecord | None) -> None:
-        """Record what the sweep's folder holds now that it has ended, and close runs whose process is gone."""
+        """Record the sweep's folder after its end, and close runs whose process has ended."""
         try:
             self._run.push()
             close_dead(*open_store(self._target, self.run_id))
             if best is not None and best.mlflow is not None:
                 MlflowRun(self._target, best).push()
                 name_best(self._target, self._run.run_id, best.mlflow)
-        except Exception as error:  # noqa: BLE001 - tracking never ends a sweep, whatever it raises
+        except Exception as error:  # noqa: BLE001 - no tracking error may end a sweep
             print(f"warning: MLflow did not record all of the sweep: {error}", file=sys.stderr)
             print(f"  its folder holds it; record it later with: {self._command}", file=sys.stderr)
             self._failed = error
 
     def check(self) -> None:
-        """Raise if the best job's model was to be registered and is not."""
+        """Raise if the best job's model should have been registered and was not."""
         if self._failed is not None and self._target.register is not None:
             raise _not_registered(self._target, self._command, self._failed)
 
     def withdraw(self) -> None:
-        """Take the run back: no job began."""
+        """Delete the run because no job started."""
         try:
             client, _ = open_store(self._target, self.run_id)
             client.set_terminated(self.run_id, "FAILED")
@@ -129,7 +129,7 @@ class MlflowSweepRecording(Recording):
 
 
 def _watch(run_id: str, uri: str) -> Callable[[], None]:
-    """Begin to send what the machine does to a run, every ten seconds; return what ends that."""
+    """Start to send the machine's load to a run every ten seconds; return a function that stops it."""
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
     monitor = SystemMetricsMonitor(run_id, tracking_uri=uri)
@@ -138,7 +138,7 @@ def _watch(run_id: str, uri: str) -> Callable[[], None]:
 
 
 def _summary(target: Target, run: MlflowRun) -> dict[str, str]:
-    """Return what a run is called, and how to see it: a server's address, or the command that starts one."""
+    """Return a run's name and how to open it: a server's address, or the command that starts one."""
     uri = target.tracking_uri
     by_server = uri.startswith("http")
     page = f"{uri.rstrip('/')}/{run.page}" if by_server else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
@@ -146,7 +146,7 @@ def _summary(target: Target, run: MlflowRun) -> dict[str, str]:
 
 
 def _sync(target: Target, folder: Path) -> str:
-    """Return the command that completes a record; what becomes a registered model is said anew."""
+    """Return the command that completes a record; it repeats the registered model, which needs consent."""
     settings = [] if target.register is None else [f"recorder.register={target.register}"]
     return shlex.join(["ortpipe", "sync", str(folder), *settings])
 
