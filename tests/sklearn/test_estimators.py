@@ -149,7 +149,7 @@ def test_notes_name_arguments_and_no_settings_of_a_config(tmp_path):
     notes += OrtRegressor(OnnxFile(str(tmp_path / "fixed.onnx"), batch="rows"), **still).fit(X, X[:, :2]).notes_
     assert any("batch=rows" in note for note in notes)
     assert any("each node can have its own" in note for note in notes)
-    assert any("the loss did not move" in note and "(model.task, model.scores)" in note for note in notes)
+    assert any("the loss did not change" in note and "(model.task, model.scores)" in note for note in notes)
     assert not [note for note in notes if re.search(r"\b(convert|add_loss|derive|train|data)[.=]|untie", note)]
 
 
@@ -353,7 +353,7 @@ def test_a_notebook_shows_the_stages_and_the_curve_and_a_bar_where_it_is_asked_f
         ({"model": 3}, "must be a model"),
         ({"model": "mpl"}, "'mlp'"),
         ({"optimizer": "lbfgs", "learning_rate": 0.1}, "no setting 'lr'"),
-        ({"optimizer": "lbfgs", "schedule": "cosine"}, "finds its steps itself"),
+        ({"optimizer": "lbfgs", "schedule": "cosine"}, "chooses its own step sizes"),
         ({"early_stopping": True, "validation_fraction": 2}, "validation_fraction"),
         ({"penalty": {"nothing": {"l2": 1}}}, "nothing"),
         ({"penalty": "l2"}, "must be a number, auto"),

@@ -1,4 +1,4 @@
-"""Gradient accumulation: one gradient from several batches, read one after the other."""
+"""Gradient accumulation: average the gradients of several batches that are read one after another."""
 
 import numpy as np
 import onnx_ir as ir
@@ -7,14 +7,14 @@ from ortpipe.artifact import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
 
-BATCHES = "K"  # the first dimension of what is read batch by batch
+BATCHES = "K"  # the first dimension of values that are read batch by batch
 
 
 def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
-    """Return the gradient model of K batches [K, N, …]: the means of their losses and of their gradients, in a Scan.
+    """Return the gradient model for K batches [K, N, …]: a Scan that averages their losses and gradients.
 
-    Its outputs are the loss, the gradients and the next running statistics, which move from batch to batch.
-    Every input and output keeps its name.
+    Its outputs are the loss, the gradients and the next running statistics, which are updated after each batch.
+    Inputs and outputs keep their names.
     """
     body, names = inner.graph, Names(used_names(inner.graph))
     outer = ir.Graph([], [], nodes=[], opset_imports=dict(inner.opset_imports), name=f"{body.name}/batches")

@@ -1,4 +1,4 @@
-"""What a config says about train."""
+"""The settings of train."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,20 +10,20 @@ from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Sh
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
-LOSS = "loss"  # what is watched unless a metric is
+LOSS = "loss"  # the default monitor
 Decay = Annotated[NotNegative, Fix("To keep a parameter as it is, name it in {@derive.frozen}.")]
 
 
 @dataclass(frozen=True)
 class EarlyStopConfig(Config):
-    """Stop when what is watched has not improved for a while.
+    """Stop when the monitored value has not improved for a while.
 
     Attributes:
-        patience: epochs without an improvement before training stops (validations, where there are validation rows);
+        patience: epochs without an improvement before training stops (validations, if there are validation rows);
             null never stops.
-        min_delta: by how much it must be better than the best so far to count.
-        monitor: what this and the schedules that watch something look at: `loss` (of validation, else of training), or
-            a metric of the catalogue, computed on the validation rows.
+        min_delta: the least improvement over the best value so far that counts.
+        monitor: the value monitored here and by schedules: `loss` (on validation rows, else in training), or a metric
+            of the catalogue, computed on the validation rows.
     """
 
     patience: Count | None = None
@@ -32,17 +32,17 @@ class EarlyStopConfig(Config):
 
     @property
     def sign(self) -> float:
-        """−1 where greater is better: what is watched times this falls as it improves."""
+        """−1 if greater is better: the monitored value times the sign falls as it improves."""
         return -1.0 if greater_is_better(self.monitor) else 1.0
 
 
 @dataclass(frozen=True)
 class CheckpointConfig(Config):
-    """How often the state is kept, so that a run that is killed can continue.
+    """How often to write a checkpoint, from which a killed run can continue.
 
     Attributes:
-        epochs: after every so many epochs; null: never by epochs.
-        minutes: after the first epoch that ends so many minutes after the last checkpoint; null: never by time.
+        epochs: checkpoint after every so many epochs; null: never by epochs.
+        minutes: checkpoint after the first epoch that ends so many minutes after the last one; null: never by time.
     """
 
     epochs: Count | None = None
@@ -51,11 +51,11 @@ class CheckpointConfig(Config):
 
 @dataclass(frozen=True)
 class ClipConfig(Config):
-    """How large gradients may be; entries are clipped first, then the whole.
+    """Gradient clipping; entries are clipped first, then the norm.
 
     Attributes:
-        value: the largest |gᵢ|; null: any.
-        norm: the largest ‖g‖₂ of all parameters' gradients as one vector; null: any.
+        value: the largest |gᵢ|; null: unlimited.
+        norm: the largest ‖g‖₂ of all parameters' gradients as one vector; null: unlimited.
     """
 
     value: Positive | None = None
@@ -64,32 +64,32 @@ class ClipConfig(Config):
 
 @dataclass(frozen=True)
 class TrainConfig(Config):
-    """How the parameters are fitted.
+    """How the parameters are trained.
 
     Attributes:
-        optimizer: a member of the catalogue of optimizers; holds the base learning rate. `lbfgs` takes whole batches.
+        optimizer: a member of the catalogue of optimizers; holds the base learning rate. `lbfgs` uses full batches.
         schedule: a member of the catalogue of schedules: base rate and step → rate.
-        schedule_per: what the schedule's t counts: `step`, or `epoch` for one rate a pass.
-        warmup: as many of them in front of the schedule, over which the rate rises in a line, η·t/(warmup + 1).
-        epochs: passes over the training rows, those before a continuation included.
+        schedule_per: the unit of the schedule's t: `step`, or `epoch` for one rate per epoch.
+        warmup: steps or epochs before the schedule, during which the rate rises linearly, η·t/(warmup + 1).
+        epochs: passes over the training rows, including those before a continuation.
         batch_size: rows per step; the last batch of an epoch may be smaller.
-        drop_last: leave that smaller one out.
-        init: `keep` starts from the model's own weights, `random` from new ones (see `random_parameters`).
+        drop_last: drop the smaller last batch.
+        init: `keep` starts from the model's weights, `random` from new ones (see `random_parameters`).
         shuffle: draw a new order of rows for every epoch.
-        seed: of the order and of the random weights.
+        seed: the seed of the order and of random weights.
         clip: bounds of the gradient.
-        accumulate: batches whose gradients (and losses) are averaged for one update; what an epoch leaves over of them
-            is one update too, and its partial batch another.
-        weight_decay: λ of a decoupled decay, θ ← (1 − η·λ)·θ, beside any that the optimizer has of its own (Loshchilov
-            and Hutter, 2019): a number, or one for each parameter name or glob.
-        factors: what the learning rate is multiplied by, for each parameter name or glob; the last that matches counts.
-        average: d of the exponential moving average of the weights, a ← d·a + (1 − d)·θ after every step, from the
-            first weights on. The averages are validated and are what training gives; null: none.
-        loss_scale: what the loss is multiplied by for the backward pass of a model of halves, whose parameters are
-            trained in float32; null: 1024 for float16, 1 for bfloat16.
-        validate_every: epochs from one evaluation of the validation rows to the next; the last epoch always has one.
-        early_stop: when to stop before the last epoch; with a validation split the best weights are restored.
-        checkpoint: how often the state is kept.
+        accumulate: batches whose gradients and losses are averaged for one update; the remaining batches of an epoch
+            form one more update, and its partial batch another.
+        weight_decay: λ of a decoupled decay, θ ← (1 − η·λ)·θ, in addition to the optimizer's own (Loshchilov and
+            Hutter, 2019): a number, or one for each parameter name or glob.
+        factors: learning-rate multipliers by parameter name or glob; the last match counts.
+        average: d of the exponential moving average (EMA) of the weights, a ← d·a + (1 − d)·θ after every step,
+            starting at the initial weights. Validation and the result use the average; null: no average.
+        loss_scale: the loss scale of a float16 or bfloat16 model's backward pass, whose parameters are trained in
+            float32; null: 1024 for float16, 1 for bfloat16.
+        validate_every: epochs between two evaluations of the validation rows; the last epoch is always evaluated.
+        early_stop: when to stop before the last epoch; with validation rows, the best weights are restored.
+        checkpoint: how often to write a checkpoint.
     """
 
     optimizer: Annotated[Optimizer, OPTIMIZERS] = OPTIMIZERS.default("sgd")
@@ -116,7 +116,7 @@ class TrainConfig(Config):
         if changed := [key for key in self.optimizer.decides if getattr(self, key) != _DEFAULTS[key]]:
             keys = ", ".join(f"{{at}}{key}" for key in changed)
             raise ConfigError(
-                f"{self.optimizer.solver} finds its steps itself, on all rows.",
+                f"{self.optimizer.solver} uses all rows in every step and chooses its own step sizes.",
                 key="optimizer",
                 got=", ".join(changed),
                 fix=f"Leave {keys} at the default, or choose another {{@train/optimizer}}.",

@@ -1,4 +1,4 @@
-"""What diverged: the gradients of one step, computed again after the epoch graph has run past it."""
+"""Diagnose divergence: compute the gradients of one step again after the epoch graph has run past it."""
 
 from collections.abc import Callable
 
@@ -15,14 +15,14 @@ SHOWN = 3
 
 
 def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Runs], run: Arrays, at: int) -> str:
-    """Return the largest ‖g‖₂ of the loss by parameter, as text: at a step, from 0, of what the epoch graph was fed.
+    """Return the largest ‖g‖₂ of the loss by parameter, as text, at a step (from 0, −1 is the last) of a run.
 
-    What is not finite comes first. −1 is the last step. `load` gives the epoch graph anew: one that draws begins its
-    draws again. The gradients of a model that draws are those of another draw.
+    Gradients that are not finite come first. `load` returns a new epoch graph; one with random draws restarts them. The
+    gradients of a model with random draws belong to other draws than the run's.
     """
     begun = {name: array[:at] if name in step.scanned else array for name, array in run.items()}
     values = [run[name] for name in step.carried]
-    if all(len(begun[name]) for name in step.scanned):  # the same run, ended just before the step
+    if all(len(begun[name]) for name in step.scanned):  # repeat the run up to the step
         values = load().run(begun)[: len(values)]
     tensors = step.unpack(dict(zip(step.carried, values, strict=True)))
     arrays = {**{name: run[name][at] for name in step.batch}, **under(PARAMETER, tensors), **under(ITERATE, tensors)}

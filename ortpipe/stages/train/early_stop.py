@@ -1,4 +1,4 @@
-"""When to stop before the last epoch, and the best weights so far."""
+"""Early stopping: when to stop before the last epoch, and the best weights so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,15 +13,15 @@ Values = TypeVar("Values")
 
 
 class EarlyStop(Generic[Values]):
-    """Looks at what is watched (`Losses.watched`) after each epoch, with the carried values of that moment."""
+    """Checks the monitored values (`Losses.watched`) after each epoch, with the epoch's carried values."""
 
     def __init__(self, config: EarlyStopConfig, values: Values) -> None:
-        self.over = False  # it has not improved as many times as the patience allows
-        self.best, self.best_values = -1, values  # the place of the lowest, and the carried values there
+        self.over = False  # whether patience is exhausted
+        self.best, self.best_values = -1, values  # the index of the lowest value, and the carried values there
         self._config, self._lowest, self._seen = config, np.inf, 0
 
     def __call__(self, watched: Sequence[float], values: Values) -> None:
-        """Take all that was watched so far; of what is new only the last one's values are known."""
+        """Process all monitored values so far; carried values are only known for the last one."""
         for place in range(self._seen, len(watched)):
             if watched[place] < self._lowest - self._config.min_delta:
                 self._lowest, self.best, self.best_values = watched[place], place, values
@@ -31,16 +31,16 @@ class EarlyStop(Generic[Values]):
 
 @dataclass(frozen=True)
 class Kept:
-    """The epoch whose weights a training with early stopping kept."""
+    """The epoch whose weights early stopping kept."""
 
     epoch: int  # its number, from 1
-    value: float  # of what is watched, there
-    epochs: int  # that ran
-    over: bool  # what is watched had not improved as many times as the patience allows
+    value: float  # the monitored value of that epoch
+    epochs: int  # the number of epochs that ran
+    over: bool  # whether patience was exhausted
 
 
 def kept_epoch(tensors: Arrays, config: EarlyStopConfig) -> Kept | None:
-    """Return which epoch's weights a training with these losses kept; None where no patience was set."""
+    """Return the epoch whose weights a training with these losses kept; None without patience."""
     if config.patience is None:
         return None
     train, validation = tensors["losses/train"], tensors.get("losses/validation")
@@ -52,7 +52,7 @@ def kept_epoch(tensors: Arrays, config: EarlyStopConfig) -> Kept | None:
 
 
 def note(epoch_kept: Kept, config: TrainConfig, *, validated: bool, weighted: bool) -> str:
-    """Return what early stopping did, for a person: with validation rows or without, with rows' weights or without."""
+    """Return the outcome of early stopping as a sentence; mention validation rows and row weights."""
     stop = config.early_stop
     kind = f"{stop.monitor}{' (weighted)' if weighted else ''}" if stop.monitor != LOSS else LOSS
     watched, turns = (f"validation {kind}", "validation") if validated else ("training loss", "epoch")
@@ -73,9 +73,9 @@ def note(epoch_kept: Kept, config: TrainConfig, *, validated: bool, weighted: bo
 
 
 def trained_loss(tensors: Arrays, config: EarlyStopConfig) -> float:
-    """Return the loss of the weights that training gave: of the validation rows where there are any, else of training.
+    """Return the loss of the trained weights: on validation rows if there are any, else in training.
 
-    That is the last epoch's, or with early stopping that of the epoch whose weights were kept.
+    It is the last epoch's loss or, with early stopping, that of the epoch whose weights were kept.
     """
     losses, epoch_kept = tensors.get("losses/validation", tensors["losses/train"]), kept_epoch(tensors, config)
     return float(losses[-1 if epoch_kept is None else epoch_kept.epoch - 1])

@@ -9,7 +9,7 @@ from ortpipe.stages.train.step import TrainStep
 
 
 def build_epoch(step: TrainStep) -> EpochGraph:
-    """Return the epoch of a step, which becomes its body and leaves it the names of its inputs."""
+    """Return the epoch graph of a step, which becomes the Scan's body and passes its input names on."""
     body = step.graph
     names, inputs = Names(used_names(body)), list[ir.Value]()
     for value in body.inputs:

@@ -1,4 +1,4 @@
-"""An epoch as one graph: a Scan over batches, whose body is the train step."""
+"""An epoch as one graph: a Scan over batches whose body is the train step."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ BATCHES = "batches"  # the first dimension of every scanned input
 
 @dataclass(frozen=True)
 class EpochGraph:
-    """Scan(carried; scanned) → (carried, losses): one run does any number of steps."""
+    """Scan(carried; scanned) → (carried, losses): one run computes any number of steps."""
 
     model: ir.Model  # inputs have the step's names, scanned ones shape [batches, …]; outputs: carried values, losses
-    seed: str | None = None  # the body's initializer that the backward pass starts from; None: there is none
+    seed: str | None = None  # the body's initializer that starts the backward pass, if there is one
     gradients: tuple[str, ...] = ()  # the names of the gradients in the body
 
     @property
@@ -31,7 +31,7 @@ class EpochGraph:
 
 
 def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
-    """Make the epoch one for batches of exactly `size` rows: values that depend on N alone become constant."""
+    """Specialize the epoch for batches of exactly `size` rows: values that only depend on N become constants."""
     model = epoch.model
     inner = [(*graph.inputs, *_between(graph), *graph.outputs) for graph in model.graph.subgraphs()]
     values = [value for values in inner for value in values]

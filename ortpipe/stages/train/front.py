@@ -1,4 +1,4 @@
-"""The front of a model: what follows, row by row, from the data alone. It runs once, and training reads its results."""
+"""A model's front: the nodes that depend row by row on data alone. It runs once; training uses its results."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
@@ -16,25 +16,24 @@ from ortpipe.graph.core.operators import is_random
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 
-BLOCK = 1024  # rows that go through it together, always so many: what becomes of a row does not depend on the others
-SOME, FEWER = 64, 37  # rows on which is seen what goes row by row
+BLOCK = 1024  # rows per run of the front; always the same number, so that a row's result does not depend on the others
+SOME, FEWER = 64, 37  # rows for the test which nodes work row by row
 WIDE, WIDER = (
     1024,
     8,
-)  # bytes of a row, and times its operands': what is wider than both stays, and is made by each step
+)  # bytes per row, and multiples of the operands' bytes: values above both are computed in each step instead
 
 Feed = Callable[[Rows], dict[str, np.ndarray]]
 
 
 def behind_front(artifact: Artifact, data: Data, runtime: RuntimeConfig | None) -> tuple[Artifact, Feed]:
-    """Return the gradient model behind its front, and what that reads of some rows.
+    """Return the gradient model without its front, and a function from rows to the inputs of that model.
 
-    A model has a front where it reads text or columns of a table as they stand: every node that follows from data and
-    constants, gives each row the same whatever the rows beside it, and is neither random nor much wider than what it
-    reads.
+    A model has a front if it reads text or raw columns of a table. The front has every node that depends only on data
+    and constants, works row by row, is not random, and whose result is not much wider than its operands.
 
     Raises:
-        TrainError: text reaches what cannot run ahead of training.
+        TrainError: text reaches a node that is not part of the front.
     """
     facts, model, first = artifact.facts, artifact.signature, data.train.head(SOME)
 
@@ -75,12 +74,12 @@ def _is_read_behind(value: ir.Value, front_values: Collection[str]) -> bool:
 
 
 def _front_values(artifact: Artifact, some_rows: Arrays, runtime: RuntimeConfig | None) -> dict[str, np.ndarray]:
-    """Return what the nodes of the front make of some rows, by name."""
+    """Return the results of the front's nodes for some rows, by name."""
     facts, model = artifact.facts, artifact.ir_model()
     trained = {*facts.gradients, *facts.statistics}
     data = {value for value in model.graph.inputs if value.name in facts.inputs}
     fixed = {value for name, value in model.graph.initializers.items() if name not in trained}
-    sizes, ahead = set[ir.Value](), list[ir.Node]()  # sizes follow from the shapes of data alone
+    sizes, ahead = set[ir.Value](), list[ir.Node]()  # sizes depend on the shapes of data alone
     for node in model.graph:
         read = [x for x in node.inputs if x is not None]
         if not read or query.subgraphs(node) or is_random(node) or node.attributes.get_int("training_mode", 0) == 1:
@@ -118,12 +117,12 @@ def _front_values(artifact: Artifact, some_rows: Arrays, runtime: RuntimeConfig 
 
 
 def _typed(node: ir.Node) -> list[ir.Value]:
-    """Return what a node gives, but for what the runtime's own operators add and nobody reads."""
+    """Return a node's outputs, without untyped ones that onnxruntime's own operators add and that are unused."""
     return [y for y in node.outputs if y.name and y.type is not None]
 
 
 def _same_rows(more: np.ndarray, fewer: np.ndarray) -> bool:
-    """Return whether fewer rows, the last ones, became what they become among more."""
+    """Return whether the last rows have the same results when they are computed without the others."""
     if not (more.ndim and fewer.ndim) or (len(more), len(fewer)) != (SOME, FEWER) or more.shape[1:] != fewer.shape[1:]:
         return False
     if more.dtype.kind == "f":
@@ -142,7 +141,7 @@ def _is_wide(results: Arrays, outputs: list[str], read: list[str], some_rows: Ar
 
 
 def _in_blocks(session: Session, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Run the front on BLOCK rows at a time, the last of which are filled up with the last row."""
+    """Run the front on BLOCK rows at a time; the last block is padded with copies of the last row."""
     count = len(next(iter(arrays.values())))
     pieces = []
     for first in range(0, count, BLOCK):
@@ -153,12 +152,12 @@ def _in_blocks(session: Session, arrays: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 def _refuse_text(graph: ir.Graph, inputs: tuple[str, ...]) -> None:
-    """Refuse text among what training would read, naming the first node that reads it."""
+    """Raise if training would read text; name the first node that reads it."""
     for value in graph.inputs:
         if value.name in inputs and value.dtype == ir.DataType.STRING:
             node = next(iter(value.uses())).node
             raise TrainError(
-                "Text becomes numbers row by row, and in front of every trained parameter.",
-                got=f"{value.name!r}, which {query.called(node)} reads behind a trained parameter, or across rows",
-                fix="Leave the column out ({@data.source.inputs}), or look its words up in front of the network.",
+                "Text must be converted to numbers row by row, before every trained parameter.",
+                got=f"{value.name!r}, which {query.called(node)} reads after a trained parameter, or across rows",
+                fix="Leave the column out ({@data.source.inputs}), or encode its words before the network.",
             )

@@ -21,13 +21,13 @@ from ortpipe.stages.train.training import Training
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
-    """Return train's tensors: the parameters at the end (the best, where training stops early) and the losses.
+    """Return train's tensors: the losses and the final parameters (the best ones if training stops early).
 
-    From a start only its parameters are taken.
+    A start only provides parameters.
 
     Raises:
-        ConvergenceError: the loss is not finite where the search has gone.
-        TrainError: the loss is not a function of the parameters alone.
+        ConvergenceError: the loss becomes non-finite during the search.
+        TrainError: the loss does not depend on the parameters alone.
     """
     from scipy import optimize
 
@@ -43,7 +43,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         if not math.isfinite(loss):
             shown = ", ".join(f"{value:.6g}" for value in losses.train[-5:]) or "none"
             raise ConvergenceError(
-                "Training must keep losses finite; nothing was published.",
+                "Losses must stay finite; nothing was published.",
                 got=f"loss {loss} after {len(losses.train)} iterations of lbfgs; last finite losses {shown}",
                 fix="Scale the inputs, add a penalty, or choose another {@train/optimizer}.",
             )
@@ -74,9 +74,9 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         },
     )
     if not losses.train:
-        iterated(result)  # it began at the minimum, or found no way down from there
+        iterated(result)  # the start is a minimum, or the line search failed
     end: Arrays = objective.parameters(result.x)
-    if validate is not None and np.isnan(losses.validation[-1]):  # the last iteration always has one
+    if validate is not None and np.isnan(losses.validation[-1]):  # the last iteration is always validated
         last, losses = losses.train[-1], losses.first(len(losses.train) - 1)
         losses.add(last, validate(end))
         stop(losses.watched, end)
@@ -91,12 +91,12 @@ def solve(training: Training) -> dict[str, np.ndarray]:
 
 
 def in_memory(data: Data) -> Rows:
-    """Return the training rows, all of which are read for every step."""
+    """Return the training rows in memory, because every step reads all of them."""
     if not isinstance(data.train, Rows):
         raise TrainError(
-            "lbfgs trains on all rows at once, in memory.",
+            "lbfgs needs all rows in memory.",
             got=f"a stream of {len(data.train)} rows",
-            fix="Choose another {@train/optimizer}, or set {@data.source.stream}=false where they fit.",
+            fix="Choose another {@train/optimizer}, or set {@data.source.stream}=false if they fit.",
         )
     return data.train
 
@@ -111,7 +111,7 @@ class _Objective:
         model = artifact.ir_model(self._outputs)
         if facts.statistics or is_random(model):
             raise TrainError(
-                "lbfgs minimizes a loss that depends on the parameters alone.",
+                "lbfgs needs a loss that only depends on the parameters.",
                 got="a model with running statistics or random draws",
                 fix="Choose another {@train/optimizer}, or a model that was exported for inference.",
             )

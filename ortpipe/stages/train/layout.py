@@ -1,4 +1,4 @@
-"""How parameters, and what has their shapes, are carried from step to step: each alone, in stacks, or as a vector."""
+"""How steps carry parameters and arrays of their shapes: individually, in stacks, or as one vector."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,23 +14,23 @@ from ortpipe.graph.core.builder import Builder, Names
 
 VECTOR = "parameters"  # the name of the flat vector, and the first part of stacks' names
 Values = Mapping[str, ir.Value]
-Stack = Mapping[str, tuple[int, ...]]  # the shapes, by name, of parameters that lie along the first axis
+Stack = Mapping[str, tuple[int, ...]]  # parameters' shapes by name, concatenated along the first axis
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Either each stack is a variable, often of one parameter, or all of them, one behind the other, are one.
+    """The variables of a step: one per stack (often a single parameter), or one vector of all stacks.
 
-    Products of the backward pass can be accumulated onto variables of their own; where that does not serve, a vector is
+    Products of the backward pass can accumulate directly into separate variables. If that is not possible, a vector is
     faster, because a node costs more than a small copy.
     """
 
     stacks: Sequence[Stack]
-    vector: ir.DataType | None = None  # the type of the one vector: parameters of halves are cast from it
+    vector: ir.DataType | None = None  # the vector's type, if it is used; float16 parameters are cast from it
 
     @classmethod
     def of(cls, arrays: Arrays, vector: ir.DataType | None = None, groups: Iterable[Sequence[str]] = ()) -> Self:
-        """Return the layout of these parameters: each alone, or in groups of one type and size of rows as stacks."""
+        """Return a layout with each parameter on its own, or with the groups (equal types and row sizes) as stacks."""
         groups = groups or [[name] for name in arrays]
         return cls([{name: arrays[name].shape for name in names} for names in groups], vector)
 
@@ -47,11 +47,11 @@ class Layout:
         return {next(iter(s)) if len(s) == 1 else names.fresh(f"{VECTOR}/stack"): s for s in self.stacks}
 
     def _is_parameter(self, shapes: Stack) -> bool:
-        """Return whether the variable of these parameters is one of them, in its own shape."""
+        """Return whether the variable is a single parameter in its own shape."""
         return self.vector is None and len(shapes) == 1
 
     def pack(self, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return the variables' arrays of the parameters'."""
+        """Convert parameters' arrays to variables'."""
         variables = {}
         for variable, shapes in self._variables.items():
             if self._is_parameter(shapes):
@@ -62,7 +62,7 @@ class Layout:
         return variables
 
     def unpack(self, variables: Arrays) -> dict[str, np.ndarray]:
-        """Return the parameters' arrays of the variables'."""
+        """Convert variables' arrays to parameters'."""
         arrays = {}
         for variable, shapes in self._variables.items():
             if self._is_parameter(shapes):
@@ -77,7 +77,7 @@ class Layout:
     def write(
         self, front: Builder, op: Builder, parameters: Values, gradients: Values
     ) -> dict[str, tuple[ir.Value, ir.Value]]:
-        """Return each variable and its gradient; they are cut up in front of a step, and gradients joined behind."""
+        """Return each variable with its gradient: split variables before the step, concatenate gradients after it."""
         if self.vector is not None:
             return {VECTOR: self._write_vector(self.vector, front, op, parameters, gradients)}
         written = {}
@@ -115,7 +115,7 @@ def _shape(stack: Stack) -> tuple[int, ...]:
 
 
 def _cut_up(front: Builder, stacked: ir.Value, stack: Stack, parameters: Values) -> None:
-    """Let a step read the stack's parts in place of the parameters."""
+    """Replace the parameters in a step by slices of a stack."""
     parts = _split(front, stacked, [shape[0] for shape in stack.values()]) if len(stack) > 1 else [stacked]
     for name, part in zip(stack, parts, strict=True):
         ir.convenience.replace_all_uses_with(parameters[name], part)
@@ -139,6 +139,6 @@ def _split(front: Builder, value: ir.Value, sizes: Sequence[int]) -> Sequence[ir
 
 
 def _shaped(value: ir.Value, shape: Sequence[int | ir.SymbolicDim]) -> ir.Value:
-    """Return the value with its shape noted: a step whose shapes are all known is not inferred again."""
+    """Set the value's shape and return the value: a step with known shapes needs no shape inference."""
     value.shape = ir.Shape(shape)
     return value

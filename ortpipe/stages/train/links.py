@@ -1,6 +1,6 @@
-"""The links that optimizers are chained of: each turns an update u, at first the gradient, into the next.
+"""Links, which optimizers chain: each transforms an update u, at first the gradient.
 
-What the last link gives is added to the parameter: θ ← θ + u. So a rate is a factor −η. After optax's transformations.
+The last link's result is added to the parameter: θ ← θ + u, so a rate is a factor −η. Modelled on optax.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,22 +12,22 @@ import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
 
-AVERAGE = "average"  # the slot of averaged parameters, which take the parameters' place in what training gives
+AVERAGE = "average"  # the slot of averaged parameters, which training returns instead of the parameters
 Outputs = tuple[ir.Value, Sequence[ir.Value]]  # u and the next state
-# of the rates [steps] and the steps' numbers from 1, in float64
+# (rates [steps], step numbers from 1) → float64
 Scalar = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 class Inputs(NamedTuple):
-    """What a link reads."""
+    """The inputs of a link."""
 
     theta: ir.Value
     u: ir.Value  # of θ's shape
-    state: Sequence[ir.Value]  # by slot, of θ's shape
+    state: Sequence[ir.Value]  # one per slot, of θ's shape
     scalars: Sequence[ir.Value]  # []
 
     def const(self, op: Builder, number: float | np.ndarray) -> ir.Value:
-        """Return a constant of θ's type."""
+        """Return a constant in θ's type."""
         assert self.theta.dtype is not None
         return op.const(np.asarray(number, self.theta.dtype.numpy()))
 
@@ -40,10 +40,10 @@ class Inputs(NamedTuple):
 class Link:
     """One link of a chain."""
 
-    update: Callable[[Builder, Inputs], Outputs]  # writes it as graph nodes, element by element
-    slots: tuple[str, ...] = ()  # its state: values of θ's shape, zero at first (those of `AVERAGE`: θ)
-    scalars: Mapping[str, Scalar] = field(default_factory=dict)  # what each step has of its own, by name
-    linear: bool = False  # u is only scaled and summed, so that the products of the backward pass can do it
+    update: Callable[[Builder, Inputs], Outputs]  # writes the link as elementwise graph nodes
+    slots: tuple[str, ...] = ()  # its state: values of θ's shape, initially zero (`AVERAGE`: θ)
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)  # per-step values by name
+    linear: bool = False  # whether u is only scaled and summed, which the backward pass's products can include
 
 
 def scale_by_rate() -> Link:
@@ -56,7 +56,7 @@ def _minus_rate(rates: np.ndarray, steps: np.ndarray) -> np.ndarray:
 
 
 def trace(momentum: float, *, nesterov: bool = False) -> Link:
-    """v ← μ·v + u; u ← v, or with Nesterov's look ahead μ·v + u: written (1 + μ)·v − μ·v_old, which reads u once."""
+    """v ← μ·v + u; u ← v, or μ·v + u with Nesterov momentum: written (1 + μ)·v − μ·v_old, which reads u only once."""
 
     def update(op: Builder, x: Inputs) -> Outputs:
         decayed = op.Mul(*x.state, x.const(op, momentum))
@@ -78,9 +78,9 @@ def scale_by_squares(epsilon: float, share: float | None = None) -> Link:
 
 
 def scale_by_adam(beta1: float, beta2: float, epsilon: float, *, largest: bool = False) -> Link:
-    """m ← β₁·m + (1 − β₁)·u; v ← β₂·v + (1 − β₂)·u²; u ← −η·m̂ / (√v̂ + ε); `largest`: of the largest v so far.
+    """m ← β₁·m + (1 − β₁)·u; v ← β₂·v + (1 − β₂)·u²; u ← −η·m̂ / (√v̂ + ε); `largest`: use the largest v so far.
 
-    The corrections m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) are taken into two scalars per step, made outside the graph:
+    The corrections m̂ = m/(1 − β₁ᵗ) and v̂ = v/(1 − β₂ᵗ) become two per-step scalars, computed outside the graph:
     m̂/(√v̂ + ε) = m·√c₂/c₁ / (√v + ε·√c₂), c = 1 − βᵗ.
     """
 
@@ -102,7 +102,7 @@ def moments(op: Builder, x: Inputs, beta1: float, beta2: float) -> tuple[ir.Valu
 
 
 def decay(strength: float | np.ndarray) -> Link:
-    """u ← u − η·λ·θ, weight decay that is no part of the gradient (Loshchilov and Hutter, 2019); λ as in `scale`."""
+    """u ← u − η·λ·θ, decoupled weight decay (Loshchilov and Hutter, 2019); λ as in `scale`."""
 
     def update(op: Builder, x: Inputs) -> Outputs:
         return op.Add(x.u, op.Mul(x.theta, op.Mul(x.const(op, strength), *x.scalars))), ()
@@ -111,7 +111,7 @@ def decay(strength: float | np.ndarray) -> Link:
 
 
 def clip(value: float | None, norm: float | None) -> Link:
-    """Every entry into [−value, value], then u·min(1, norm / (‖u‖₂ + 1e-6)), as PyTorch's clip_grad_norm_."""
+    """Clip entries to [−value, value], then u·min(1, norm / (‖u‖₂ + 1e-6)), as PyTorch's clip_grad_norm_."""
 
     def update(op: Builder, x: Inputs) -> Outputs:
         u = x.u if value is None else op.Clip(x.u, x.const(op, -value), x.const(op, value))
@@ -124,10 +124,10 @@ def clip(value: float | None, norm: float | None) -> Link:
 
 
 def scale(factor: float | np.ndarray) -> Link:
-    """u ← f·u, f a number or one of each element."""
+    """u ← f·u, where f is a number or an array with one entry per element."""
     return Link(lambda op, x: (op.Mul(x.u, x.const(op, factor)), ()))
 
 
 def average(share: float) -> Link:
-    """a ← d·a + (1 − d)·(θ + u), the exponential moving average (EMA) of the parameters; u stays as it is."""
+    """a ← d·a + (1 − d)·(θ + u), the exponential moving average (EMA) of the parameters; u is unchanged."""
     return Link(lambda op, x: (x.u, (x.mean(op, x.state[0], op.Add(x.theta, x.u), share),)), (AVERAGE,))

@@ -1,4 +1,4 @@
-"""The epoch graph of a batch size, in the engine that runs it."""
+"""Load the epoch graph for a batch size into the engine that runs it."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
-# What needs JAX, which is imported with it.
+# Modules that need JAX are imported on demand.
 PROGRAM, SEEDED = (f"ortpipe.runtime.xla.program:{name}" for name in ("Program", "SeededRuns"))
 
 
@@ -39,10 +39,10 @@ def runs_in_onnxruntime(runtime: RuntimeConfig | None) -> bool:
 
 
 def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
-    """Return what loads the epoch graph for an epoch's number and a batch size; the step's graph becomes part of it.
+    """Return a function that loads the epoch graph for an epoch's number and a batch size; it takes over the step.
 
-    One that draws (dropout) begins anew with each epoch, with seeds of that epoch: its draws follow from the config's
-    seed and the epoch's number alone.
+    A graph with random draws (dropout) is reloaded for each epoch with that epoch's seeds, so that draws only depend on
+    the config's seed and the epoch's number.
     """
     first = [build_epoch(step)]
     random = is_random(first[0].model)
@@ -50,13 +50,13 @@ def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
     @functools.cache
     @gc_paused()
     def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
-        if not first:  # cheaper than a copy of each
+        if not first:  # cheaper than a copy for each
             first.append(build_epoch(build_step(training.artifact, training.config)))
         epoch = first.pop()
         model = for_batch_size(epoch, size)
         speed().rewrite(epoch, training.runtime)
         clean(model)
-        return proto_apart(model, deep=True)  # derive has checked it, and the runtime does again
+        return proto_apart(model, deep=True)  # checked by derive, and again by the runtime
 
     if not runs_in_onnxruntime(training.runtime):
         return _compiling(training, sized, random=random)
@@ -64,7 +64,7 @@ def loader(training: Training, step: TrainStep) -> Callable[[int, int], Runs]:
         load = functools.cache(lambda size: _session(*sized(size), training))
         return lambda number, size: load(size)
 
-    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
+    @functools.lru_cache(maxsize=2)  # for full batches and the partial one
     def load_seeded(number: int, size: int) -> Session:
         [first] = np.random.default_rng([training.config.seed, number, size]).integers(1, 2**24, 1)
         proto, weights = sized(size)
@@ -83,7 +83,7 @@ def _session(model: onnx.ModelProto, weights: Weights, training: Training) -> Se
 def _compiling(
     training: Training, sized: Callable[[int], tuple[onnx.ModelProto, Weights]], *, random: bool
 ) -> Callable[[int, int], Runs]:
-    """Return what loads the epoch graph into XLA, whose programs take seeds as an input."""
+    """Return a function that loads the epoch graph into XLA; its programs take seeds as an input."""
 
     @functools.cache
     def load(size: int) -> Any:
@@ -95,7 +95,7 @@ def _compiling(
     if not random:
         return lambda number, size: load(size)
 
-    @functools.lru_cache(maxsize=2)  # whole batches, and the partial one
+    @functools.lru_cache(maxsize=2)  # for full batches and the partial one
     def load_seeded(number: int, size: int) -> Any:
         return resolve_name(SEEDED)(load(size), (training.config.seed, number, size))
 

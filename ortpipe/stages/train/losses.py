@@ -1,4 +1,4 @@
-"""What training finds on its way, epoch by epoch."""
+"""Per-epoch training results."""
 
 import logging
 from collections.abc import Mapping
@@ -10,11 +10,11 @@ import numpy as np
 from ortpipe.artifact import Arrays, under
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
 
-HALF = 2  # bytes of a number
-STILL = 1e-6  # relative difference of losses that counts as none
+HALF = 2  # bytes of a float16 or bfloat16 number
+STILL = 1e-6  # losses with a smaller relative difference count as equal
 
 
-# A line at each change of what training does, for whoever measures where its time goes; no other log shows them.
+# Logs a line at each phase of training, to profile it; other logs do not have these.
 PHASES = logging.getLogger("ortpipe.phases")
 PHASES.propagate = False
 PHASES.setLevel(logging.WARNING)
@@ -22,16 +22,16 @@ PHASES.setLevel(logging.WARNING)
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is known after an epoch; losses are per row."""
+    """The results of an epoch; losses are per row."""
 
     number: int  # counted from 1
     epochs: int
     loss: float  # mean over the epoch's steps, weighted by their rows
-    validation: float | None  # None where not evaluated
-    rate: float | None  # of the last step; None where there is none
+    validation: float | None  # None if not evaluated
+    rate: float | None  # of the last step; None without rates
     steps: int  # so far
-    own_steps: int  # of them, since this training was begun or continued
-    metrics: Mapping[str, float] = field(default_factory=dict)  # that is watched, of the validation rows
+    own_steps: int  # those since this training was started or continued
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the monitored metric on the validation rows
 
 
 @dataclass(frozen=True)
@@ -47,23 +47,23 @@ class Compiled:
 
 @dataclass
 class Losses:
-    """The losses as they come in, and the metric that is watched."""
+    """The losses and the monitored metric so far."""
 
     config: EarlyStopConfig
     step: list[np.ndarray] = field(default_factory=list)  # one array [steps] per run of the epoch graph
-    rate: list[np.ndarray] = field(default_factory=list)  # likewise
+    rate: list[np.ndarray] = field(default_factory=list)  # same
     train: list[float] = field(default_factory=list)  # per epoch
-    validation: list[float] = field(default_factory=list)  # per epoch, nan where not evaluated; empty without rows
-    monitor: list[float] = field(default_factory=list)  # the metric that is watched, likewise; empty for the loss
+    validation: list[float] = field(default_factory=list)  # per epoch, nan if not evaluated; empty without rows
+    monitor: list[float] = field(default_factory=list)  # the monitored metric, same; empty if it is the loss
 
     def __post_init__(self) -> None:
         seen = self.monitor or self.validation
-        # What is watched, of each validation so far, else of each epoch: it falls as it improves.
+        # The monitored value, for each validation so far, else for each epoch; lower is better.
         self.watched = [self.config.sign * v for v in seen if not np.isnan(v)] if self.validation else [*self.train]
 
     @classmethod
     def of(cls, config: EarlyStopConfig, tensors: Arrays | None) -> Self:
-        """Return those that train's tensors hold, and what they know of the metric that is watched."""
+        """Return the losses and the monitored metric stored in train's tensors."""
         if tensors is None:
             return cls(config)
         train, validation = tensors["losses/train"], tensors.get("losses/validation", np.zeros(0))
@@ -73,7 +73,7 @@ class Losses:
         return cls(config, *runs, train.tolist(), validation.tolist(), monitor.tolist())
 
     def add(self, train: float, metrics: Mapping[str, float] | None) -> None:
-        """Take an epoch's loss and what its validation found: nothing where it was not its turn, None without rows."""
+        """Append an epoch's loss and validation results: {} if the epoch is not validated, None without rows."""
         self.train.append(train)
         if metrics is None:
             self.watched.append(train)
@@ -85,12 +85,12 @@ class Losses:
             self.watched.append(self.config.sign * metrics[self.config.monitor])
 
     def first(self, epochs: int, runs: int = 0) -> Self:
-        """Return those of the first epochs, which took so many runs of the epoch graph."""
+        """Return the losses of the first epochs, which took `runs` runs of the epoch graph."""
         per_epoch = (values[:epochs] for values in (self.train, self.validation, self.monitor))
         return type(self)(self.config, self.step[:runs], self.rate[:runs], *per_epoch)
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return all that is known by name: [steps] or [epochs]."""
+        """Return all results by name: [steps] or [epochs]."""
         per_step = {"losses/step": self.step, "losses/rate": self.rate}
         monitor = f"monitor/{self.config.monitor}"
         per_epoch = {"losses/train": self.train, "losses/validation": self.validation, monitor: self.monitor}
@@ -101,10 +101,10 @@ class Losses:
 
 
 def still_note(tensors: Arrays) -> str | None:
-    """Return what to say of a training over which the loss did not move, from train's tensors; None where it did.
+    """Return a note if the loss did not change during training, from train's tensors, else None.
 
-    Epochs whose losses differ by less than 1e-6 of them count as equal: float32 sums of rows in another order differ
-    by less. Of a single epoch there is nothing to compare with but the weights, which must be as they were.
+    Losses that differ by less than a relative 1e-6 count as equal, because float32 sums in another order differ by
+    less. A single epoch has no other loss to compare, so its weights must be unchanged.
     """
     losses, steps = tensors["losses/train"], len(tensors["losses/step"])
     after = under("parameter", tensors)
@@ -114,18 +114,18 @@ def still_note(tensors: Arrays) -> str | None:
         return None
     weights = f"no weight changed by more than {change:.3g}" if change else "no weight changed"
     return (
-        f"the loss did not move: from {losses[0]:.6g} to {losses[-1]:.6g} in {steps} steps, and {weights}; unless it "
-        "began at its optimum, look at what the prediction is taken for (convert.source.task, convert.source.scores), "
-        "at the learning rate, and at whether a gradient reaches the weights (derive.check=true)"
+        f"the loss did not change: from {losses[0]:.6g} to {losses[-1]:.6g} in {steps} steps, and {weights}; unless it "
+        "started at its optimum, check the meaning of the prediction (convert.source.task, convert.source.scores), "
+        "the learning rate, and whether gradients reach the weights (derive.check=true)"
     )
 
 
 def rounding_note(tensors: Arrays, kinds: Mapping[str, np.dtype]) -> str | None:
-    """Return what to say of a training whose result is lost in the types of the model, which is written in halves.
+    """Return a note if a float16 or bfloat16 model rounds away the result of training, else None.
 
     Args:
-        tensors: train's, in which weights are float32.
-        kinds: parameter → the type that the model has it in.
+        tensors: train's tensors, with float32 weights.
+        kinds: parameter → its type in the model.
     """
     names = " and ".join(sorted({kind.name for kind in kinds.values() if kind.itemsize == HALF}))
     moved = lost = 0
@@ -137,6 +137,6 @@ def rounding_note(tensors: Arrays, kinds: Mapping[str, np.dtype]) -> str | None:
     if not names or 2 * lost <= moved:
         return None
     return (
-        f"{lost} of {moved} weights that training moved are as before in the model, whose {names} rounds them back: "
-        "train for longer or at a higher rate, or write the model in float32 (convert.source.dtype=float32)"
+        f"the model's {names} rounds {lost} of {moved} trained weights back to their initial values: train "
+        "longer or at a higher rate, or write the model in float32 (convert.source.dtype=float32)"
     )

@@ -1,4 +1,4 @@
-"""The mini-batch solver: run the epoch graph on the batches of epoch after epoch, watch the losses, stop early."""
+"""The mini-batch solver: run the epoch graph on each epoch's batches, monitor the losses, stop early."""
 
 import functools
 import math
@@ -22,21 +22,21 @@ from ortpipe.stages.train.snapshot import Snapshot
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
-CARRIED = 2**26  # bytes from step to step, from which on a run does one step: a Scan of more holds two copies besides
+CARRIED = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
     """Return train's tensors.
 
     Raises:
-        ConvergenceError: a loss or a parameter is not finite; `tensors` are those of the last whole epoch.
+        ConvergenceError: a loss or a parameter is not finite; `tensors` are those of the last complete epoch.
         DataError: the rows do not fit the model.
-        TrainError: the start is of another training.
+        TrainError: the start belongs to another training.
     """
     config, start, before = training.config, training.start, training.before
     if isinstance(start, Checkpoint) and start.key != training.key:
         raise TrainError(
-            "Training continues from a checkpoint of the same model, data and train settings.",
+            "A checkpoint must belong to the same model, data and train settings.",
             got="a checkpoint of another run",
             fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
         )
@@ -68,11 +68,11 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             if late or (every is not None and result.number % every == 0):
                 training.report(checkpoint())
                 last = time.monotonic()
-    except ConvergenceError as error:  # what diverged is no state to go on from: no checkpoint
+    except ConvergenceError as error:  # a diverged state is useless for continuing: write no checkpoint
         loop.back_to_whole_epochs()
         error.tensors = tensors(loop.values)
         raise
-    except BaseException as error:  # a person or the system stops the run: keep what is done
+    except BaseException as error:  # interrupted by the user or the system: save the complete epochs
         if not isinstance(error, Exception) and loop.back_to_whole_epochs():
             stop(loop.losses.watched, loop.whole)
             training.report(checkpoint())
@@ -82,9 +82,9 @@ def solve(training: Training) -> dict[str, np.ndarray]:
 
 
 class _EpochLoop:
-    """Runs epochs of a step's epoch graph.
+    """Runs the epochs of a step's epoch graph.
 
-    `values` are carried now, `whole` are those of the last whole epoch, `losses` are all so far.
+    `values` are carried at the moment, `whole` after the last complete epoch; `losses` are all so far.
     """
 
     def __init__(self, training: Training, step: TrainStep, values: Arrays) -> None:
@@ -106,20 +106,20 @@ class _EpochLoop:
         self._rows = rows_per_epoch(config, self._batches.count)
         self._total = config.epochs * steps_per_epoch(config, self._batches.count)
         self._per_row = facts.reduction != "sum"
-        self._latest: tuple[int, int, Arrays] | None = None  # run: the epoch's number, rows per batch, what was fed
+        self._latest: tuple[int, int, Arrays] | None = None  # the last run: epoch, rows per batch, feeds
         self._done = sum(len(run) for run in self.losses.step)
         self.whole, self._counts = Snapshot(self.values), (len(self.losses.train), len(self.losses.step))
 
     def run(self) -> Iterator[Epoch]:
-        """Yield after each epoch; a loss (of training or validation) or parameter that is not finite ends it."""
+        """Yield after each epoch; raise if a training or validation loss, or a parameter, is not finite."""
         config, losses, validate, behind = self._config, self.losses, self._training.validate, self._done
         first = len(losses.train) + 1
         for number in range(first, config.epochs + 1):
-            if self._single and number > first:  # what training began with is the caller's, in memory anyhow
+            if self._single and number > first:  # the initial values are in the caller's memory in any case
                 self.whole.move_to_disk()
             sums = [self._run(number, part) for chunk in self._batches.epoch(number) for part in self._updates(chunk)]
-            loss = math.fsum(loss for run in sums for loss in run) / self._rows  # exact: the same whatever the chunks
-            if not all(np.isfinite(array).all() for array in self.values.values()):  # faster than of each parameter
+            loss = math.fsum(loss for run in sums for loss in run) / self._rows  # exact, and independent of chunks
+            if not all(np.isfinite(array).all() for array in self.values.values()):  # faster than for each parameter
                 tensors = self._step.unpack(self.values).items()
                 what = next(name for name, array in tensors if not np.isfinite(array).all())
                 what = f"{what.removeprefix('parameter/')} is not finite after step {self._done}"
@@ -140,7 +140,7 @@ class _EpochLoop:
             PHASES.debug("listeners, checkpoints")
 
     def _updates(self, chunk: Arrays) -> Iterator[Arrays]:
-        """Yield a chunk as it is, or, where updates accumulate, [updates, K, size, …]: K batches each."""
+        """Yield a chunk unchanged or, with accumulation, as [updates, K, size, …]: K batches each."""
         config = self._config
         steps, rows = next(iter(chunk.values())).shape[:2]
         full_batches, partial_rows = divmod(rows, config.batch_size)
@@ -156,7 +156,7 @@ class _EpochLoop:
                 yield {name: a[:, cut].reshape(steps, count, size, *a.shape[2:]) for name, a in chunk.items()}
 
     def _run(self, number: int, batches: Arrays) -> list[float]:
-        """Do one step per batch; return each step's sum of the losses of its rows."""
+        """Run one step per batch; return each step's sum of its rows' losses."""
         step = self._step
         count, *sizes = next(iter(batches.values())).shape[: 3 if self._config.accumulate > 1 else 2]
         steps = np.arange(self._done + 1, self._done + count + 1)
@@ -176,30 +176,30 @@ class _EpochLoop:
             last = np.concatenate([*self.losses.step, losses[:bad]])
             raise self._diverged(f"loss {losses[bad]} at step {self._done + bad + 1}", last, float(used[bad]), bad)
         self.values = dict(zip(step.carried, results, strict=False))
-        self.losses.step.append(losses.copy())  # what onnxruntime gave keeps all of its session's memory
+        self.losses.step.append(losses.copy())  # onnxruntime's array would keep all of the session's memory
         self.losses.rate.append(used)
         self._done += count
-        rows = math.prod(sizes if self._per_row else sizes[:-1])  # a sum is of the rows of each of K batches
+        rows = math.prod(sizes if self._per_row else sizes[:-1])  # the sum covers the rows of each of K batches
         return (losses.astype(np.float64) * rows).tolist()
 
     def _run_into(self, session: Session, feeds: Arrays, count: int) -> list[np.ndarray]:
-        """Return what is carried and the losses in memory of their own, which goes when nobody holds them."""
+        """Return the carried values and the losses in arrays that are freed when they are no longer used."""
         before = [self.values[name] for name in self._step.carried]
-        arrays = [np.empty(array.shape, array.dtype) for array in before]  # in C order, which a start's need not be
+        arrays = [np.empty(array.shape, array.dtype) for array in before]  # in C order, unlike perhaps the start's
         arrays.append(np.empty(count, self._step.dtype))
         session.run_into(feeds, dict(zip(session.outputs, arrays, strict=False)))
         for array in arrays:
-            array.flags.writeable = False  # an artifact then takes it as it is
+            array.flags.writeable = False  # so that an artifact needs no copy
         return arrays
 
     def back_to_whole_epochs(self) -> int:
-        """Forget what was done of an epoch that was interrupted; return how many are whole."""
+        """Discard the steps of an interrupted epoch; return the number of complete epochs."""
         self.values, (epochs, runs) = self.whole.arrays, self._counts
         self.losses = self.losses.first(epochs, runs)
         return epochs
 
     def _diverged(self, what: str, last: np.ndarray, rate: float | None = None, at: int = -1) -> ConvergenceError:
-        """Return the error of what is not finite, with the gradients at that step of the latest run."""
+        """Return the error for a value that is not finite, with the gradients at that step of the latest run."""
         assert self._latest is not None
         config, (number, size, run) = self._config, self._latest
         step = build_step(self._training.artifact, self._training.config)
@@ -211,11 +211,9 @@ class _EpochLoop:
         ways += ["clip gradients ({at}clip.norm=1)"] if config.clip == ClipConfig() else []
         ways += ["use {@add_loss.reduction}=mean"] if not self._per_row else []
         if self._training.artifact.facts.blank is not None:
-            ways += [
-                "leave labels without a loss that the steps are too few to read ({@add_loss.loss.zero_infinity}=true)"
-            ]
+            ways += ["ignore labels that are longer than the steps allow ({@add_loss.loss.zero_infinity}=true)"]
         return ConvergenceError(
-            "Training must keep losses and parameters finite; nothing was published.",
+            "Losses and parameters must stay finite; nothing was published.",
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
             fix=f"{', '.join(ways[:-1])}, or {ways[-1]}.",
         )

@@ -1,4 +1,4 @@
-"""The learning rates of steps, and how many steps there are: warm-up, schedule, the factor from what is watched."""
+"""The learning rates of steps, and the number of steps: warm-up, schedule, and the factor for plateaus."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,11 @@ from ortpipe.errors import ConfigError, TrainError
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.schedules import Schedule
 
-DRAWN = 100_000  # steps that `planned` gives at most
+DRAWN = 100_000  # the most steps that `planned` returns
 
 
 def rows_per_epoch(config: TrainConfig, rows: int) -> int:
-    """Return how many of the training rows an epoch reads; TrainError: the only batch is partial, and dropped."""
+    """Return the number of training rows that an epoch reads; raise TrainError if drop_last leaves no batch."""
     read = rows - rows % config.batch_size if config.drop_last else rows
     if not read:
         raise TrainError(
@@ -25,7 +25,7 @@ def rows_per_epoch(config: TrainConfig, rows: int) -> int:
 
 
 def steps_per_epoch(config: TrainConfig, rows: int) -> int:
-    """Return how many updates an epoch has: what it leaves over of whole ones is one, its partial batch another.
+    """Return the number of updates per epoch; remaining batches form one more update, the partial batch another.
 
     >>> [steps_per_epoch(TrainConfig(batch_size=4, accumulate=k), 23) for k in (1, 2)]
     [6, 4]
@@ -37,9 +37,9 @@ def steps_per_epoch(config: TrainConfig, rows: int) -> int:
 
 
 def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, total: int) -> np.ndarray:
-    """Return the rates of steps [steps], float64: the line of the warm-up, then the schedule from its own start.
+    """Return the rates of steps [steps], float64: linear warm-up, then the schedule from its start.
 
-    Steps and their epochs are numbered from 1; `total` is how many steps training has.
+    Steps and their epochs are numbered from 1; `total` is the number of training steps.
     """
     times = steps
     if config.schedule_per == "epoch":
@@ -51,9 +51,10 @@ def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, tota
 
 
 def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return step numbers [S] and their rates [S] over a whole training, in which nothing that is watched improves.
+    """Return step numbers [S] and rates [S] of a whole training in which the monitored value never improves.
 
-    S is the number of steps; from 100,000 on they are evenly picked. An optimizer without rates is a ConfigError.
+    S is the number of steps; above 100,000, evenly spaced steps are chosen. Raise ConfigError for an optimizer without
+    rates.
     """
     if config.optimizer.solver != "minibatch":
         raise ConfigError(
@@ -73,11 +74,11 @@ def planned(config: TrainConfig, rows: int, *, validated: bool) -> tuple[np.ndar
 
 
 def factor(config: TrainConfig, watched: Sequence[float]) -> float:
-    """Return what the schedule multiplies the next epoch's rates by."""
+    """Return the schedule's factor for the next epoch's rates."""
     with own.blamed(type(config.schedule), "schedule", TrainError):
         return config.schedule.factor(watched)
 
 
 def watches(schedule: Schedule) -> bool:
-    """Return whether a schedule's rates depend on what training finds."""
+    """Return whether a schedule depends on monitored values."""
     return type(schedule).factor is not Schedule.factor

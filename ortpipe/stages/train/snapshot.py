@@ -1,4 +1,4 @@
-"""The arrays of an epoch's end, which a training keeps to go back to."""
+"""The arrays at the end of an epoch, which training can return to."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ from ortpipe.data.spill import ArrayPlace, SpillFile
 
 
 class Snapshot:
-    """Arrays in memory or, once they are moved, in a temporary file without a name, which goes with this object.
+    """Arrays in memory or, after `move_to_disk`, in an unnamed temporary file, which is deleted with this object.
 
     >>> import numpy as np
     >>> snapshot = Snapshot({"w": np.array([1.0, 2.0])})
@@ -23,14 +23,14 @@ class Snapshot:
 
     @property
     def arrays(self) -> Arrays:
-        """The arrays, read anew each time where they are in a file."""
+        """The arrays, read each time if they are in a file."""
         if self._arrays is not None:
             return self._arrays
         assert self._file is not None
         return {name: self._file.get(place) for name, place in self._places.items()}
 
     def move_to_disk(self) -> None:
-        """Leave memory; where the disk is full the arrays stay, for they matter more than memory does."""
+        """Free the memory; if the disk is full, keep the arrays in memory."""
         if self._arrays is None:
             return
         with contextlib.suppress(OSError):

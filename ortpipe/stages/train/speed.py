@@ -1,4 +1,4 @@
-"""The one place where `ortpipe.fast` enters training. Training also works without that folder, only slower."""
+"""The only place where `ortpipe.fast` enters training. Without that folder training works too, only slower."""
 
 import functools
 from collections.abc import Iterable, Sequence
@@ -14,10 +14,10 @@ GUEST = "ortpipe.fast"
 
 
 class Speed:
-    """Ways to train faster. These methods change nothing; the guest overrides them."""
+    """Hooks that make training faster. The defaults do nothing; `ortpipe.fast` overrides them."""
 
     def stacks(self, arrays: Arrays) -> Iterable[Sequence[str]]:
-        """Return groups of parameters' names; a step carries each group as one array."""
+        """Return groups of parameter names; a step carries each group as one array."""
         return [[name] for name in arrays]
 
     def rewrite(self, epoch: EpochGraph, runtime: RuntimeConfig | None) -> None:
@@ -30,7 +30,7 @@ class Speed:
 
 @functools.cache
 def speed() -> Speed:
-    """Return the guest's methods, or the plain ones if there is no guest."""
+    """Return the hooks of `ortpipe.fast`, or the defaults if the folder is missing."""
     try:
         guest: Speed = import_module(GUEST).Fast()
     except ModuleNotFoundError as error:

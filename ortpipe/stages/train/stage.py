@@ -47,23 +47,22 @@ def train(
         config: optimizer, schedule, epochs, …
         data: training rows, and validation rows if there are any.
         runtime: threads.
-        report: called with an `Epoch` after each epoch, and with a `Checkpoint` when one is due or a signal stops it.
-        start: what to continue from: a checkpoint of this training, or the tensors of an earlier result. The epochs in
-            them count: a training that is stopped anywhere and continued gives the bytes of one that is not.
+        report: called with an `Epoch` after each epoch, and with a `Checkpoint` if one is due or on a signal.
+        start: a checkpoint of this training, or the tensors of an earlier result, to continue from. Their epochs count:
+            training that is interrupted and continued is byte-identical to training without interruption.
 
     Returns:
-        An artifact whose tensors are `parameter/…` and `initial/…` by parameter (and running statistic, and weight that
-        adapters are merged into), `optimizer/…` by slot and parameter (`optimizer/iterate/…`: the weights themselves,
-        where `parameter/…` are their averages), and the losses:
-        `losses/step` and (but for lbfgs) `losses/rate` [steps], `losses/train` and `losses/validation` [epochs] (per
-        row; validation is nan where it was not evaluated), and `monitor/…` [epochs] of the metric that is watched, if
-        one is.
-        The same artifact, config and data give the same bytes.
+        An artifact whose tensors are `parameter/…` and `initial/…` by parameter, running statistic and weight with
+        merged adapters; `optimizer/…` by slot and parameter (`optimizer/iterate/…` has the weights if `parameter/…` has
+        their averages); and the losses: `losses/step` and (except lbfgs) `losses/rate` [steps], `losses/train` and
+        `losses/validation` [epochs] (per row; nan in epochs without validation), and `monitor/…` [epochs] if a metric
+        is monitored.
+        The same artifact, config and data give a byte-identical result.
 
     Raises:
         ConvergenceError: the loss became nan or infinite.
         DataError: the rows do not fit the model.
-        EvaluateError: the metric that is watched does not fit the task or has no value on the validation rows.
+        EvaluateError: the monitored metric does not fit the task or has no value on the validation rows.
         TrainError: the model has no gradients or forward outputs.
     """
     check_data(data)
@@ -118,8 +117,8 @@ def train(
 
 
 def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) -> None:
-    """Refuse labels that are no class, patterns that match no parameter, and a metric that cannot be watched."""
-    candidates = (*facts.parameters, *facts.constants)  # derive.parameters may name those, too
+    """Reject labels that are no class, patterns without a matching parameter, and metrics that cannot be monitored."""
+    candidates = (*facts.parameters, *facts.constants)  # derive.parameters may select constants
     _check_patterns(config, dataclasses.replace(facts, parameters=candidates))
     for part in (data.train, data.validation, data.test):
         if part is not None:
@@ -132,8 +131,8 @@ def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) ->
 
 
 def _merged(weights: Arrays, tensors: Arrays, adapters: Mapping[str, Adapter]) -> dict[str, np.ndarray]:
-    """Return what is known of the adapted weights as of trained ones: what they were, and what they are now."""
-    trained = {**weights, **under("parameter", tensors)}  # no gradient reaches some
+    """Return the initial and final values of weights with adapters, in the form of trained weights."""
+    trained = {**weights, **under("parameter", tensors)}  # some have no gradient
     return {f"initial/{name}": weights[name] for name in adapters} | {
         f"parameter/{name}": merged(weights[name], trained[left_factor], trained[right_factor], scale)
         for name, (left_factor, right_factor, scale) in adapters.items()
@@ -141,7 +140,7 @@ def _merged(weights: Arrays, tensors: Arrays, adapters: Mapping[str, Adapter]) -
 
 
 def _check_elements(artifact: Artifact, data: Data) -> None:
-    """Refuse labels that have other sizes than the prediction's elements, where only a run shows those."""
+    """Reject labels whose sizes differ from those of the prediction's elements, if only a run reveals these."""
     row = data.train.head(1)
     for head, head_facts in artifact.facts.predictions.items():
         if head_facts.label is None or head_facts.blank is not None:
@@ -153,18 +152,18 @@ def _check_elements(artifact: Artifact, data: Data) -> None:
         label = feed_label(artifact.model, head_facts, row.of(head)).shape[1 : 1 + len(elements)]
         if elements != label:
             raise DataError(
-                "A label has an entry for each element of the prediction.",
+                "A label needs one entry for each element of the prediction.",
                 got=f"{head_facts.label!r}: {list(label)} in the first row, for {list(elements)} that "
                 f"{head_facts.prediction!r} has",
-                fix="Cut or fill the labels to the elements that the model gives for its rows; what fills them counts "
+                fix="Crop or pad the labels to the elements of the model's prediction; padding counts "
                 "nothing with {@add_loss.padding}.",
             )
 
 
 def _check_patterns(config: TrainConfig, facts: Facts, fixed_names: Collection[str] = ()) -> None:
-    """Refuse a pattern that matches no parameter, or is the name of an initializer that is not trained."""
+    """Reject a pattern that matches no parameter, or is the name of an initializer that is not trained."""
     if facts.adapters and config.init == "random":
-        rule = "Adapters begin as nothing beside the weights that the model has."
+        rule = "Adapters need the model's own weights; they start at zero."
         raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out {@derive.adapters}.")
     for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(values, Mapping):

@@ -1,4 +1,4 @@
-"""The train step as one graph: forward, loss, backward and update are a pure function of the parameters."""
+"""The train step as one graph: forward, loss, backward and update as a pure function of the parameters."""
 
 import math
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from ortpipe.stages.train.layout import Layout
 from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Scalar, average, clip, decay, scale
 from ortpipe.stages.train.speed import speed
 
-PARAMETER = "parameter"  # the folder of what training gives, in its tensors; that of a slot is optimizer/<slot>
-ITERATE = "optimizer/iterate"  # that of the parameters themselves, where training gives their averages
+PARAMETER = "parameter"  # the prefix of trained values in train's tensors; slots have optimizer/<slot>
+ITERATE = "optimizer/iterate"  # the prefix of the parameters themselves if training returns their averages
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -29,27 +29,27 @@ Shapes = Mapping[str, tuple[int, ...]]
 class TrainStep:
     """(parameters, state, statistics, batch, scalars) → (parameters, state, statistics, loss).
 
-    What it carries is known outside by the names of train's tensors: `parameter/w`, `optimizer/velocity/w`, …
+    Carried values are known outside by the names of train's tensors: `parameter/w`, `optimizer/velocity/w`, …
     """
 
-    graph: ir.Graph  # inputs: what is carried, what is scanned; outputs: what is carried, the loss
+    graph: ir.Graph  # inputs: carried values, scanned values; outputs: carried values, the loss
     layout: Layout  # of the parameters and their state
     variables: Mapping[tuple[str, str], str]  # (folder, variable) → the name under which it is carried
     statistics: tuple[str, ...]  # the names of running statistics, which are carried too
     batch: tuple[str, ...]  # the names of the batch's inputs
-    scalars: Mapping[str, Scalar]  # of the links, by name
+    scalars: Mapping[str, Scalar]  # the links' scalars, by name
     dtype: np.dtype  # of scalars and losses
-    seed: str  # the name of the initializer that the backward pass starts from
-    gradients: tuple[str, ...]  # the names of those of variables
+    seed: str  # the name of the initializer that starts the backward pass
+    gradients: tuple[str, ...]  # the names of the variables' gradients
 
     @property
     def carried(self) -> tuple[str, ...]:
-        """The names of what one step hands to the next."""
+        """The names of values passed from one step to the next."""
         return (*self.variables.values(), *self.statistics)
 
     @property
     def scanned(self) -> tuple[str, ...]:
-        """The names of what every step has of its own."""
+        """The names of values that differ between steps."""
         return (*self.batch, *self.scalars)
 
     @property
@@ -57,7 +57,7 @@ class TrainStep:
         return list(dict.fromkeys(folder for folder, _ in self.variables))
 
     def init(self, arrays: Arrays) -> dict[str, np.ndarray]:
-        """Return the tensors that training begins with: state is zero, but for parameters that are averaged."""
+        """Return the initial tensors: state is zero, except for averaged parameters."""
         tensors = {f"{PARAMETER}/{name}": arrays[name] for name in self.statistics}
         for folder in self._folders:
             first = np.asarray if folder in (PARAMETER, ITERATE) else np.zeros_like
@@ -65,20 +65,20 @@ class TrainStep:
         return tensors
 
     def pack(self, tensors: Arrays) -> dict[str, np.ndarray]:
-        """Return what is carried, by name; tensors of another optimizer are a TrainError."""
+        """Return the carried values by name; raise TrainError for tensors of another optimizer."""
         for folder in self._folders:
             if missing := [name for name in self.layout.shapes if f"{folder}/{name}" not in tensors]:
                 raise TrainError(
-                    "Training continues with the optimizer that it began with.",
+                    "Training must continue with the same optimizer.",
                     got=f"a start without {folder}/{missing[0]}",
-                    fix="Choose the same {@train/optimizer}, or start anew.",
+                    fix="Choose the same {@train/optimizer}, or start from the beginning.",
                 )
         packed = {folder: self.layout.pack(under(folder, tensors)) for folder in self._folders}
         values = {name: packed[folder][variable] for (folder, variable), name in self.variables.items()}
         return values | {name: tensors[f"{PARAMETER}/{name}"] for name in self.statistics}
 
     def unpack(self, values: Arrays) -> dict[str, np.ndarray]:
-        """Return the tensors of what is carried."""
+        """Return the tensors of carried values."""
         tensors = {f"{PARAMETER}/{name}": values[name] for name in self.statistics}
         for folder in self._folders:
             variables = {variable: values[name] for (of, variable), name in self.variables.items() if of == folder}
@@ -86,7 +86,7 @@ class TrainStep:
         return tensors
 
     def parameters(self, values: Arrays) -> dict[str, np.ndarray]:
-        """Return what training gives, of carried values: parameters, or their averages, and statistics."""
+        """Return the result of training from carried values: parameters or their averages, and statistics."""
         return under(PARAMETER, self.unpack(values))
 
 
@@ -96,7 +96,7 @@ def input_types(model: ir.Model) -> dict[str, np.dtype]:
 
 
 def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
-    """Return the model of the loss, the gradients and the next running statistics of one step's batch, or batches."""
+    """Return the model of the loss, the gradients and the next running statistics for the batches of one step."""
     facts = artifact.facts
     assert facts.loss is not None
     model = artifact.ir_model([facts.loss, *facts.gradients.values(), *facts.statistics.values()])
@@ -105,7 +105,7 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
 
 @gc_paused()
 def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
-    """Join a gradient model and the chain that `config` says."""
+    """Join a gradient model and the configured chain of links."""
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
     op, front = Builder(graph, "update", names=names), Builder(graph, "update", before=graph[0], names=names)
@@ -143,7 +143,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
         carried[theta] = op.Add(theta, u)
     carried = {value: carried[value] for value in variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
-        graph.initializers.pop(name).const_value = None  # passes over the graph take what has one for a constant
+        graph.initializers.pop(name).const_value = None  # graph passes treat values with a const_value as constants
     seed.const_value = ir.tensor(np.array(_loss_scale(config, narrow), seed.dtype.numpy()), name=seed.name)
     for old, new in carried.items():
         new.type, new.shape = old.type, old.shape
@@ -167,7 +167,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
 
 
 def _behind_computed_splits(graph: ir.Graph) -> set[ir.Value]:
-    """Return the values that depend on a Split into computed sizes: ONNX Runtime infers no shapes behind it."""
+    """Return the values that depend on a Split into computed sizes: ONNX Runtime infers no shapes after it."""
     reached = set[ir.Value]()
     for node in graph:
         computed = node.op_type == "Split" and len(node.inputs) > 1 and query.constant(node.inputs[1]) is None
@@ -177,7 +177,7 @@ def _behind_computed_splits(graph: ir.Graph) -> set[ir.Value]:
 
 
 def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
-    """Return a gradient in its shape: a Scan takes no state of unknown shape, whatever its body declares."""
+    """Return a gradient with a known shape: a Scan rejects states of unknown shape, even if its body declares one."""
     assert parameter.shape is not None
     return op.Reshape(gradient, op.const(np.array(parameter.shape.numpy(), np.int64)))
 
@@ -185,9 +185,9 @@ def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
 def _chain(
     config: TrainConfig, apart: Layout, narrow: ir.DataType, vector: ir.DataType | None
 ) -> tuple[list[Link], Layout]:
-    """Return the optimizer's links with those of train's own settings around them, and how parameters are carried.
+    """Return the links of the optimizer and of train's own settings, and the layout of parameters.
 
-    `apart` is the layout without a vector, `narrow` the narrowest type of loss and parameters, `vector` that of a
+    `apart` is the layout without a vector, `narrow` the narrowest type of loss and parameters, `vector` the type of a
     vector that carries parameters of other types.
     """
     shapes = apart.shapes
@@ -209,14 +209,14 @@ def _chain(
 
 
 def _loss_scale(config: TrainConfig, dtype: ir.DataType) -> float:
-    """Return what the loss is multiplied by: gradients of float16 vanish below 6e-8."""
+    """Return the loss scale; float16 gradients underflow below 6e-8."""
     if dtype not in HALVES:
         return 1.0
     return config.loss_scale or (1024.0 if dtype == ir.DataType.FLOAT16 else 1.0)
 
 
 def _per_element(values: float | Mapping[str, float], shapes: Shapes, key: str, default: float) -> float | np.ndarray:
-    """Return a number for all elements of the flat vector, or one for each: that of the last pattern that matches.
+    """Return one number for all elements of the flat vector, or an array with the last matching pattern's number.
 
     >>> _per_element({"*": 0.1, "bias": 0.5}, {"weight": (2, 1), "bias": (1,)}, "factors", 1.0)
     array([0.1, 0.1, 0.5])

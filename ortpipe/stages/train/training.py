@@ -1,4 +1,4 @@
-"""What every solver is given: train's own arguments once they are checked, and the values that it begins with."""
+"""The inputs of a solver: train's checked arguments and the initial values."""
 
 import functools
 import math
@@ -19,36 +19,36 @@ from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.front import Feed
 from ortpipe.stages.train.validation import Validation
 
-FREE = ("epochs", "checkpoint", "early_stop")  # what may differ between the beginning and the continuation
+FREE = ("epochs", "checkpoint", "early_stop")  # settings that a continuation may change
 THIRD_IS_ADDED = having("bias")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state after an epoch: everything that the next one depends on, as named arrays."""
+    """The state after an epoch: all values that the next one depends on, as named arrays."""
 
-    epochs: int  # how many are done
+    epochs: int  # completed epochs
     key: str  # of the gradient model, the data and the config: sha256, hex
-    tensors: Arrays  # train's, and `best/…` of those that would be kept if it stopped early now
+    tensors: Arrays  # train's, and `best/…` for those that early stopping would return now
 
 
 @dataclass(frozen=True)
 class Training:
-    """One call of train; see there."""
+    """The inputs of one `train` call."""
 
-    artifact: Artifact  # the gradient model, behind its front
+    artifact: Artifact  # the gradient model, without its front
     config: TrainConfig
     data: Data
     runtime: RuntimeConfig | None
     report: Callable[[object], None]
     start: Checkpoint | Arrays | None
-    validate: Validation | None  # evaluates the validation rows, where there are any
-    feed: Feed  # what the model reads of some rows
-    digest: str  # of the gradient model as a whole
+    validate: Validation | None  # evaluates the validation rows, if there are any
+    feed: Feed  # returns the model's inputs for some rows
+    digest: str  # of the whole gradient model
 
     @functools.cached_property
     def key(self) -> str:
-        """What a checkpoint must share with the training that continues from it."""
+        """The key that a checkpoint and the training that continues from it must share."""
         settings = {name: repr(value) for name, value in sorted(vars(self.config).items()) if name not in FREE}
         settings["monitor"] = self.config.early_stop.monitor
         for part in map(type, (self.config.optimizer, self.config.schedule)):
@@ -62,9 +62,9 @@ class Training:
         return self.start.tensors if isinstance(self.start, Checkpoint) else self.start
 
     def first_values(self) -> dict[str, np.ndarray]:
-        """Return the parameters and statistics that training began with, of which a continued one keeps the record.
+        """Return the initial parameters and statistics; a continued training keeps those of the first start.
 
-        They are the model's own, or random parameters; those of halves are trained in float32.
+        They are the model's own, or random parameters; float16 and bfloat16 parameters are trained in float32.
         """
         if self.before is not None:
             return under("initial", self.before)
@@ -85,7 +85,7 @@ def random_parameters(graph: ir.Graph, parameters: Arrays, seed: int) -> dict[st
     rng, random = np.random.default_rng(seed), dict[str, np.ndarray]()
     for name, old in parameters.items():
         added = any(_is_added(node, place) for node, place in query.value(graph, name).uses())
-        if old.ndim < 2 or (added and old.size == max(old.shape)):  # [1, K] that is added is a bias all the same
+        if old.ndim < 2 or (added and old.size == max(old.shape)):  # a [1, K] array that is added is also a bias
             random[name] = np.zeros_like(old) if added else np.ones_like(old)
         else:
             bound = np.sqrt(6.0 / (sum(old.shape[:2]) * math.prod(old.shape[2:])))

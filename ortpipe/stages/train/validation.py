@@ -1,4 +1,4 @@
-"""The validation rows, evaluated with the parameters of the moment: the loss, and a metric that is watched."""
+"""Evaluate the validation rows with the current parameters: the loss, and the monitored metric."""
 
 import numpy as np
 
@@ -14,19 +14,19 @@ from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.front import Feed
 from ortpipe.stages.train.step import input_types
 
-KEPT = 200_000  # rows that a metric is computed on, evenly spaced
+KEPT = 200_000  # the most rows that a metric is computed on, evenly spaced
 Piece = tuple[int, Arrays, np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights
 
 
 class Validation:
-    """Evaluates a gradient model on the validation rows, piece by piece; those in memory are read once."""
+    """Evaluates a gradient model on the validation rows, piece by piece; rows in memory are read once."""
 
     def __init__(
         self, artifact: Artifact, rows: RowSet, monitor: str, runtime: RuntimeConfig | None, feed: Feed
     ) -> None:
         self._feed, self._facts, self._rows, self._count = feed, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
-        self._head = part_of(monitor)[0]  # whose prediction the metric is of
+        self._head = part_of(monitor)[0]  # the head whose prediction the metric measures
         self._watched = artifact.facts.predictions[self._head]
         outputs = [artifact.facts.loss, self._watched.prediction if self._metric else None]
         model = artifact.ir_model([name for name in outputs if name is not None])
@@ -37,14 +37,14 @@ class Validation:
         self._session = Session(model, runtime)
 
     def __call__(self, values: Arrays) -> dict[str, float]:
-        """Return the loss per row, and the metric that is watched, if one is, by its name, with these parameters."""
+        """Return the loss per row, and the monitored metric by its name if there is one, with these parameters."""
         parameters = {n: array.astype(self._types[n], copy=False) for n, array in values.items() if n in self._types}
         pieces = self._held or map(self._read, self._rows.pieces())
         mean, seen, total, penalty = self._facts.reduction == "mean", 0, 0.0, 0.0
         sampled: list[tuple[np.ndarray, ...]] = []
         for count, fed, label, weight in pieces:
             if not (seen or mean or count == self._count):
-                total = penalty = self._penalty(fed, parameters)  # counts once, whatever the pieces
+                total = penalty = self._penalty(fed, parameters)  # counts once, regardless of the pieces
             loss, *prediction = self._session.run({**fed, **parameters})
             total += float(loss) * (count / self._count) if mean else float(loss) / self._count - penalty
             if self._metric is not None:
@@ -64,7 +64,7 @@ class Validation:
         return len(rows), fed, label, rows.sample_weight
 
     def _penalty(self, fed: Arrays, parameters: Arrays) -> float:
-        """Return what a loss adds to the sum over its rows, f(A) + f(B) − f(A ∪ B), over the number of all rows."""
+        """Return the part of the loss that is no sum over rows, f(A) + f(B) − f(A ∪ B), divided by all rows."""
         if not (half := len(next(iter(fed.values()))) // 2):
             return 0.0
         cuts = (slice(half), slice(half, None), slice(None))
@@ -75,26 +75,26 @@ class Validation:
 
 
 def check_monitor(name: str, facts: Facts, data: Data) -> None:
-    """Refuse to watch a metric without validation rows, or one that does not fit the task or has no value on them."""
+    """Raise if a monitored metric has no validation rows, does not fit the task or has no value on these rows."""
     if name == LOSS:
         return
     if data.validation is None:
         fix = f"Set {{@data.split.validation}}=0.1, or {{at}}early_stop.monitor={LOSS}."
-        raise TrainError("A metric is watched on validation rows.", got=f"{name} without validation rows", fix=fix)
+        raise TrainError("A monitored metric needs validation rows.", got=f"{name} without validation rows", fix=fix)
     check_fits(name, facts, "early_stop.monitor")
     head, _ = part_of(name)
     facts, rows = facts.predictions[head], data.validation.of(head).sample()
     label = truth(facts, rows)
-    if facts.class_axis is not None:  # of elements the first pass says whether it has a value
+    if facts.class_axis is not None:  # the first pass over elements shows whether it has a value
         return
     certain = None
     if METRICS[name].reads == "probability":
         certain = label if facts.task == "multilabel" else np.eye(max(len(facts.classes or ()), 2))[label]
-    predictions = np.abs(label) + 1 if facts.task == "regression" else label  # deviances are of positive predictions
+    predictions = np.abs(label) + 1 if facts.task == "regression" else label  # deviances need positive predictions
     value = METRICS[name](label, predictions, certain, rows.sample_weight)
     if not np.isfinite(value):
         raise EvaluateError(
-            "A metric that is watched must have a value on the validation rows.",
+            "A monitored metric must have a value on the validation rows.",
             got=f"{name} = {value}",
-            fix="Give more validation rows, of every class ({@data.split.stratify}=true), or watch another one.",
+            fix="Give more validation rows, of every class ({@data.split.stratify}=true), or monitor another one.",
         )

@@ -34,5 +34,5 @@ def test_a_terminal_shows_the_jobs_at_work_until_they_end(tmp_path: Path) -> Non
     first, second, third, *errors = sorted(ended)
     assert first.startswith("job 0 (lr=0.1) finished: validation loss ")
     assert second.startswith("job 1 (lr=0.2) finished: validation loss ")
-    assert third == "job 2 (lr=1e+09) failed: Training must keep losses and parameters finite; nothing was published."
+    assert third == "job 2 (lr=1e+09) failed: Losses and parameters must stay finite; nothing was published."
     assert (code, errors) == (1, [])

@@ -31,8 +31,8 @@ def test_a_failing_job_keeps_its_error_and_the_summary_shows_it(world: tuple[Pat
     where, done = world
     traceback = (folder_of(where) / "6" / "error.txt").read_text()
     assert "Traceback" in traceback
-    assert "ConvergenceError: Training must keep losses and parameters finite" in traceback
-    assert "jobs 6, 7 failed: Training must keep losses and parameters finite" in done.stdout
+    assert "ConvergenceError: Losses and parameters must stay finite" in traceback
+    assert "jobs 6, 7 failed: Losses and parameters must stay finite" in done.stdout
     assert f"see: {folder_of(where)}/6/error.txt" in done.stdout
 
 

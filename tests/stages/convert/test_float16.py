@@ -70,7 +70,7 @@ def test_moves_that_float16_rounds_back_are_said(tmp_path, rate, said):
     config = ConvertConfig(OnnxFile(saved(tmp_path), task="regression"))
     source = derive(add_loss(convert(None, config, data=Data(rows)), AddLossConfig(LOSSES["l2"]())))
     result = train(source, TrainConfig(OPTIMIZERS["sgd"](rate), epochs=3, batch_size=8), data=Data(rows))
-    notes = [note for note in result.facts.lineage[-1].get("notes", ()) if "float16 rounds them back" in note]
+    notes = [note for note in result.facts.lineage[-1].get("notes", ()) if "float16 rounds" in note]
     assert bool(notes) == said
     assert (result.initializers["w"] == w).all() == said
     file, output = tmp_path / "model.onnx", tmp_path / "new.onnx"

@@ -103,7 +103,7 @@ def test_a_target_that_gets_no_adapter_is_named(loss, lora, got):
 
 def test_adapters_do_not_begin_at_random_weights(loss, diabetes):
     gradient = derive(loss, DeriveConfig(adapters=Lora(rank=2)))
-    with pytest.raises(TrainError, match="begin as nothing"):
+    with pytest.raises(TrainError, match="they start at zero"):
         train(gradient, TrainConfig(ADAM, epochs=1, init="random"), data=diabetes)
 
 

@@ -31,7 +31,7 @@ def trained(from_text, text, optimizer, epochs):
 
 
 def notes(result):
-    return [note for note in result.facts.lineage[-1].get("notes", ()) if "did not move" in note]
+    return [note for note in result.facts.lineage[-1].get("notes", ()) if "did not change" in note]
 
 
 @pytest.mark.parametrize("optimizer", [OPTIMIZERS["sgd"](0.01), OPTIMIZERS["lbfgs"]()], ids=["sgd", "lbfgs"])

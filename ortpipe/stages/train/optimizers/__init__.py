@@ -1,4 +1,4 @@
-"""The catalogue of optimizers: each is a frozen dataclass that chains links, but for lbfgs."""
+"""The catalogue of optimizers: each is a frozen dataclass that chains links, except lbfgs."""
 
 from typing import ClassVar, Literal
 
@@ -7,11 +7,11 @@ from ortpipe.stages.train.links import Link
 
 
 class Optimizer(Config):
-    """A member of the catalogue: called, it gives links that take the gradient to what is added to the parameter."""
+    """A member of the catalogue; calling it returns the links from the gradient to the parameter's update."""
 
-    lr: float  # the base learning rate, which the schedule shapes
-    solver: ClassVar[Literal["minibatch", "lbfgs"]] = "minibatch"  # what moves the parameters with these settings
-    decides: ClassVar[tuple[str, ...]] = ()  # settings of train that it decides itself, which keep their defaults
+    lr: float  # the base learning rate, which the schedule scales
+    solver: ClassVar[Literal["minibatch", "lbfgs"]] = "minibatch"  # the algorithm that uses these settings
+    decides: ClassVar[tuple[str, ...]] = ()  # settings of train that it controls; they must keep their defaults
 
     def __call__(self) -> tuple[Link, ...]:
         return ()

@@ -10,11 +10,11 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class Adadelta(Optimizer):
-    """Steps of the size of the steps before (Zeiler, 2012), as `torch.optim.Adadelta`.
+    """Steps scaled by the size of previous steps (Zeiler, 2012), as `torch.optim.Adadelta`.
 
     Attributes:
         lr: the rate η, which the schedule shapes.
-        rho: ρ, how much of both running means of squares each step keeps.
+        rho: ρ, the decay of both running means of squares.
         epsilon: ε, which starts the first steps and keeps the division finite.
     """
 

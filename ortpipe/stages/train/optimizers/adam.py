@@ -13,8 +13,8 @@ class Adam(Optimizer):
 
     Attributes:
         lr: the rate η, which the schedule shapes.
-        beta1: β₁, how much of the running mean of gradients each step keeps.
-        beta2: β₂, how much of the running mean of their squares each step keeps.
+        beta1: β₁, the decay of the running mean of gradients.
+        beta2: β₂, the decay of the running mean of their squares.
         epsilon: ε, which keeps the division finite.
     """
 

@@ -13,10 +13,10 @@ class AdamW(Optimizer):
 
     Attributes:
         lr: the rate η, which the schedule shapes.
-        beta1: β₁, how much of the running mean of gradients each step keeps.
-        beta2: β₂, how much of the running mean of their squares each step keeps.
+        beta1: β₁, the decay of the running mean of gradients.
+        beta2: β₂, the decay of the running mean of their squares.
         epsilon: ε, which keeps the division finite.
-        weight_decay: λ, the share η·λ by which each step shrinks the parameters.
+        weight_decay: λ; each step shrinks the parameters by the fraction η·λ.
     """
 
     lr: Positive = 0.001

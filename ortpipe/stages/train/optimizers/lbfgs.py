@@ -1,4 +1,4 @@
-"""L-BFGS: θ ← θ − α·H·∇L(θ) on all rows at once, H from the last gradients, α by a line search."""
+"""L-BFGS: θ ← θ − α·H·∇L(θ) on all rows at once; H from the last gradients, α by a line search."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -9,15 +9,15 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class LBFGS(Optimizer):
-    """The settings of SciPy's L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995), a solver that finds its rates itself.
+    """The settings of SciPy's L-BFGS-B (Byrd, Lu, Nocedal and Zhu, 1995), which determines its own step sizes.
 
-    It reads all rows in every step, whatever train.batch_size says, and an epoch is one iteration. A stopped training
-    begins anew: SciPy keeps the history to itself.
+    Every step reads all rows, regardless of train.batch_size, and an epoch is one iteration. A stopped training starts
+    again from the beginning, because SciPy does not expose the history.
 
     Attributes:
-        history: how many of the last gradients H is made of.
-        tolerance: training ends once no entry of the gradient is larger.
-        improvement: and once an iteration lowers the loss by less than this part of it.
+        history: the number of past gradients used for H.
+        tolerance: stop if no entry of the gradient is larger.
+        improvement: stop if an iteration lowers the loss by less than this fraction.
     """
 
     history: Count = 10

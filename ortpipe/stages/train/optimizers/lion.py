@@ -14,9 +14,9 @@ class Lion(Optimizer):
 
     Attributes:
         lr: the rate η, which the schedule shapes.
-        beta1: β₁, the share of the running mean in the step, whose sign counts.
-        beta2: β₂, how much of the running mean of gradients each step keeps.
-        weight_decay: λ, the share η·λ by which each step shrinks the parameters.
+        beta1: β₁, the weight of the running mean in the step's sign.
+        beta2: β₂, the decay of the running mean of gradients.
+        weight_decay: λ; each step shrinks the parameters by the fraction η·λ.
     """
 
     lr: Positive = 0.0001

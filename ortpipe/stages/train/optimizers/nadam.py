@@ -1,4 +1,4 @@
-"""NAdam: Adam with Nesterov's look ahead: θ ← θ − η·((1 − μₜ)·g/(1 − Πμ) + μₜ₊₁·m/(1 − Πμ·μₜ₊₁)) / (√v̂ + ε)."""
+"""NAdam: Adam with Nesterov momentum: θ ← θ − η·((1 − μₜ)·g/(1 − Πμ) + μₜ₊₁·m/(1 − Πμ·μₜ₊₁)) / (√v̂ + ε)."""
 
 import functools
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class NAdam(Optimizer):
 
     Attributes:
         lr: the rate η, which the schedule shapes.
-        beta1: β₁, how much of the running mean of gradients each step keeps.
-        beta2: β₂, how much of the running mean of their squares each step keeps.
+        beta1: β₁, the decay of the running mean of gradients.
+        beta2: β₂, the decay of the running mean of their squares.
         epsilon: ε, which keeps the division finite.
         momentum_decay: ψ, how fast the momentum μₜ rises to β₁.
     """
@@ -30,7 +30,7 @@ class NAdam(Optimizer):
     momentum_decay: Share = 0.004
 
     def __call__(self) -> tuple[Link, ...]:
-        scalars: dict[str, Scalar] = {  # the corrections are taken into them, as Adam's are
+        scalars: dict[str, Scalar] = {  # these include the corrections, as in Adam
             "gradient_rate": self._gradient_rate,
             "mean_rate": self._mean_rate,
             "epsilon": lambda rates, steps: self.epsilon * self._root(steps),

@@ -13,7 +13,7 @@ class Nesterov(Optimizer):
 
     Attributes:
         lr: the rate η, which the schedule shapes.
-        momentum: μ, how much of the last step the next one keeps.
+        momentum: μ, the fraction of the last step that is added to the next one.
     """
 
     lr: Positive = 0.01

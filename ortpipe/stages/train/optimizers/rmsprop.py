@@ -13,7 +13,7 @@ class RMSprop(Optimizer):
 
     Attributes:
         lr: the rate η, which the schedule shapes.
-        alpha: α, how much of the running mean of squares each step keeps.
+        alpha: α, the decay of the running mean of squares.
         epsilon: ε, which keeps the division finite.
     """
 

@@ -1,4 +1,4 @@
-"""The catalogue of schedules: each is a frozen dataclass that is called for the rates of steps."""
+"""The catalogue of schedules: each is a frozen dataclass that returns the rates of steps when called."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ class Schedule(Config):
     """A config that gives learning rates when called; steps are counted from 1."""
 
     def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
-        """Return the rate of each step, float64, from the base rate and the number of steps that training has."""
+        """Return the rate of each step, float64, from the base rate and the total number of training steps."""
         return np.full(np.shape(step), lr, np.float64)
 
     def factor(self, monitored: Sequence[float]) -> float:
-        """Return what the next epoch's rates are multiplied by, from what was watched so far (lower is better)."""
+        """Return the factor for the next epoch's rates from the monitored values so far (lower is better)."""
         return 1.0
 
 

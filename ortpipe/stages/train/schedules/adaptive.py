@@ -9,19 +9,19 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class Adaptive(Schedule):
-    """scikit-learn's `learning_rate='adaptive'`: five times slower after `patience` epochs without progress.
+    """scikit-learn's `learning_rate='adaptive'`: divide the rate by five after `patience` epochs without progress.
 
     Attributes:
-        tolerance: how much lower than the best so far a loss must be, per row.
-        patience: epochs (or evaluations, see train.early_stop.monitor) in a row that miss it before the rate falls:
-            `n_iter_no_change` of scikit-learn's SGD estimators, one more than that of its MLPs.
+        tolerance: the least improvement of the loss per row over the best so far that counts.
+        patience: consecutive epochs (or validations, see train.early_stop.monitor) without progress before the rate
+            falls: `n_iter_no_change` of scikit-learn's SGD estimators, one more than that of its MLPs.
     """
 
     tolerance: NotNegative = 0.001
     patience: Count = 5
 
     def factor(self, monitored: Sequence[float]) -> float:
-        """Return 5^(−number of falls so far)."""
+        """Return 5^(−number of reductions so far)."""
         best, missed, falls = float("inf"), 0, 0
         for loss in monitored:
             missed = missed + 1 if loss > best - self.tolerance else 0

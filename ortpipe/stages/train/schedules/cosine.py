@@ -15,7 +15,7 @@ class Cosine(Schedule):
     Attributes:
         lowest: ηₘᵢₙ.
         period: T of the first cycle, in steps; null is one cycle over the whole training.
-        growth: what each cycle's T is multiplied by for the next.
+        growth: the factor by which each cycle is longer than the previous one.
     """
 
     lowest: NotNegative = 0.0

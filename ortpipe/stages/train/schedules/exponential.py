@@ -10,10 +10,10 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class Exponential(Schedule):
-    """A fall by γ every step, as `torch.optim.lr_scheduler.ExponentialLR`.
+    """Decay by γ every step, as `torch.optim.lr_scheduler.ExponentialLR`.
 
     Attributes:
-        gamma: γ, by which each step multiplies the rate.
+        gamma: γ, the factor of the rate per step.
     """
 
     gamma: NotNegative = 0.999

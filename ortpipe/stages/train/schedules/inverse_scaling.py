@@ -13,7 +13,7 @@ class InverseScaling(Schedule):
     """scikit-learn's `learning_rate='invscaling'` with `power_t`; t counts steps from 1.
 
     Attributes:
-        power: p, of the step that divides the rate.
+        power: p, the exponent of the step number.
     """
 
     power: NotNegative = 0.25

@@ -16,7 +16,7 @@ class OneCycle(Schedule):
     """The 1cycle policy (Smith and Topin, 2018), as PyTorch's `OneCycleLR`: the base rate is the highest.
 
     Attributes:
-        rise: the part of all steps that goes up.
+        rise: the fraction of all steps with a rising rate.
         start: d; the first rate is η/d.
         end: f; the last rate is η/(d·f).
     """

@@ -16,7 +16,7 @@ class Optimal(Schedule):
     is the strength of the penalty.
 
     Attributes:
-        alpha: α: the smaller, the slower the fall.
+        alpha: α; smaller values decay more slowly.
     """
 
     alpha: Positive = 0.0001

@@ -10,10 +10,10 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class Polynomial(Schedule):
-    """A fall to 0 at the end of training, a straight line for p = 1, as `torch.optim.lr_scheduler.PolynomialLR`.
+    """Decay to 0 at the end of training, linear for p = 1, as `torch.optim.lr_scheduler.PolynomialLR`.
 
     Attributes:
-        power: p, of the share of steps that are left.
+        power: p, the exponent of the fraction of remaining steps.
     """
 
     power: NotNegative = 1.0

@@ -1,4 +1,4 @@
-"""Reduce on plateau: the rate falls by a factor when the monitored loss has not improved for a while."""
+"""Reduce on plateau: multiply the rate by a factor when the monitored value has not improved for a while."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class ReduceOnPlateau(Schedule):
-    """`torch.optim.lr_scheduler.ReduceLROnPlateau` of what train.early_stop.monitor says, every time it is evaluated.
+    """`torch.optim.lr_scheduler.ReduceLROnPlateau` on the value of train.early_stop.monitor, at each evaluation.
 
     Attributes:
         by: the factor.
-        patience: evaluations without an improvement that are borne.
-        threshold: the part of the best value by which a value must be better to be an improvement.
-        lowest: the smallest part of the base rate.
+        patience: evaluations without an improvement that are tolerated.
+        threshold: the least improvement that counts, as a fraction of the best value.
+        lowest: the lowest rate, as a fraction of the base rate.
     """
 
     by: Share = 0.1
@@ -24,7 +24,7 @@ class ReduceOnPlateau(Schedule):
     lowest: Share = 0.0
 
     def factor(self, monitored: Sequence[float]) -> float:
-        """Return by^(number of falls so far)."""
+        """Return by^(number of reductions so far)."""
         best, waited, factor = float("inf"), 0, 1.0
         for loss in monitored:
             improved = loss < best - self.threshold * abs(best) if best < float("inf") else True

@@ -10,11 +10,11 @@ from ortpipe.stages.train.schedules import Schedule
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    """A fall by γ every s steps, as `torch.optim.lr_scheduler.StepLR`.
+    """Decay by γ every s steps, as `torch.optim.lr_scheduler.StepLR`.
 
     Attributes:
-        every: s, the steps between two falls.
-        gamma: γ, by which each fall multiplies the rate.
+        every: s, the steps between two reductions.
+        gamma: γ, the factor of the rate per reduction.
     """
 
     every: Count = 1000
