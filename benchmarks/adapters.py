@@ -42,9 +42,9 @@ from ortpipe import (
 from ortpipe.artifact import under
 from ortpipe.graph.files.adapter_file import apart, to_bytes
 from ortpipe.graph.forms.adapters import Adapter
-from ortpipe.stages.convert.new_head import NewHead
+from ortpipe.stages.convert.changes.new_head import NewHead
+from ortpipe.stages.convert.sources.networks.transformer import Transformer
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
-from ortpipe.stages.convert.sources.transformer import Transformer
 from ortpipe.stages.derive.config import Lora
 
 ENCODER = Transformer(width=192, heads=6, blocks=3, inner=768, dropout=0.0)

@@ -36,10 +36,10 @@ from ortpipe import (
 )
 from ortpipe.graph.forms.int8 import to_int8
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.convert.init import WeightsFrom
-from ortpipe.stages.convert.quantize import calibration_rows
-from ortpipe.stages.convert.sources.cnn import CNN
-from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.changes.init import WeightsFrom
+from ortpipe.stages.convert.changes.quantize import calibration_rows
+from ortpipe.stages.convert.sources.networks.cnn import CNN
+from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 
 EPOCHS, SEEDS = 40, 3

@@ -31,8 +31,8 @@ from ortpipe import (
     train,
 )
 from ortpipe.fast.thresholds import THRESHOLDS, Thresholds
-from ortpipe.stages.convert.sources.cnn import CNN
-from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.sources.networks.cnn import CNN
+from ortpipe.stages.convert.sources.networks.mlp import MLP
 
 ROUNDS, STEPS = 5, 512
 ALWAYS, NEVER = 2**40, 0  # of a bound from above; the other way around of one from below

@@ -22,7 +22,7 @@ from ortpipe.graph.core.builder import Names, used_names
 from ortpipe.graph.core.check import checked, finish, parsed
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.query import all_nodes
-from ortpipe.stages.convert.standardize import without_zip_map
+from ortpipe.stages.convert.dialects.standardize import without_zip_map
 
 Overwrite = Mapping[str, "tuple[DTypeLike, Sequence[int | str | None]]"]
 RENAMED_FACTS = ("parameters", "gradients", "statistics")  # facts with names of initializers

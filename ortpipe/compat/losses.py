@@ -24,7 +24,7 @@ from ortpipe.graph.importing.opsets import at_opset
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.add_loss.stage import add_loss
-from ortpipe.stages.convert.standardize import without_zip_map
+from ortpipe.stages.convert.dialects.standardize import without_zip_map
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty as add_penalty
 

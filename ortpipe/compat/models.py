@@ -20,7 +20,7 @@ from ortpipe.graph.core.check import infer, parsed
 from ortpipe.graph.core.edit import name_dimensions
 from ortpipe.graph.importing.batch import name_batch
 from ortpipe.graph.importing.lower import lowered
-from ortpipe.stages.convert.standardize import standardize, without_zip_map
+from ortpipe.stages.convert.dialects.standardize import standardize, without_zip_map
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.training import random_parameters
 

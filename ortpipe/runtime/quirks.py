@@ -39,7 +39,7 @@ QUIRKS = {
         "runtime/session.py",
     ),
     "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", OLD, "graph/core/doubles.py"),
-    "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", OLD, "stages/convert/layers.py"),
+    "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", OLD, "stages/convert/sources/networks/layers.py"),
     "softplus_overflow": Quirk(
         "Softplus", "float64, large x", "inf in place of x", OLD, "autodiff/expansions/logarithms.py"
     ),

@@ -34,7 +34,7 @@ from ortpipe.errors import DataError, OrtpipeError
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn.frames import columns_of, read
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.sources.networks.mlp import MLP
 
 MOMENTS = st.datetimes(datetime.datetime(1990, 1, 1), datetime.datetime(2030, 1, 1)).map(
     lambda moment: moment.replace(microsecond=0)

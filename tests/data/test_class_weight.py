@@ -18,7 +18,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.stage import convert
 

@@ -30,7 +30,7 @@ from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import ConfigError, ConvertError, DataError, OrtpipeError
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn import OrtClassifier, OrtRegressor
-from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 

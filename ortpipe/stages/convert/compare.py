@@ -15,9 +15,9 @@ from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.settings import later
-from ortpipe.stages.convert.compared_rows import compared_rows
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.converted import Converted
+from ortpipe.stages.convert.rows.compared_rows import compared_rows
 
 MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Config, Positive
-from ortpipe.stages.convert.init import WeightsFrom
-from ortpipe.stages.convert.new_head import NewHead
+from ortpipe.stages.convert.changes.init import WeightsFrom
+from ortpipe.stages.convert.changes.new_head import NewHead
 from ortpipe.stages.convert.sources import SOURCES, ModelSource
 
 

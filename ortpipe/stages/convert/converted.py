@@ -15,7 +15,7 @@ from ortpipe.facts import Facts
 from ortpipe.graph.choice.parameters import Choice
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
-from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.outputs.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators.objective import Objective
 

@@ -10,8 +10,8 @@ import onnx
 from ortpipe.data.rows import Data
 from ortpipe.settings import later
 from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, Given, GraphSettings
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.graph_settings import IN_INFERENCE, Given, GraphSettings
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
 from_model, from_path = later("ortpipe.stages.convert.sources.onnx_file", "from_model", "from_path")

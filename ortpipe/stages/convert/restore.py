@@ -24,7 +24,7 @@ from ortpipe.graph.files.state_dict import StoredTensor
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.compare import TOLERANCE
-from ortpipe.stages.convert.compared_rows import ROWS
+from ortpipe.stages.convert.rows.compared_rows import ROWS
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.sources.stored_estimator import stored_estimator
 

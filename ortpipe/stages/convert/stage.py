@@ -20,15 +20,15 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.converted import Converted, facts_of
 from ortpipe.stages.convert.own_objective import class_weight, objective_facts, objective_notes
 from ortpipe.stages.convert.passed import read_passed
+from ortpipe.stages.convert.reading.graph_settings import Given
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.graph_settings import Given
 
 VERSION = 19
 
 # for settings beyond the source
-[with_new_head] = later("ortpipe.stages.convert.replace_head", "with_new_head")
-[with_weights_of_file] = later("ortpipe.stages.convert.initialize", "with_weights_of_file")
-[quantized] = later("ortpipe.stages.convert.quantize", "quantized")
+[with_new_head] = later("ortpipe.stages.convert.changes.replace_head", "with_new_head")
+[with_weights_of_file] = later("ortpipe.stages.convert.changes.initialize", "with_weights_of_file")
+[quantized] = later("ortpipe.stages.convert.changes.quantize", "quantized")
 [record_of] = later("ortpipe.stages.convert.sources.stored_estimator", "record_of")
 
 
@@ -72,11 +72,14 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     converted = _chosen(forward, config)
     if data is not None:
         converted = compared(converted, config, data)
-    converted = _described(converted) if config.head is None else with_new_head(converted, config)
+    if config.head is not None:
+        converted = with_new_head(converted, config.head, config.source)
+    else:
+        converted = _described(converted)
     if config.init is not None:
         converted = with_weights_of_file(converted, config.init)
     if config.quantize is not None:
-        converted = quantized(converted, config, data)
+        converted = quantized(converted, config.quantize, config.source, data)
     return _artifact(converted, config, data)
 
 

@@ -22,7 +22,7 @@ from ortpipe.errors import ConfigError, DataError, OrtpipeError
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.convert.stage import convert
 
 N = 50

@@ -22,7 +22,7 @@ from ortpipe.metrics.predictions import as_columns
 from ortpipe.runtime import raw_rows
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.mlp import MLP
+from ortpipe.stages.convert.sources.networks.mlp import MLP
 
 CSV = """age,rooms,city,vip,day,y
 31.5,3,Rome,True,2013-01-31,yes

@@ -14,8 +14,8 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.columns import features
-from ortpipe.stages.convert.dates import date_numbers
+from ortpipe.stages.convert.sources.networks.columns import features
+from ortpipe.stages.convert.sources.networks.dates import date_numbers
 
 RANDOM = np.random.default_rng(0)
 FRAME = pd.DataFrame(

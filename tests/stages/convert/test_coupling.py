@@ -7,7 +7,7 @@ import pytest
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.coupling import couple, pairs_of
+from ortpipe.stages.convert.dialects.coupling import couple, pairs_of
 
 
 @pytest.mark.parametrize("count", [3, 7])

@@ -16,7 +16,7 @@ from ortpipe.graph.core.origins import marked, put
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.dialects import read_dialects
-from ortpipe.stages.convert.sources.graph_settings import Given
+from ortpipe.stages.convert.reading.graph_settings import Given
 from ortpipe.stages.convert.stage import convert
 
 rng, more = np.random.default_rng(0), np.random.default_rng(1)

@@ -36,10 +36,10 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.graph_settings import Given
+from ortpipe.stages.convert.dialects.standardize import ML, RULES, classes_in, without_zip_map
+from ortpipe.stages.convert.reading.graph_settings import Given
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
-from ortpipe.stages.convert.standardize import ML, RULES, classes_in, without_zip_map
 
 rng = np.random.default_rng(0)
 X = rng.normal(size=(20, 3)).astype(np.float32)

@@ -10,7 +10,7 @@ from ortpipe.errors import ConvertError
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.graph_settings import Given
+from ortpipe.stages.convert.reading.graph_settings import Given
 from ortpipe.stages.convert.stage import convert
 
 rng = np.random.default_rng(0)

@@ -13,8 +13,8 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.cnn import CNN
-from ortpipe.stages.convert.sources.transformer import Transformer
+from ortpipe.stages.convert.sources.networks.cnn import CNN
+from ortpipe.stages.convert.sources.networks.transformer import Transformer
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import ENGINES

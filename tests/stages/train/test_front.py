@@ -14,7 +14,7 @@ from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.l2 import L2
-from ortpipe.stages.convert.columns import features
+from ortpipe.stages.convert.sources.networks.columns import features
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig

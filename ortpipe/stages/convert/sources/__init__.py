@@ -12,7 +12,7 @@ from ortpipe.data.rows import Data
 from ortpipe.graph.core.apart import Weights
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Catalogue
-from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.outputs.meaning import Meaning
 from ortpipe.stages.convert.sources.estimators.objective import Objective
 
 
@@ -50,12 +50,12 @@ class ModelSource(Protocol):
 SOURCES: Catalogue[type] = Catalogue(
     "source of models",
     {
-        "cnn": "ortpipe.stages.convert.sources.cnn:CNN",
-        "mlp": "ortpipe.stages.convert.sources.mlp:MLP",
+        "cnn": "ortpipe.stages.convert.sources.networks.cnn:CNN",
+        "mlp": "ortpipe.stages.convert.sources.networks.mlp:MLP",
         "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",
         "sklearn": "ortpipe.stages.convert.sources.sklearn_estimator:SklearnEstimator",
-        "tabular": "ortpipe.stages.convert.sources.tabular:Tabular",
+        "tabular": "ortpipe.stages.convert.sources.networks.tabular:Tabular",
         "torch": "ortpipe.stages.convert.sources.torch_module:Torch",
-        "transformer": "ortpipe.stages.convert.sources.transformer:Transformer",
+        "transformer": "ortpipe.stages.convert.sources.networks.transformer:Transformer",
     },
 )

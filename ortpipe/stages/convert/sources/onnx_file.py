@@ -9,11 +9,10 @@ import onnx
 from ortpipe.data.rows import Data
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.files import serial
-from ortpipe.stages.convert.sources import Forward, snapshot
-from ortpipe.stages.convert.sources.graph_settings import GraphSettings
-from ortpipe.stages.convert.sources.outputs import check_heads, choose_prediction
-from ortpipe.stages.convert.sources.reading import opened
-from ortpipe.stages.convert.sources.reading_steps import (
+from ortpipe.stages.convert.reading.graph_settings import GraphSettings
+from ortpipe.stages.convert.reading.prediction import check_heads, choose_prediction
+from ortpipe.stages.convert.reading.reading import opened
+from ortpipe.stages.convert.reading.steps import (
     fix_sizes,
     free_rows,
     lift_weights,
@@ -21,6 +20,7 @@ from ortpipe.stages.convert.sources.reading_steps import (
     rewrite_dialects,
     rewrite_ml,
 )
+from ortpipe.stages.convert.sources import Forward, snapshot
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import marked, within
 from ortpipe.graph.files.serial import IR_VERSION, OPSET
-from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.outputs.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import (
     End,

@@ -21,8 +21,8 @@ from ortpipe.errors import ConvertError, NoRowsError, listing
 from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.core.origins import mark
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
+from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, GraphSettings
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.graph_settings import IN_INFERENCE, GraphSettings
 from ortpipe.stages.convert.sources.onnx_file import from_model
 from ortpipe.stages.convert.sources.torch_modes import Modes, check_momentum, torch, translations
 

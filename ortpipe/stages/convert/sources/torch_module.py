@@ -9,9 +9,9 @@ from ortpipe import own
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Seed
+from ortpipe.stages.convert.reading.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources import torch_export as export
-from ortpipe.stages.convert.sources.graph_settings import GraphSettings
 from ortpipe.stages.convert.sources.torch_modes import check_installed, torch
 
 Kind = Literal["float16", "float32", "float64", "int32", "int64", "bool"]

@@ -7,8 +7,8 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Count, Share
-from ortpipe.stages.convert.layers import Activation, Layers, Norm
-from ortpipe.stages.convert.sources.network import LabelKind, TableNetwork, side_by_side
+from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, Norm
+from ortpipe.stages.convert.sources.networks.network import LabelKind, TableNetwork, side_by_side
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.settings import Config, Count, Seed
-from ortpipe.stages.convert.columns import ColumnFeatures, Impute, features
-from ortpipe.stages.convert.layers import Law, Layers, shape, with_type_of
-from ortpipe.stages.convert.meaning import Meaning
+from ortpipe.stages.convert.outputs.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import End, label_of, plain_classes, two_columns
+from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures, Impute, features
+from ortpipe.stages.convert.sources.networks.layers import Law, Layers, shape, with_type_of
 
 FEW = 20  # up to so many different integers are classes
 

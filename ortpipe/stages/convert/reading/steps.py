@@ -12,10 +12,12 @@ from ortpipe.graph.forms.modes import settle
 from ortpipe.graph.importing.batch import name_batch
 from ortpipe.graph.importing.branches import capture_unchanged, take_branches
 from ortpipe.graph.importing.lift import float_constants, lift
-from ortpipe.stages.convert.batch import Original, batch_size, take_rows
 from ortpipe.stages.convert.dialects import DialectReport, read_dialects
-from ortpipe.stages.convert.heads import Head
-from ortpipe.stages.convert.inputs import (
+from ortpipe.stages.convert.dialects.standardize import standardize
+from ortpipe.stages.convert.outputs.heads import Head
+from ortpipe.stages.convert.reading.reading import Reading
+from ortpipe.stages.convert.rows.batch import Original, batch_size, take_rows
+from ortpipe.stages.convert.rows.inputs import (
     axes_of_rows,
     axis_of,
     check_axes,
@@ -30,8 +32,6 @@ from ortpipe.stages.convert.inputs import (
     sizes_of_rows,
     turn,
 )
-from ortpipe.stages.convert.sources.reading import Reading
-from ortpipe.stages.convert.standardize import standardize
 
 
 def put_rows_first(reading: Reading) -> None:

@@ -10,6 +10,7 @@ compute or pass on operands of products.
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -26,7 +27,6 @@ from ortpipe.graph.core.operators import having
 from ortpipe.graph.forms.int8 import computed_from_weights
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.converted import Converted
 from ortpipe.stages.convert.dialects.integers import stop_gradient
 
@@ -37,7 +37,7 @@ JOINING = having("int8") - PRODUCTS - MOVES  # between products, of activations 
 LEAST = 1e-8  # smallest scale: that of a channel of zeros
 
 
-def quantized(converted: Converted, config: ConvertConfig, data: Data | None) -> Converted:
+def quantized(converted: Converted, form: str, source: Any, data: Data | None) -> Converted:
     """Insert pairs of QuantizeLinear and DequantizeLinear in front of the products of a model, in place.
 
     Ranges of activations come from evenly spaced training rows. The result has no weights to compare with a source.
@@ -49,14 +49,14 @@ def quantized(converted: Converted, config: ConvertConfig, data: Data | None) ->
     if data is None:
         rule, fix = "{key} measures ranges on training rows.", "Give data."
         raise NoRowsError(rule, key="quantize", got="no rows", fix=fix)
-    if forward.rounding and getattr(config.source, "quantized", None) == "fake":
+    if forward.rounding and getattr(source, "quantized", None) == "fake":
         rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
         raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)
     rows = data.train.sample()
     rows = rows.take(np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int)))
     scales, note = _quantize(forward.model, facts, rows)
     facts = dataclasses.replace(facts, constants=(*facts.constants, *scales))
-    record = {"quantize": config.quantize}
+    record = {"quantize": form}
     return converted.next(note, record=record, facts=facts, source_weights={}, finished=None)
 
 

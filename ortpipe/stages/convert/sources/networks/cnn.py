@@ -10,8 +10,8 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.settings import Count, Share
-from ortpipe.stages.convert.layers import Activation, Layers, Norm, shape, with_type_of
-from ortpipe.stages.convert.sources.network import LabelKind, Network, moments, number_input, only_input
+from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, Norm, shape, with_type_of
+from ortpipe.stages.convert.sources.networks.network import LabelKind, Network, moments, number_input, only_input
 
 LEAST = 2  # rows and columns of a pooling window
 

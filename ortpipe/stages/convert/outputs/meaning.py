@@ -11,7 +11,7 @@ from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.metrics.predictions import Seen, classes_last, look
 from ortpipe.settings import Config
-from ortpipe.stages.convert.heads import Head
+from ortpipe.stages.convert.outputs.heads import Head
 
 Form = Literal["logits", "probabilities"]
 Reading = tuple[Task, Form | None]

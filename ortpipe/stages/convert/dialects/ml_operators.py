@@ -8,7 +8,7 @@ import onnx_ir as ir
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import mark
-from ortpipe.stages.convert.coupling import couple, pairs_of
+from ortpipe.stages.convert.dialects.coupling import couple, pairs_of
 
 FLOAT = ir.DataType.FLOAT
 

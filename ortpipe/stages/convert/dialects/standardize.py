@@ -11,7 +11,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import mark
 from ortpipe.graph.core.rewrite import Rewrite, rewrite
-from ortpipe.stages.convert.ml_operators import (
+from ortpipe.stages.convert.dialects.ml_operators import (
     as_float,
     binarizer,
     feature_vectorizer,

@@ -13,16 +13,15 @@ from ortpipe.graph.choice.parameters import choose, some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, NewHead
 from ortpipe.stages.convert.converted import Converted, facts_of
-from ortpipe.stages.convert.meaning import Meaning
-from ortpipe.stages.convert.new_head import PLAIN, POOLS, NewHead
+from ortpipe.stages.convert.outputs.meaning import Meaning
 
 SHOWN = 8  # candidates in an error
 FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binary")}  # last layer → tasks
 
 
-def with_new_head(converted: Converted, config: ConvertConfig) -> Converted:
+def with_new_head(converted: Converted, head: NewHead, source: Any) -> Converted:
     """Add new layers behind a value of a model and make them its only output, in place.
 
     A linear layer is y = x · weightᵀ + bias with weight [K, F] and bias [K] from U(±1/√F), PyTorch's default (its
@@ -33,10 +32,8 @@ def with_new_head(converted: Converted, config: ConvertConfig) -> Converted:
     Raises:
         ConvertError: `cut` names no single value, or a layer does not fit its input.
     """
-    assert config.head is not None
     with under("head"):
-        task, classes = (getattr(config.source, name, None) for name in ("task", "classes"))
-        return _replaced(converted, config.head, task, classes)
+        return _replaced(converted, head, getattr(source, "task", None), getattr(source, "classes", None))
 
 
 def _replaced(converted: Converted, head: NewHead, task: Task | None, classes: Any) -> Converted:

@@ -10,9 +10,9 @@ from ortpipe.data.rows import Rows
 from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
-from ortpipe.stages.convert.columns import ColumnFeatures
-from ortpipe.stages.convert.layers import Activation, Layers, shape, with_type_of
-from ortpipe.stages.convert.sources.network import LabelKind, TableNetwork, side_by_side
+from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures
+from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
+from ortpipe.stages.convert.sources.networks.network import LabelKind, TableNetwork, side_by_side
 
 Numbers = Literal["piecewise", "periodic", "plain"]
 WITHIN = 3  # deviations at which initial frequencies are truncated

@@ -12,9 +12,9 @@ from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError, ModelError
 from ortpipe.graph.core import query
 from ortpipe.metrics.predictions import classes_last
-from ortpipe.stages.convert.batch import Original
-from ortpipe.stages.convert.heads import Head, read_head
-from ortpipe.stages.convert.meaning import Meaning, without_ones
+from ortpipe.stages.convert.outputs.heads import Head, read_head
+from ortpipe.stages.convert.outputs.meaning import Meaning, without_ones
+from ortpipe.stages.convert.rows.batch import Original
 
 LABELS = "biuO"  # kinds of types of an output that makes the model a classifier
 AGREE = 0.9  # share of rows; the votes of support vectors may differ from their probabilities

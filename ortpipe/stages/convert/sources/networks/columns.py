@@ -16,7 +16,7 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.files.serial import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.dates import date_numbers
+from ortpipe.stages.convert.sources.networks.dates import date_numbers
 
 ML, ML_OPSET = "ai.onnx.ml", 3
 PARTS = ("days", "month", "day", "weekday", "hour")  # of a date; parts that never vary are left out

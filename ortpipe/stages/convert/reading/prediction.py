@@ -7,9 +7,9 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.core import query
-from ortpipe.stages.convert.compared_rows import compared_rows
-from ortpipe.stages.convert.sources.reading import Reading
-from ortpipe.stages.convert.which_output import choose_output, label_outputs
+from ortpipe.stages.convert.reading.reading import Reading
+from ortpipe.stages.convert.reading.which_output import choose_output, label_outputs
+from ortpipe.stages.convert.rows.compared_rows import compared_rows
 
 
 def choose_prediction(reading: Reading) -> str:

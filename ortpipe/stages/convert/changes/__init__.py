@@ -1,0 +1,1 @@
+"""Changes of a converted model by the config: a new head, initial weights, fake quantization."""

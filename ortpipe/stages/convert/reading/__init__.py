@@ -1,0 +1,1 @@
+"""The steps from a file's model to a forward model."""

@@ -1,0 +1,1 @@
+"""Networks by config, and the columns of a table that they read."""
