@@ -1,4 +1,4 @@
-"""A pass over an epoch: the backward pass reads the batch's statistics that BatchNormalization computes anyway."""
+"""A pass over an epoch: reuse the batch statistics that BatchNormalization computes in the backward pass."""
 
 import math
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from ortpipe.stages.train.epoch_graph import EpochGraph
 
 
 def read_batch_statistics(epoch: EpochGraph) -> None:
-    """Let Σx/n and Σ(x − Σx/n)²/n, per channel, be outputs of the node that normalizes x: four passes over x less.
+    """Output Σx/n and Σ(x − Σx/n)²/n per channel from the node that normalizes x, which saves four passes over x.
 
-    With momentum 0 its running statistics are the batch's; running ← m · running + (1 − m) · batch's stands behind it.
-    It reads copies of the running ones, which nobody else reads: the runtime's kernel may write over them.
+    With momentum 0, the node's running statistics are the batch's; running ← m · running + (1 − m) · batch's follows as
+    separate nodes. The node gets copies of the running statistics, which onnxruntime's kernel may overwrite.
     """
     names = Names(used_names(epoch.model.graph))
     for node in [node for node in epoch.body.all_nodes() if node.op_type == "BatchNormalization"]:
@@ -29,7 +29,7 @@ def read_batch_statistics(epoch: EpochGraph) -> None:
 
 
 def _carried(value: ir.Value | None) -> bool:
-    """Return whether a value is an input of the step, or what convert reads the running variance of PyTorch by."""
+    """Return whether a value is an input of the step, or its Abs (convert reads running variances through Abs)."""
     node = value.producer() if value is not None else None
     if node is not None and node.op_type == "Abs":
         return _carried(node.inputs[0])
@@ -37,7 +37,7 @@ def _carried(value: ir.Value | None) -> bool:
 
 
 def _averages(x: ir.Value | None) -> Iterator[ir.Value]:
-    """Yield what is the average of x over all axes but the second, which are kept."""
+    """Yield the averages of x over all axes except the second, which keep their axes."""
     if x is None or x.shape is None or not x.shape.is_static():
         return
     sizes = x.shape.numpy()
@@ -53,7 +53,7 @@ def _averages(x: ir.Value | None) -> Iterator[ir.Value]:
 
 
 def _number(value: ir.Value | None) -> float | None:
-    """Return the scalar that a value always is: a constant, or a quotient or cast of constants."""
+    """Return the scalar that a value always equals: a constant, or a quotient or cast of constants."""
     constant, node = query.constant(value), value.producer() if value is not None else None
     if constant is not None:
         return float(constant) if constant.shape == () else None

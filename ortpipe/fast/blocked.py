@@ -1,8 +1,8 @@
-"""A pass over an epoch: convolutions of blocks of channels (NCHWc), as onnxruntime itself has them of constant weights.
+"""A pass over an epoch: convolutions on blocks of channels (NCHWc), which onnxruntime itself only uses with constants.
 
-It lays out constant weights when it loads a model, so its own pass leaves those that training changes as they are.
-Here a step lays them out, and what it convolves: [N, C, H, W] becomes [N, C/B, H, W, B], with as many channels B as a
-register of the processor holds; the last block is filled with zeros.
+onnxruntime reorders constant weights when it loads a model, so its own pass skips weights that training changes.
+This pass reorders weights and images in the step: [N, C, H, W] becomes [N, C/B, H, W, B], where B is the number of
+channels that fit in a register of the processor; the last block is padded with zeros.
 """
 
 import functools
@@ -25,15 +25,15 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch_graph import EpochGraph
 
 DOMAIN = "com.microsoft.nchwc"
-PROCESSORS = ("x86_64", "amd64")  # of others, onnxruntime 1.19 has no kernels of blocks
+PROCESSORS = ("x86_64", "amd64")  # on others, onnxruntime 1.19 has no kernels for blocks
 FEWEST = 4  # the runtime copies channels four at a time
 
 
 def block_channels(epoch: EpochGraph) -> None:
-    """Let convolutions of enough channels, and depthwise ones, run on blocks of them, with the Relu behind them.
+    """Run depthwise convolutions and those with enough channels on blocks of channels, including a following Relu.
 
-    They take 0.4 to 0.9 of the time, depthwise ones 0.1 to 0.6, kernel gradients 0.5 to 0.9. Kernels of one place would
-    take 1 to 3 times as long: they are products of matrices.
+    They take 0.4 to 0.9 of the time, depthwise ones 0.1 to 0.6, kernel gradients 0.5 to 0.9. 1×1 kernels are excluded:
+    they are matrix products, and blocks would take 1 to 3 times as long.
     """
     nodes = list(epoch.body.all_nodes())
     if {node.op_type for node in nodes}.isdisjoint(("Conv", "ConvTranspose")) or (size := block_size()) is None:
@@ -47,7 +47,7 @@ def block_channels(epoch: EpochGraph) -> None:
 
 @functools.cache
 def block_size() -> int | None:
-    """Return how many channels this processor's kernels take as a block; None: this onnxruntime has no such kernels."""
+    """Return the number of channels per block of this processor's kernels; None if onnxruntime has no such kernels."""
     if platform.machine().lower() not in PROCESSORS:
         return None
     text = f"""<ir_version: 8, opset_import: ["": 17, "{DOMAIN}": 1]>
@@ -60,14 +60,14 @@ def block_size() -> int | None:
 
 
 class _Rules:
-    """Rules that write convolutions in blocks of a size, or return None where it would not be faster."""
+    """Rules that rewrite convolutions in blocks of a given size, or return None if that would not be faster."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._copies = dict[tuple[ir.Graph, ir.Value], ir.Value]()
 
     def conv(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        """Write y = x ⋆ w + b."""
+        """Rewrite y = x ⋆ w + b."""
         x, w, b = (*node.inputs, None)[:3]
         image, kernel, result = map(_sizes, (x, w, node.outputs[0]))
         if x is None or w is None or query.tensor(w) is not None or not (image and kernel and result):
@@ -98,7 +98,7 @@ class _Rules:
         return [_copied_out(op, _as(x, y, [result[0], whole[0], *result[2:]]), kernels)]
 
     def kernel_gradient(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        """Write dw as a convolution whose channels are the images: of x, padded, with dy as its kernels."""
+        """Rewrite dw as a convolution of the padded x with dy as its kernels; the images are its channels."""
         if (parts := find_kernel_gradient(node)) is None:
             return None
         x, dy, windows = parts
@@ -109,7 +109,7 @@ class _Rules:
         small = math.prod(counts) < THRESHOLDS.block_gradient_places
         small = small and kernels * channels >= THRESHOLDS.block_gradient_channels
         end = (np.array(counts) - 1) * windows.strides + windows.extents - sizes - windows.begin
-        if small or batch % size or kernels % size or any(sizes + end <= 0):  # of nothing, the runtime's Pad is wrong
+        if small or batch % size or kernels % size or any(sizes + end <= 0):  # onnxruntime's Pad is wrong if empty
             return None
         pads = [[0, 0, rows, columns * size] for rows, columns in (windows.begin.tolist(), end.tolist())]
         planes = self._blocks(op, op.Transpose(x, perm=[1, 0, 2, 3]), [channels, batch, *sizes])
@@ -123,7 +123,7 @@ class _Rules:
         return [op.Transpose(dw, perm=[1, 0, 2, 3])]
 
     def relu(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
-        """Let the convolution in front of a Relu do it, if nothing else reads what it gives."""
+        """Merge a Relu into the preceding convolution, if it is the only use of the convolution."""
         copy = query.maker_for_one(node.inputs[0])
         conv = query.maker_for_one(copy.inputs[0]) if copy is not None and copy.domain == DOMAIN else None
         if copy is None or conv is None or copy.graph is not node.graph:
@@ -132,7 +132,7 @@ class _Rules:
         return [*copy.outputs]
 
     def _blocks(self, op: Builder, x: ir.Value, sizes: Sequence[int]) -> ir.Value:
-        """Return x in blocks: as it was before it was copied out of them, if it was; copied once for a graph."""
+        """Return x in blocks: the original if x was copied from blocks, else a copy that is made once per graph."""
         maker = x.producer()
         if maker is not None and maker.op_type == "ReorderOutput" and maker.inputs[0] is not None:
             return maker.inputs[0]
@@ -142,9 +142,9 @@ class _Rules:
         return self._copies[op.graph, x]
 
     def _width(self, kernels: int, channels: int, places: int, group: int) -> int | None:
-        """Return how many channels of a kernel lie together: 1 if the input has no blocks or a kernel has one channel.
+        """Return the channels of a kernel per block: 1 if the input has no blocks or a kernel has one channel.
 
-        None: blocks do not pay, or the runtime has no such kernels.
+        Return None if blocks do not pay off, or the runtime has no such kernels.
         """
         size = self._size
         if places == 1 or kernels % FEWEST:
@@ -158,7 +158,7 @@ class _Rules:
         return size if channels % FEWEST == 0 and products <= THRESHOLDS.block_products * kernels * channels else None
 
     def _laid_out(self, op: Builder, w: ir.Value, whole: Sequence[int], width: int) -> ir.Value:
-        """Return w [O, C, …] as [O/B, C/b, H·W, b, B]; by whole rows first, which takes half the time."""
+        """Return w [O, C, …] as [O/B, C/b, H·W, b, B]; moving whole rows first takes half the time."""
         (kernels, channels), size = whole, self._size
         rows = op.Transpose(op.Reshape(w, [kernels // size, size, -1]), perm=[0, 2, 1])
         if width == 1:
@@ -167,7 +167,7 @@ class _Rules:
         return op.Transpose(rows, perm=[0, 2, 1, 3])
 
     def _turned(self, op: Builder, w: ir.Value, whole: Sequence[int], width: int) -> ir.Value:
-        """Return w [C, O, …] as [O/B, C/b, H·W, b, B], with the last place first."""
+        """Return w [C, O, …] as [O/B, C/b, H·W, b, B], spatially flipped."""
         (kernels, channels), size = whole, self._size
         lines = op.Reshape(w, [channels * kernels // size, size, -1])
         lines = op.Reshape(op.Transpose(lines, perm=[0, 2, 1]), [channels // width, width, kernels // size, -1, size])
@@ -177,14 +177,14 @@ class _Rules:
 
 
 def _sizes(x: ir.Value | None) -> list[int]:
-    """Return the sizes of float32 images or kernels [N, C, H, W]; none if it is something else, or holds nothing."""
+    """Return the sizes of float32 images or kernels [N, C, H, W]; [] for other or empty values."""
     sizes = [d for d in query.sizes(x) or [] if d]
     whole = x is not None and x.shape is not None and len(sizes) == x.shape.rank() == 4
     return sizes if whole and x is not None and x.dtype == ir.DataType.FLOAT else []
 
 
 def _as(like: ir.Value, value: ir.Value, sizes: Sequence[int]) -> ir.Value:
-    """Return a value with its type and sizes noted, which nothing infers of these operators."""
+    """Set a value's type and sizes, which cannot be inferred for these operators, and return it."""
     value.type, value.shape = like.type, ir.Shape(sizes)
     return value
 
@@ -200,13 +200,13 @@ def _up(count: int, size: int) -> int:
 
 
 def _filled(op: Builder, value: ir.Value, axes: Sequence[int], whole: Sequence[int]) -> ir.Value:
-    """Return a value of these axes with zeros behind the first ones, up to whole blocks."""
+    """Return a value padded with zeros at the end of these axes, up to whole blocks."""
     lacking = [filled - size for size, filled in zip(axes, whole, strict=False)]
     return op.Pad(value, [0] * len(axes) + lacking + [0] * (len(axes) - len(lacking))) if any(lacking) else value
 
 
 def _as_conv(node: ir.Node, places: Sequence[int]) -> dict[str, ir.Attr] | None:
-    """Return the attributes with which a ConvTranspose is a Conv with turned (flipped) kernels; None: it is not."""
+    """Return the attributes of a Conv with flipped kernels that equals a ConvTranspose, or None."""
     attributes = node.attributes
     plain = {"kernel_shape", "strides", "dilations", "pads", "group"}.issuperset(attributes)
     dilations, pads = attributes.get_ints("dilations", [1, 1]), attributes.get_ints("pads", [0] * 4)
@@ -219,7 +219,7 @@ def _as_conv(node: ir.Node, places: Sequence[int]) -> dict[str, ir.Attr] | None:
 
 
 def _is_kernel_gradient(node: ir.Node) -> bool:
-    """Return whether a Conv is one of x with dy, which is written otherwise where its formula ends."""
+    """Return whether a Conv of x with dy computes a kernel gradient, which is rewritten at the end of its formula."""
     readers = [use.node for use in node.outputs[0].uses()]
     behind = [use.node for reader in readers if reader.op_type == "Slice" for use in reader.outputs[0].uses()]
     return any(find_kernel_gradient(reader) for reader in (*readers, *behind))

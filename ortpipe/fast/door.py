@@ -1,4 +1,4 @@
-"""The door of `ortpipe.fast`: the passes that each engine needs, in order."""
+"""The entry point of `ortpipe.fast`: the passes for each engine, in order."""
 
 import math
 from collections import defaultdict
@@ -24,7 +24,7 @@ from ortpipe.stages.train.epoch_graph import EpochGraph
 from ortpipe.stages.train.speed import Speed
 
 Pass = Callable[[EpochGraph], None]
-# in order: each pass rewrites nodes that the pass before wrote
+# in order: later passes rewrite nodes that earlier passes created
 PASSES: tuple[Pass, ...] = (
     read_batch_statistics,
     start_at_rate,
@@ -33,17 +33,17 @@ PASSES: tuple[Pass, ...] = (
     carry_biases_as_rows,
     sink,
 )
-# XLA fuses by itself what those passes fuse: measured, its step is up to 11 % faster without them.
+# XLA does these fusions itself: measured, its step is up to 11 % faster without them.
 PASSES_OF_XLA: tuple[Pass, ...] = (share_exponentials,)
 
 
 class Fast(Speed):
-    """Training with stacks of small parameters, rewritten epochs and sorted nodes."""
+    """The hooks of training: stacks of small parameters, rewritten epochs and sorted nodes."""
 
     def stacks(self, arrays: Arrays) -> list[list[str]]:
-        """Group small parameters of one type and size of rows if there are many; leave each alone otherwise.
+        """Group small parameters of equal type and row size if there are many; otherwise leave each alone.
 
-        onnxruntime 1.19.2 looks through all inputs of a graph for each operand of each node.
+        onnxruntime 1.19.2 searches all inputs of a graph for each operand of each node.
         """
         alike, high = defaultdict[object, list[str]](list), THRESHOLDS.stack_height
         for name, array in arrays.items():
@@ -52,14 +52,14 @@ class Fast(Speed):
         return [names[start : start + high] for names in alike.values() for start in range(0, len(names), high)]
 
     def rewrite(self, epoch: EpochGraph, runtime: RuntimeConfig | None) -> None:
-        """Run the passes over an epoch graph of a known batch size, in place."""
+        """Run the passes over an epoch graph with a known batch size, in place."""
         for one in passes_for(runtime or RuntimeConfig()):
             one(epoch)
 
     def prepare(self, model: onnx.ModelProto) -> bool:
-        """Sort the nodes of deep graphs; let the session plan its memory if the values are small."""
+        """Sort the nodes of deep graphs; return whether the session should plan its memory (small values only)."""
         axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
-        size = 4 * sum(map(math.prod, axes))  # 0 for a size that is not known
+        size = 4 * sum(map(math.prod, axes))  # 0 if a size is unknown
         sort_by_readiness(model, size)
         return size < THRESHOLDS.planned_bytes
 

@@ -1,4 +1,4 @@
-"""Taking out of a step what can be done for all steps at once, in front of the Scan or behind it."""
+"""Move computations out of the step that can run for all steps at once, before or after the Scan."""
 
 import math
 from collections.abc import Collection, Mapping
@@ -12,23 +12,23 @@ from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.operators import having
 from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph
 
-# Done entry by entry; of the others of one input, bytes might depend on how many entries a kernel does at once.
+# Elementwise operators; with others of one input, rounding might depend on the number of elements per kernel call.
 ELEMENTWISE = having("broadcasts", "predicate", "exact")
-WHOLE = having("mean")  # of all that a step has
-ALIGNED = 64  # bytes: in which order a kernel sums depends on where its operand begins
+WHOLE = having("mean")  # reductions over all elements of a step
+ALIGNED = 64  # bytes: the order in which a kernel sums depends on the alignment of its operand
 
 
 def hoist(epoch: EpochGraph) -> None:
-    """Let steps find ready what depends, row by row, on constants and the scanned values alone.
+    """Precompute values that depend, row by row, only on constants and scanned values.
 
-    A step is the faster the fewer its nodes: the sign and quotients of its learning rate, the one-hot form of its
-    labels become one array for all steps. None has more elements than the largest array that a step reads anyway.
+    A step with fewer nodes is faster: the sign and quotients of its learning rate, or its one-hot labels, become one
+    array for all steps. No such array has more elements per step than the largest array that a step reads anyway.
     """
     scan, body = epoch.scan, epoch.body
     count = scan.attributes["num_scan_inputs"].as_int()
     carried, scanned = body.inputs[:-count], body.inputs[-count:]
-    ahead = dict(zip(scanned, scan.inputs[-count:], strict=True))  # value of a step → that of all steps
-    fixed: dict[ir.Value, ir.Value] = {}  # value of every step → the same
+    ahead = dict(zip(scanned, scan.inputs[-count:], strict=True))  # value in a step → value for all steps
+    fixed: dict[ir.Value, ir.Value] = {}  # value that is equal in all steps → its outer value
     largest = max(_elements(value) for value in scanned)
     op, moved = Builder(epoch.model.graph, "ahead", before=scan), dict[ir.Node, None]()
     available = {*ahead}
@@ -52,10 +52,10 @@ def hoist(epoch: EpochGraph) -> None:
 
 
 def sink(epoch: EpochGraph) -> None:
-    """Let losses be made behind the Scan, for all steps at once, of the last value that a step makes its loss of alone.
+    """Compute losses after the Scan, for all steps at once, from the last value that alone determines a step's loss.
 
-    Of a mean squared error it is the difference, of a cross-entropy the log-probabilities. It has few elements, and no
-    more than the largest array that a step reads anyway.
+    For a mean squared error this value is the difference, for a cross-entropy the log-probabilities. It must have few
+    elements, and no more than the largest array that a step reads anyway.
     """
     scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
     carried = len(body.inputs) - scan.attributes["num_scan_inputs"].as_int()
@@ -78,7 +78,7 @@ def sink(epoch: EpochGraph) -> None:
 
 
 def replace_output(graph: ir.Graph, place: int, value: ir.Value) -> None:
-    """Let a graph return a value, computed from one of its outputs, under the name, type and shape of that output."""
+    """Replace a graph's output by a value computed from it, under the same name, type and shape."""
     old = graph.outputs[place]
     value.type, value.shape, graph.outputs[place] = old.type, old.shape, value
     old.name, value.name = value.name, old.name
@@ -87,9 +87,9 @@ def replace_output(graph: ir.Graph, place: int, value: ir.Value) -> None:
 def _source(
     body: ir.Graph, loss: ir.Value, scanned: Collection[ir.Value], largest: int
 ) -> tuple[ir.Value, list[ir.Node]]:
-    """Return a value, and the nodes that make the loss of it, of constants and of what is scanned, the last one first.
+    """Return a value and the nodes, last first, that compute the loss from it, constants and scanned values only.
 
-    Nothing else reads what they give. Of all such values it is the one with the most nodes behind it.
+    Their results have no other use. Of all such values, return the one with the most nodes after it.
     """
     places = {node: place for place, node in enumerate(body)}
     ends, taken, read = {*body.outputs}, list[ir.Node](), {loss}
@@ -121,7 +121,7 @@ def _can_sink(node: ir.Node) -> bool:
 
 
 def _scan_only(epoch: EpochGraph, scanned: Mapping[ir.Value, ir.Value | None], carried: int) -> None:
-    """Let the Scan read these values of a step, from those of all steps, beside what is carried."""
+    """Restrict the Scan's scanned inputs to these values; the carried inputs stay."""
     scan, body = epoch.scan, epoch.body
     body.inputs[:] = [*body.inputs[:carried], *scanned]
     scan.resize_inputs(len(body.inputs))
@@ -143,7 +143,7 @@ def _can_move(node: ir.Node, available: set[ir.Value], largest: int) -> bool:
 def _moved(
     op: Builder, node: ir.Node, ahead: Mapping[ir.Value, ir.Value | None], fixed: Mapping[ir.Value, ir.Value]
 ) -> ir.Value:
-    """Write a node outside the Scan; operands of fewer dimensions get the missing ones behind that of the steps."""
+    """Write a node outside the Scan; operands of lower rank get missing axes after the axis of steps."""
     rank = max(map(_rank, (*node.inputs, *node.outputs)))
     operands = list[ir.Value | None]()
     for x in node.inputs:
@@ -170,6 +170,6 @@ def _rank(value: ir.Value | None) -> int:
 
 
 def _elements(value: ir.Value) -> int:
-    """Return how many elements a value has in a step; −1 where that is not known."""
+    """Return the number of elements of a value in a step, or −1 if it is unknown."""
     static = value.shape is not None and all(isinstance(d, int) for d in value.shape)
     return math.prod(value.shape.numpy()) if static and value.shape is not None else -1

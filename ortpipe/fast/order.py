@@ -1,8 +1,8 @@
-"""The order of a graph's nodes that onnxruntime sorts fastest.
+"""Sort a graph's nodes such that onnxruntime's own sorting is fast.
 
-onnxruntime sorts a graph's nodes again for each of its passes. It keeps the ready nodes that are not yet placed in a
-list, and walks that list for every node. Where nodes stand far behind their inputs, as a step's updates and
-derivatives of activations do, the time grows with the square of their number.
+onnxruntime sorts a graph's nodes again in each of its passes. It keeps ready nodes in a list and walks that list for
+every node. If nodes come long after their inputs, as the updates of a step and derivatives of activations do, the time
+grows with the square of their number.
 """
 
 from collections import deque
@@ -14,13 +14,13 @@ from ortpipe.graph.core.query import graphs
 
 
 def sort_by_readiness(model: onnx.ModelProto, size: int = 0) -> None:
-    """Move each node of deep graphs to where its inputs are ready; results stay the same, peak memory does not.
+    """Move each node of a deep graph to where its inputs are ready; results stay the same, but peak memory changes.
 
-    The runtime schedules backward from the last node that no node reads. If that is the update of the last layer, each
+    The runtime schedules backward from the last node without a user. If that is the update of the last layer, each
     weight is updated as soon as its gradient is ready; if it is that of the first layer, the gradients of all layers'
-    outputs exist before. So nodes that no node reads stand at the end, the first that is ready last, where they are
-    few. Many would make up the list, waiting there; with these, a graph of wide values stays. `size` is that of all
-    values in bytes, 0 where it is not known.
+    outputs must exist before. So nodes without a user move to the end, the first ready one last, if there are few.
+    Many would fill the list while they wait, so a graph with many of them and wide values is left unchanged. `size` is
+    the size of all values in bytes, 0 if unknown.
     """
     wide = size >= THRESHOLDS.wide_bytes
     for graph in graphs(model.graph):
@@ -54,7 +54,7 @@ def _sort(graph: onnx.GraphProto | onnx.FunctionProto, *, wide: bool) -> None:
 
 
 def _read(node: onnx.NodeProto) -> list[str]:
-    """Return the names that a node or its inner graphs read."""
+    """Return the names that a node and its subgraphs read."""
     inner = [graph for a in node.attribute for graph in (*([a.g] if a.HasField("g") else []), *a.graphs)]
     outputs = [output.name for graph in inner for output in graph.output]
     return [*node.input, *outputs, *(name for graph in inner for child in graph.node for name in _read(child))]

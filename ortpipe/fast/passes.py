@@ -1,4 +1,4 @@
-"""Passes over a finished epoch graph: each leaves it the same function, in fewer or faster nodes."""
+"""Passes over a finished epoch graph: each keeps the function and makes its nodes fewer or faster."""
 
 import numpy as np
 import onnx_ir as ir
@@ -13,7 +13,7 @@ GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 
 
 def start_at_rate(epoch: EpochGraph) -> None:
-    """Let the backward pass start from −η, where every gradient is multiplied by it first: it is linear."""
+    """Start the backward pass at −η if every gradient is first multiplied by it, since the backward pass is linear."""
     body = epoch.body
     by_name = query.values(body)
     gradients = dict.fromkeys(by_name[name] for name in epoch.gradients)
@@ -35,9 +35,9 @@ def start_at_rate(epoch: EpochGraph) -> None:
 
 
 def join_products(epoch: EpochGraph) -> None:
-    """Let x + A·B, c·x + A·B and A·B + b of a bias b [K] be one Gemm: it adds while it multiplies.
+    """Merge x + A·B, c·x + A·B and A·B + b with a bias b [K] into one Gemm, which adds while it multiplies.
 
-    With the bias inside, `carry_biases_as_rows` may carry it as a row.
+    With the bias inside, `carry_biases_as_rows` can carry it as a row.
     """
     joined = list[ir.Node]()
 
@@ -61,14 +61,14 @@ def join_products(epoch: EpochGraph) -> None:
 
 
 def _is_layer(product: ir.Node, bias: ir.Value) -> bool:
-    """Return whether a product of matrices [N, C] · [C, K] and a bias [K] have types and sizes of a Gemm."""
+    """Return whether a product of matrices [N, C] · [C, K] and a bias [K] have the types and sizes of a Gemm."""
     sizes = [query.sizes(x) or [] for x in (*product.inputs, bias)]
     ranks = [*map(len, sizes)] == [2, 2, 1] and product.outputs[0].dtype in GEMM_TYPES
     return ranks and sizes[1][1] == sizes[2][0] is not None
 
 
 def _unscaled(x: ir.Value) -> tuple[ir.Value, float]:
-    """Return y and c of x = y·c, where nothing else reads x and c is a float32 number, else x and 1."""
+    """Return y and c if x = y·c has no other use and c is a float32 number, else x and 1."""
     node = x.producer()
     if node is None or node.op_type != "Mul" or len(x.uses()) != 1 or x.is_graph_output():
         return x, 1.0
@@ -79,9 +79,9 @@ def _unscaled(x: ir.Value) -> tuple[ir.Value, float]:
 
 
 def carry_biases_as_rows(epoch: EpochGraph) -> None:
-    """Let b ← b + 1ᵀ·G, of a bias [K] and gradients G [N, K], be one Gemm on b as [1, K], as weights' updates are.
+    """Write b ← b + 1ᵀ·G, with a bias [K] and gradients G [N, K], as one Gemm on b as [1, K], like updates of weights.
 
-    Inputs and outputs of the epoch stay as they are: biases are reshaped in front of the Scan and behind it.
+    The inputs and outputs of the epoch keep their shapes: biases are reshaped before and after the Scan.
     """
     scan, body, graph = epoch.scan, epoch.body, epoch.model.graph
     names = Names(used_names(graph))
@@ -102,7 +102,7 @@ def carry_biases_as_rows(epoch: EpochGraph) -> None:
 
 
 def _summed_rows(bias: ir.Value, moved: ir.Value) -> ir.Value | None:
-    """Return the G of moved = bias + 1ᵀ·G, where nothing minds that the bias is a row."""
+    """Return the G of moved = bias + 1ᵀ·G if every use of the bias also accepts a row."""
     node = moved.producer()
     if node is None or node.op_type != "Add" or bias not in node.inputs or bias.shape is None or bias.shape.rank() != 1:
         return None
@@ -134,7 +134,7 @@ def _first_axis_only(node: ir.Node) -> bool:
 
 
 def share_exponentials(epoch: EpochGraph) -> None:
-    """Let exp(LogSoftmax(x)) be Softmax(x): a compiler that sees both computes exponentials and their sums once."""
+    """Replace exp(LogSoftmax(x)) by Softmax(x): a compiler computes the exponentials and sums of both once."""
 
     def softmax(op: Builder, node: ir.Node) -> list[ir.Value] | None:
         maker = node.inputs[0].producer() if node.inputs[0] is not None else None
