@@ -161,6 +161,12 @@ def test_a_chain_twice_as_deep_has_twice_the_nodes():
     assert hundred < 100 * per_layer + 20
 
 
+def test_a_mean_of_squares_costs_one_division_and_one_product_backwards():
+    text = "g (float[N,3] x) => (float loss) { e = Mul(x, x) loss = ReduceMean<keepdims=0>(e) }"
+    kinds = [node.op_type for node in derived(text, ["x"])[0].graph.node]
+    assert (kinds.count("Div"), kinds.count("Mul")) == (1, 2)  # 2/n, and x·x in the loss and (2/n)·x in its gradient
+
+
 GRAPHS = {
     "network": (NETWORK, ["w", "b", "u"]),
     "chain": (chain(5), ["w", "b", "x"]),

@@ -66,7 +66,7 @@ def test_rows_are_reshaped_where_that_is_unambiguous(text, shape, expected):
 @pytest.mark.parametrize(
     ("text", "shape", "message"),
     [
-        ("float[N, 3] X", (5, 4), r"4 per row for input 'X'(.|\n)*Give 3"),
+        ("float[N, 3] X", (5, 4), r"got: 4 per row for input 'X'(.|\n)*Give 3"),
         ("float[N, 3] X", (5,), "Give 3"),
         ("float[N, 2, 2] X", (5, 5), "Give 2×2"),
         ("float[N, K] X", (5, 2, 2), "2×2 per row"),

@@ -71,6 +71,7 @@ STEPS = {
     "kernels of more numbers than the result": ((3, 16, 8, 8), (16, 16, 7, 7), "y = Conv(x, c)", 0, 0),
     "mostly zeros": ((4, 17, 4, 4), (20, 17, 3, 3), "y = Conv(x, c)", 0, 0),
     "groups of less than a block": ((4, 16, 4, 4), (16, 4, 3, 3), "y = Conv<group=4>(x, c)", 0, 0),
+    "two kernels of each channel": ((4, 16, 5, 5), (32, 1, 3, 3), "y = Conv<group=16>(x, c)", 0, 0),
     "lines": ((4, 16, 9), (16, 16, 3), "y = Conv(x, c)", 0, 0),
     "a transposed one with strides": ((4, 16, 4, 4), (16, 16, 3, 3), "y = ConvTranspose<strides=[2,2]>(x, c)", 0, 0),
     "pads wider than its kernels": ((4, 16, 8, 8), (16, 16, 2, 2), "y = ConvTranspose<pads=[2,2,2,2]>(x, c)", 0, 0),
@@ -127,6 +128,16 @@ def test_a_step_gives_the_same_in_blocks(name):
     for got, expected in zip(Session(faster).run(feeds), Session(model).run(feeds), strict=True):
         assert got.shape == expected.shape
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6 * np.abs(expected).max())
+
+
+def test_turned_kernels_are_moved_no_more_often_than_others():
+    moves = []
+    for name in ("a convolution", "turned kernels"):
+        epoch = EpochGraph(ir.from_proto(epoch_of(*STEPS[name][:3])))
+        block_channels(epoch)
+        clean(epoch.model)
+        moves.append([node.op_type for node in epoch.body].count("Transpose"))
+    assert moves[0] == moves[1]
 
 
 # the images, the kernels, the attributes → how many convolutions run in blocks: of y and dw, or of one of them

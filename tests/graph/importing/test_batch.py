@@ -8,13 +8,13 @@ from ortpipe.graph.core.check import finish
 from ortpipe.graph.importing.batch import name_batch
 from ortpipe.graph.pictures.show import type_of
 
-TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[?,2] X, float[M,1] label, float[3,2] fixed, float s)
- => (float[A,2] y) <float[2] w = {1, 2}> { a = Mul(X, w) y = Mul(a, s) }"""
+TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[?,2] X, float[M,1] label, float[3,2] fixed, float s,
+ float[N,N] pairs) => (float[A,2] y) <float[2] w = {1, 2}> { a = Mul(X, w) y = Mul(a, s) }"""
 
 
 def test_dynamic_batches_are_called_n_and_other_dimensions_stay():
     graph = name_batch(ir.from_onnx_text(TEXT)).graph
-    assert [str(value.shape) for value in graph.inputs] == ["[N,2]", "[N,1]", "[3,2]", "[]"]
+    assert [str(value.shape) for value in graph.inputs] == ["[N,2]", "[N,1]", "[3,2]", "[]", "[N,N]"]
     assert [str(value.shape) for node in graph for value in node.outputs] == ["[N,2]", "[N,2]"]
 
 

@@ -73,6 +73,15 @@ def test_boxes_are_joined_by_what_they_read_also_inside_subgraphs() -> None:
     assert _edges(_boxes(model.graph, frozenset())) == [(0, 2), (0, 3), (1, 3), (2, 3), (3, 4)]
 
 
+def test_every_box_is_inside_the_picture() -> None:
+    lines = " ".join(f"a{i} = Neg(h) b{i} = Exp(a{i})" for i in range(4)) + " Y = Sum(b0, b1, b2, b3)"
+    text = f'<ir_version: 8, opset_import: ["": 17]> g (float[N] X) => (float[N] Y) {{ h = Abs(X) {lines} }}'
+    picture = ET.fromstring(to_svg(onnx.parser.parse_model(text)))
+    boxes = [[float(rect.attrib[side]) for side in ("x", "width")] for rect in picture.iter(f"{SVG}rect")]
+    width = float(picture.attrib["width"])
+    assert all(x >= 0 and x + wide <= width for x, wide in boxes), boxes
+
+
 def test_its_style_is_of_the_graph_alone_for_in_a_page_it_would_hold_everywhere():
     style = ET.fromstring(to_svg(blocks(2))).find(f"{SVG}style").text
     assert [rule for rule in style.split("}") if rule and not rule.startswith("svg.ortpipe")] == []

@@ -170,3 +170,11 @@ def test_products_with_ones_and_of_columns_are_products(kind):
         np.testing.assert_array_equal(y, a @ b)
         np.testing.assert_array_equal(z, b @ c)
         np.testing.assert_array_equal(t, b.T @ b @ c)
+
+
+def test_neighbours_have_the_constants_that_onnx_gives_where_a_model_names_none():
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[1,4,1,1] x) => (float[Y] y) { y = LRN<size=3>(x) }'
+    x = np.array([100, -200, 300, 50], np.float32).reshape(1, 4, 1, 1)
+    [y] = computed(onnx.parser.parse_model(text), [x], [0])
+    around = np.array([5e4, 14e4, 13.25e4, 9.25e4])  # sums of three squares
+    np.testing.assert_allclose(y.ravel(), x.ravel() / (1 + 1e-4 / 3 * around) ** 0.75, rtol=1e-6)

@@ -320,6 +320,8 @@ def test_with_the_identity_the_prediction_is_the_mean(from_text, run, loss, expe
         ("a = Relu(X) e = Constant <value_float = 0.001> () y = Add(a, e)", True),
         ("a = Relu(X) y = Add(a, w)", False),
         ("e = Constant <value_float = 0.001> () y = Clip(X, e)", True),
+        ("a = Constant <value_float = -1.0> () e = Constant <value_float = 1.0> () y = Clip(X, a, e)", False),
+        ("e = Constant <value_float = 0.001> () y = Max(X, X, e)", True),
         ("a = Exp(X) b = Softplus(X) y = Div(a, b)", True),
         ("a = Exp(X) y = Mul(a, w)", False),
     ],

@@ -259,6 +259,14 @@ DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the er
         {"task": "binary"},
         "prediction=z source.task=binary",
     ),
+    "values that random numbers leave unknown": (
+        "c = Constant <value = float {10}> () d = Div(z, c) e = Mul(d, d) f = Sub(one, e) Y = Sqrt(f)",
+        1,
+        "",
+        "Y",
+        {"task": "binary"},
+        "scores=probabilities",
+    ),
     "a hard maximum": ("Y = Hardmax(z)", 3, "", "Y", {}, "no gradient"),
 }
 

@@ -48,6 +48,7 @@ STEPS = [
     StandardScaler(),
     preprocessing.MinMaxScaler(),
     preprocessing.MaxAbsScaler(),
+    make_pipeline(preprocessing.FunctionTransformer(np.negative), preprocessing.MaxAbsScaler(clip=True)),
     preprocessing.RobustScaler(),
     preprocessing.RobustScaler(with_centering=False, with_scaling=False),
     *(preprocessing.Normalizer(norm) for norm in ("l1", "l2", "max")),
@@ -330,6 +331,20 @@ def test_a_transformed_target_is_predicted_on_its_own_scale(transformer):
     assert record["discrepancy"] < 1e-9
     assert record["origins"]["coefficient"]["step"] == ["regressor_", "ridge"]
     assert any("on its own scale" in note for note in record["notes"])
+
+
+@pytest.mark.parametrize(("method", "power"), [("box-cox", 0), ("yeo-johnson", 0), ("yeo-johnson", 2)])
+def test_a_power_of_zero_has_an_exponential_as_its_inverse(method, power):
+    x, y = numbers()
+    y = y / y.max()
+    estimator = TransformedTargetRegressor(Ridge(), transformer=PowerTransformer(method), check_inverse=False).fit(x, y)
+    estimator.transformer_.lambdas_[:] = power
+    [record] = convert(
+        estimator,
+        ConvertConfig(SklearnEstimator("sklearn.linear_model.Ridge"), dtype="float64"),
+        data=Data(Rows({"X": x}, y)),
+    ).facts.lineage
+    assert record["discrepancy"] < 1e-9
 
 
 @quiet

@@ -29,7 +29,7 @@ from ortpipe.graph.core.edit import set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.restore import convert_record, named_as_in_state_dict, weights_of
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
-from ortpipe.stages.convert.sources.stored_estimator import record_of, stored_estimator
+from ortpipe.stages.convert.sources.stored_estimator import ELEMENTS, check_only_predicts, record_of, stored_estimator
 
 X = np.random.default_rng(0).normal(100, 10, (30, 3)).astype(np.float32)
 TWO, THREE, VALUES = np.arange(30) % 2, np.arange(30) % 3, X[:, 0] / 10
@@ -154,6 +154,8 @@ def test_of_a_record_only_scikit_learns_own_estimators_are_opened_without_trust(
     everything = make_column_transformer((StandardScaler(), make_column_selector()))
     record = record_of(make_pipeline(everything, VotingRegressor([("a", Ridge())])).fit(pd.DataFrame(X), VALUES))
     assert len(stored_estimator(record, trust=False)) == 2
+    (wide := Ridge()).coef_ = np.broadcast_to(0.0, 2 * ELEMENTS)  # numbers take no time
+    check_only_predicts(wide)
     record = record_of(_Own().fit(X, VALUES))
     with pytest.raises(ModelError, match=r"(?s)_Own.*--trust"):
         stored_estimator(record, trust=False)

@@ -185,7 +185,9 @@ def test_dropout_follows_from_the_seed_and_compiles_once():
     assert not np.allclose(losses[0], losses[1], rtol=1e-3)  # another epoch, another draw
     assert not np.allclose(losses, other.tensors["losses/step"].reshape(3, 7), rtol=1e-3)
     assert [event.size for event in events if isinstance(event, Compiled)] == [8, 4] * 2
-    assert all(event.seconds > 0 for event in events if isinstance(event, Compiled))
+    seconds = [event.seconds for event in events if isinstance(event, Compiled)]
+    assert min(seconds) > 0
+    assert len(set(seconds)) == 4  # each is measured
 
 
 @needs_jax
