@@ -102,7 +102,7 @@ def main() -> None:
             command(name)(arguments)
             sys.stdout.flush()
         elif is_word(name):
-            fix = f"{nearest(name, COMMANDS)} A run takes none: ortpipe key=value …"
+            fix = f"{nearest(name, COMMANDS)} A run has no command: ortpipe key=value …"
             raise ConfigError(f"{name} is no command.", fix=fix)
         elif is_help(sys.argv[1:]):
             print_help(sys.argv[1:])
@@ -152,10 +152,10 @@ def readable(error: Exception) -> OrtpipeError:
 
 def _unwritten(error: OSError) -> ConfigError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        fix = "Free some, or set paths.outputs to a folder on another disk."
-        return ConfigError("There must be room for what a run writes.", got=error, fix=fix)
+        fix = "Free some space, or set paths.outputs to a folder on another disk."
+        return ConfigError("The disk must have space for the results of a run.", got=error, fix=fix)
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        fix = "Allow more (ulimit -n 1024), or run fewer jobs at once."
-        return ConfigError("A run must be allowed to open its files.", got=error, fix=fix)
+        fix = "Raise the limit of open files (ulimit -n 1024), or run fewer jobs at once."
+        return ConfigError("A run must be able to open its files.", got=error, fix=fix)
     fix = "Check that the path exists and that you may write there; results go to paths.outputs."
     return ConfigError("Files and folders must be readable and writable.", got=error, fix=fix)

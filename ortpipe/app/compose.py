@@ -70,7 +70,7 @@ OmegaConf.register_new_resolver("sqlite", uri_of, replace=True)
 def check_working_folder() -> None:
     """Reject a working folder whose path Hydra would read as a reference to a key."""
     if "${" in os.getcwd():
-        rule = "Hydra reads ${…} in the path of the working folder as a reference to a key."
+        rule = "The path of the working folder must not contain ${…}, which Hydra reads as a reference to a key."
         raise ConfigError(rule, got=os.getcwd(), fix="Rename that folder, or start in another one.")
 
 
@@ -137,7 +137,7 @@ def _unresolvable(error: OmegaConfBaseException, config: DictConfig) -> ConfigEr
     fix = "Write the full dotted name of another key."
     if match := re.search(r"Environment variable '(.*)' not found", reason):
         fix = f"Set the variable {match[1]}, or give a default: {key}=${{oc.env:{match[1]},DEFAULT}}."
-    rule = f"What {key} refers to with ${{…}} must exist."
+    rule = f"The target of ${{…}} in {key} must exist."
     return ConfigError(rule, got=f"{texts.get(key, '')}: {reason}", fix=fix)
 
 
@@ -195,7 +195,7 @@ class Composition:
         """The recorder's tracking URI."""
         recorder = self.values["recorder"]
         if "tracking_uri" not in recorder:
-            fix = "Leave recorder as it is, or set recorder.tracking_uri."
+            fix = "Keep the default recorder, or set recorder.tracking_uri."
             raise ConfigError("The id of a run is looked up in MLflow.", got=f"recorder={recorder['name']}", fix=fix)
         return str(recorder["tracking_uri"])
 
@@ -252,7 +252,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise for invalid arguments."""
-        rule = f"{self.prog} takes its arguments as its help says."
+        rule = f"The arguments of {self.prog} must be valid."
         raise ConfigError(rule, got=message, fix=f"See {self.prog} --help.")
 
 
@@ -263,7 +263,7 @@ def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple
         check_own_files(["--config-dir", config_dir])
         folder = Path(config_dir).absolute()
         if not folder.is_dir():
-            raise ConfigError("--config-dir is a folder.", got=config_dir, fix="Check its path.")
+            raise ConfigError("--config-dir must be a folder.", got=config_dir, fix="Check its path.")
         overrides.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
     with composing(), initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
         config = compose("config", overrides, return_hydra_config=True)

@@ -64,7 +64,7 @@ def explained(error: Exception) -> ConfigError:
             return _unknown_key(str(key), sorted(set(keys())), list(keys_of(parent, member)))
         cause = cause.__cause__
     key, reason = getattr(error, "full_key", None), str(error).strip() or str(error.__cause__ or type(error).__name__)
-    rule = f"{key or 'Each override'} must be as Hydra's grammar has it."
+    rule = f"{key or 'Each override'} must follow Hydra's grammar."
     return ConfigError(rule, got=reason, fix="Write key=value, and quote special characters: see docs/running.md.")
 
 

@@ -16,7 +16,7 @@ from types import FrameType
 
 
 class Stopped(BaseException):
-    """A signal requested the run to stop (not a KeyboardInterrupt: scikit-learn's MLP catches that and goes on)."""
+    """A signal requested the run to stop (not a KeyboardInterrupt: scikit-learn's MLP catches that and continues)."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")

@@ -71,7 +71,7 @@ class TerminalStream:
             raise error
         if not isinstance(error, BlockingIOError):  # a terminal in non-blocking mode accepts the next line
             self.give_up()
-            _warn(f"{NAMES[self._number]} cannot be written ({error.strerror}); the run goes on")
+            _warn(f"{NAMES[self._number]} cannot be written ({error.strerror}); the run continues")
 
 
 _pending: list[str] = []  # warnings before logging is set up
@@ -119,7 +119,7 @@ def forgive() -> None:
 def _stream(stream: TextIO | TerminalStream | None, number: int, *, forgiving: bool = False) -> TextIO:
     if stream is None:
         stream = open(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-        _pending.append(f"{NAMES[number]} is closed; the run goes on")
+        _pending.append(f"{NAMES[number]} is closed; the run continues")
     if not isinstance(stream, TerminalStream):
         stream = TerminalStream(stream, number, forgiving=forgiving)
     stream.forgiving = stream.forgiving or forgiving

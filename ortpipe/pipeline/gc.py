@@ -68,7 +68,7 @@ def _state(store: Store, path: Path, intact: set[str], notify: Notify) -> str | 
             if not path.exists() or store.artifact_folder(entry.output).exists():  # removed, or published again
                 return None
             path.unlink()
-        notify(f"{entry.stage} {entry.key[:12]} has no artifact any more")
+        notify(f"{entry.stage} {entry.key[:12]} no longer has an artifact")
         return "damaged"
     except Damaged:
         return "damaged"

@@ -109,6 +109,6 @@ def _run_or_load(
         try:
             entry = store.publish(name, key, parts, result, seconds, notify)
         except OSError as error:
-            notify(f"cannot write to the store {store.folder}: {error.strerror or error}; the run goes on")
+            notify(f"cannot write to the store {store.folder}: {error.strerror or error}; the run continues")
             return result, None, None
         return result, store.artifact_folder(entry.output), None

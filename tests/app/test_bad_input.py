@@ -127,7 +127,7 @@ CASES = {
     "a folder that cannot be written is named": (["paths.outputs=/proc/nowhere"], ["/proc/nowhere", "paths.outputs"]),
     "a tracking server that is away is named": (
         ["recorder=mlflow", "recorder.tracking_uri=http://127.0.0.1:9"],
-        ["must answer before any work", "http://127.0.0.1:9", "recorder=none"],
+        ["must be reachable", "http://127.0.0.1:9", "recorder=none"],
     ),
     "a pickle is opened only on request": (
         ["convert.source.estimator=null", "convert.source.path=corrupt.pkl"],

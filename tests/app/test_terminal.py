@@ -79,7 +79,7 @@ def test_what_cannot_be_printed_is_said_once_in_the_log(
             stream.write("lost\n")
             stream.flush()
     [record] = caplog.records
-    assert record.getMessage() == "standard error cannot be written (Broken pipe); the run goes on"
+    assert record.getMessage() == "standard error cannot be written (Broken pipe); the run continues"
 
 
 def test_the_streams_are_put_back() -> None:

@@ -33,7 +33,7 @@ def test_a_disk_that_fills_while_publishing_stops_nothing_and_keeps_what_is_whol
     cache = mount("små cache", "size=64k")
     done = ortpipe(*SMALL, f"paths.cache='{cache}'", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count(f"cannot write to the store {cache}: {FULL}; the run goes on") == 1
+    assert done.stderr.count(f"cannot write to the store {cache}: {FULL}; the run continues") == 1
     assert outputs_of(tmp_path) == ([], expected)
     assert half_written(cache) == []
     assert list((cache / "locks").iterdir()) == []
@@ -56,11 +56,11 @@ def test_a_full_disk_of_outputs_ends_the_run_with_what_to_do(tmp_path: Path, mou
     done = ortpipe(*SMALL, f"paths.cache={tmp_path / 'cache'}", cwd=tmp_path)
     assert done.returncode == 1
     told = done.stderr.splitlines()
-    first = told.index("error: There must be room for what a run writes.")
+    first = told.index("error: The disk must have space for the results of a run.")
     assert told[first : first + 3] == [
-        "error: There must be room for what a run writes.",
+        "error: The disk must have space for the results of a run.",
         f"  got: [Errno 28] {FULL}",
-        "  fix: Free some, or set paths.outputs to a folder on another disk.",
+        "  fix: Free some space, or set paths.outputs to a folder on another disk.",
     ]
     assert "Traceback" not in done.stderr
     assert half_written(outputs) == []

@@ -101,7 +101,7 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
         yield Finding("packages", message)
     if not Path(cache_from_source(str(hydra.__file__))).is_file():
         folder = Path(str(hydra.__file__)).parents[1]
-        cause = "Each start compiles them anew, which takes as long as all else: unset PYTHONDONTWRITEBYTECODE, or once"
+        cause = "Every start compiles them again, which doubles its time: unset PYTHONDONTWRITEBYTECODE, or run once"
         yield Finding("packages", f"{cause} python -m compileall -q {shlex.quote(str(folder))}")
 
 

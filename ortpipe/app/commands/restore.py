@@ -74,7 +74,7 @@ def run(arguments: Sequence[str]) -> None:
     subject = find(options.subject, options.composed, options.stage)
     if "parameters" not in subject.facts:
         fix = "Name a run, or a model.onnx that ortpipe wrote."
-        raise ConfigError("The model says which of its weights were trained.", got=subject.name, fix=fix)
+        raise ConfigError("The model must record which of its weights were trained.", got=subject.name, fix=fix)
     weights = weights_of(subject.model, subject.arrays, subject.facts, subject.tensors)
     if not file.exists():
         file = _source_copy(file, subject, Path(options.subject)) or file

@@ -40,4 +40,4 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
         return None
     except (ValueError, KeyError, TypeError, SafetensorError) as error:
         fix = f"Remove {run / FILE} to train from the beginning."
-        raise ConfigError("A checkpoint must be as the run wrote it.", got=f"{run / FILE}: {error}", fix=fix) from error
+        raise ConfigError("A checkpoint must be intact.", got=f"{run / FILE}: {error}", fix=fix) from error

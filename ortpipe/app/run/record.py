@@ -254,7 +254,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         values: dict[str, Any] = checked(parse_yaml(read_below(folder, file.name).decode()), dict[str, Any], "it")
         checked({name: values.get(name, {}) for name in GROUPS}, dict[str, dict[str, Any]], "it")
     except (OSError, ValueError, yaml.YAMLError) as error:
-        rule, actual = "A run's config.yaml must be as the run wrote it.", f"{file}: {_reason(error)}"
+        rule, actual = "A run's config.yaml must not be modified or damaged.", f"{file}: {_reason(error)}"
         raise ConfigError(rule, got=actual, fix="Choose another run.") from error
     return values
 
@@ -277,7 +277,7 @@ def read_environment(folder: Path) -> dict[str, str]:
     try:
         facts: dict[str, str] = checked(parse_json(read_below(folder, file.name)), dict[str, str], "it")
     except (OSError, ValueError) as error:
-        rule, actual = "A run's environment.json must be as the run wrote it.", f"{file}: {_reason(error)}"
+        rule, actual = "A run's environment.json must not be modified or damaged.", f"{file}: {_reason(error)}"
         raise ConfigError(rule, got=actual, fix="Choose another.") from error
     return facts
 

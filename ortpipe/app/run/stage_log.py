@@ -20,7 +20,7 @@ class StageLogs(logging.Handler):
     """Writes `logs/<number>_<name>.log` for each stage, unbuffered, each line with its time in UTC.
 
     While a stage runs, Python's log records and warnings go into its log too. If a log cannot be written, a warning is
-    printed and the run goes on.
+    printed and the run continues.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -104,7 +104,7 @@ class StageLogs(logging.Handler):
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        print(f"warning: no log in {self.folder}: {error.strerror}; the run goes on.", file=sys.stderr)
+        print(f"warning: no log in {self.folder}: {error.strerror}; the run continues.", file=sys.stderr)
 
     def _log_pending(self) -> None:
         if self._pending is not None:

@@ -37,10 +37,10 @@ class ForkLauncher(Launcher):
 
     def __init__(self, n_jobs: int = -1) -> None:
         if sys.platform != "linux":
-            rule = "Processes are forked on Linux."
+            rule = "The fork launcher needs Linux."
             raise ConfigError(rule, key="hydra/launcher", got=sys.platform, fix="Use hydra/launcher=joblib.")
         if n_jobs != -1 and n_jobs < 1:
-            rule, fix = "{key} is a number of processes from 1, or -1.", "Set {key}=-1: one for each core."
+            rule, fix = "{key} must be a number of processes from 1, or -1.", "Set {key}=-1: one for each core."
             raise ConfigError(rule, key="hydra.launcher.n_jobs", got=n_jobs, fix=fix)
         self._count = len(os.sched_getaffinity(0)) if n_jobs == -1 else n_jobs
 
@@ -82,7 +82,7 @@ class ForkLauncher(Launcher):
             _stop([process for process, _ in workers.values()])
             raise
         if died:
-            rule, fix = "The process of a job ends by itself.", "See whether there is memory for n_jobs at a time."
+            rule, fix = "The process of a job must not be killed.", "Check the memory for n_jobs at a time."
             raise ConfigError(rule, got=f"jobs {', '.join(map(str, died))} were killed", fix=fix)
         return [results[job] for job in sorted(results)]
 

@@ -104,7 +104,7 @@ def reached(uri: str) -> Iterator[None]:
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise TrackingError(
-            "The tracking server or database must answer before any work starts.",
+            "The tracking server or database must be reachable.",
             got=f"{uri}: {reason[0][:300]}",
             fix="Start it, correct recorder.tracking_uri, or run with recorder=none and record the run's folder later: "
             "ortpipe sync FOLDER.",
@@ -117,7 +117,7 @@ def check_packages(uri: str) -> None:
     modules, fix = PACKAGES.get(scheme.partition("+")[0], ((), ""))
     if modules and not any(map(_is_installed, modules)):
         shown = uri if modules != DRIVERS else f"{scheme}://…"  # the URI may contain a password
-        rule = f"MLflow reaches {scheme}:// through a package of its own."
+        rule = f"MLflow needs an additional package for {scheme}://."
         raise TrackingError(rule, got=f"{shown}, and no {modules[0]}", fix=fix)
 
 
@@ -178,7 +178,7 @@ def _first_opened(uri: str) -> Iterator[None]:
         yield
         return
     if not database.exists() and {"'", '"'} <= set(os.getcwd()):  # MLflow quotes the path in SQL with one of them
-        rule = "MLflow makes no database in a working folder whose path has both kinds of quotes."
+        rule = "MLflow cannot create a database in a working folder whose path has both kinds of quotes."
         raise TrackingError(rule, got=os.getcwd(), fix="Start in another folder, or run with recorder=none.")
     from sqlalchemy.engine import make_url
 

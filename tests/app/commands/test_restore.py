@@ -143,7 +143,7 @@ def test_of_a_bare_file_weights_go_back_by_their_names(
     assert said.splitlines()[-1] == "file     digits.onnx: unchanged"
     with pytest.raises(ConfigError, match="must not exist"):
         call("restore", "forward.onnx", "--into", "digits.onnx", "--output", "forward.onnx")
-    with pytest.raises(ConfigError, match="says which of its weights were trained"):
+    with pytest.raises(ConfigError, match="must record which of its weights were trained"):
         call("restore", "digits.onnx", "--into", "digits.onnx")
     with pytest.raises(ModelError, match="must exist"):
         call("restore", "forward.onnx", "--into", "nowhere.onnx")

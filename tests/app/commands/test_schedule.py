@@ -53,7 +53,7 @@ def test_it_reads_a_users_own_configs(tmp_path: Path) -> None:
         (["schedule", "train.epochs=0"], ["train.epochs must be a whole number, at least 1"]),
         (["schedule", "experiment=digit"], ["Did you mean 'digits'?"]),
         (["schedule", "--multirun"], ["has no such argument", "--multirun"]),
-        (["schedule", "--config-dir", "away"], ["--config-dir is a folder"]),
+        (["schedule", "--config-dir", "away"], ["--config-dir must be a folder"]),
         (["schedule", "train/optimizer=lbfgs", "~train.optimizer.lr"], ["lbfgs, which has none"]),
         (["shedule"], ["shedule is no command", "Did you mean 'schedule'?"]),
     ],

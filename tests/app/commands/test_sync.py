@@ -169,5 +169,5 @@ def test_what_is_no_run_and_settings_that_are_wrong_are_refused(folder: Path, tm
         sync(["recorder.experiment=mine"])
     with pytest.raises(ConfigError, match=r"Did you mean 'experiment'"):
         sync([str(folder), "recorder.experimnt=mine"])
-    with pytest.raises(TrackingError, match="must answer"):
+    with pytest.raises(TrackingError, match="must be reachable"):
         sync([str(folder), "recorder.tracking_uri=http://127.0.0.1:9"])

@@ -185,7 +185,7 @@ HEADER = "# @package _global_\n"
     ("text", "words"),
     [
         ("train:\n  epochs: 3\n   bad: x\n", ["mine.yaml, line 4: mapping values", "Correct that line"]),
-        ("name: ${nope.x}\n", ["name refers to with", "'nope.x' not found"]),
+        ("name: ${nope.x}\n", ["in name must exist", "'nope.x' not found"]),
         ("defaults:\n  - override /dta: iris\n", ["experiment/mine.yaml must override groups", "Did you mean 'data'?"]),
         (
             f"# mine\n{HEADER}defaults:\n  - override /data: iris\n",

@@ -79,7 +79,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path: Path, how: str) -> No
         "no tensors": b"no tensors",
     }
     (tmp_path / FILE).write_bytes(damaged[how])
-    with pytest.raises(ConfigError, match=r"A checkpoint must be as the run wrote it.[^$]*Remove "):
+    with pytest.raises(ConfigError, match=r"A checkpoint must be intact.[^$]*Remove "):
         read_checkpoint(tmp_path)
 
 

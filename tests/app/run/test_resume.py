@@ -97,4 +97,4 @@ def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     (run / "checkpoint.safetensors").write_bytes(b"no tensors")
     done = ortpipe("recorder=none", *short, f"resume={run}", cwd=tmp_path)
     assert done.returncode == 1
-    assert "A checkpoint must be as the run wrote it." in done.stderr
+    assert "A checkpoint must be intact." in done.stderr

@@ -53,5 +53,5 @@ def test_a_process_that_may_open_no_more_files_is_told_the_limit(tmp_path: Path)
     limit = "resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)); os.environ.pop('HYDRA_FULL_ERROR')"
     said = refused(tmp_path / "run", limit)
     assert "Traceback" not in said
-    assert "error: A run must be allowed to open its files." in said
+    assert "error: A run must be able to open its files." in said
     assert "ulimit -n" in said

@@ -150,7 +150,7 @@ BAD = {
     "evaluate.metrics=[r2] objective=mean_squared_error": "objective must be a metric that evaluate computes.",
     "objective=r2 data.split.validation=0": "Set data.split.validation=0.15, or objective=loss.",
     "objective=accuracy": "A metric must fit the model's task.",
-    "recorder=mlflow recorder.tracking_uri=http://127.0.0.1:9": "The tracking server or database must answer",
+    "recorder=mlflow recorder.tracking_uri=http://127.0.0.1:9": "The tracking server or database must be reachable",
 }
 
 

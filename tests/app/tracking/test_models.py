@@ -134,7 +134,7 @@ def test_what_is_not_there_or_of_another_kind_is_said(registry: Registry, path: 
     [
         ({"name": "none"}, "Set MLFLOW_TRACKING_URI"),
         ({"tracking_uri": "sqlite:////nowhere/mlflow.db"}, "no database"),
-        ({"tracking_uri": "http://127.0.0.1:9"}, "must answer"),
+        ({"tracking_uri": "http://127.0.0.1:9"}, "must be reachable"),
     ],
 )
 def test_a_place_that_does_not_answer_is_said(recorder: dict[str, str], message: str) -> None:

@@ -82,7 +82,7 @@ def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(
     assert checked
     warned, told = capsys.readouterr().err.splitlines()
     assert "the server is away" in warned
-    assert told == "MLflow has recorded everything now"
+    assert told == "MLflow has now recorded everything"
     client = MlflowClient(target.tracking_uri)
     recorded = client.get_run(recording.run_id)
     assert recorded.info.status == "FINISHED"

@@ -68,7 +68,7 @@ def test_a_write_that_fails_while_the_database_is_created_leaves_nothing_and_blo
     for most in (0, 20_000, 300_000):  # bytes of a file: at the first page, and later
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, unlimited))
         try:
-            with pytest.raises(TrackingError, match="must answer before any work"):
+            with pytest.raises(TrackingError, match="must be reachable"):
                 open_store(target)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))

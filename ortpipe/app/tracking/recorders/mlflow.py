@@ -64,7 +64,7 @@ class MlflowRecording(Recording):
                 self._run.push()
                 self._pushed = time.monotonic()
                 if self._failed is not None:
-                    print("MLflow has recorded everything now", file=sys.stderr)
+                    print("MLflow has now recorded everything", file=sys.stderr)
                     self._failed = None
                 if self._run.registered is not None:
                     self.summary = {**self.summary, "registered": self._run.registered}
@@ -153,8 +153,8 @@ def _sync(target: Target, folder: Path) -> str:
 
 def _not_registered(target: Target, command: str, reason: Exception | None) -> TrackingError:
     return TrackingError(
-        "A model that is to be registered must be recorded.",
+        "A model must be recorded before it can be registered.",
         key="recorder.register",
         got=f"{target.register}: not registered ({str(reason).strip().partition(chr(10))[0][:300]})",
-        fix=f"The results are there. Once MLflow takes them: {command}",
+        fix=f"The results are complete. Once MLflow is available, run: {command}",
     )
