@@ -9,7 +9,7 @@ import math
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from types import MappingProxyType
@@ -105,47 +105,22 @@ def save(
     else:
         signature = ModelSignature(schema(model.graph.input), schema(model.graph.output))
         example, requirements, code = example_of(model, sizes, rows or {}, weights), [], None
-    with _without_requirement_check():
-        mlflow.onnx.save_model(
-            onnx_model,
-            str(folder),
-            mlflow_model=mlflow_model,
-            signature=signature,
-            input_example=example,
-            code_paths=code,
-            pip_requirements=[
-                _requirement("onnx"),
-                _requirement("onnxruntime", "onnxruntime-training"),
-                *requirements,
-                _requirement("numpy"),
-            ],
-            onnx_execution_providers=["CPUExecutionProvider"],
-        )
+    pinned = [_requirement("onnx"), _requirement("onnxruntime", "onnxruntime-training")]
+    mlflow.onnx.save_model(
+        onnx_model,
+        str(folder),
+        mlflow_model=mlflow_model,
+        signature=signature,
+        input_example=example,
+        code_paths=code,
+        pip_requirements=[*pinned, *requirements, _requirement("numpy")],
+        onnx_execution_providers=["CPUExecutionProvider"],
+    )
     if is_external:
         shutil.move(folder.with_name(DATA), folder)
     if raw:
         mlflow_model.flavors["python_function"]["loader_module"] = RAW_ROWS
         mlflow_model.save(str(folder / "MLmodel"))
-
-
-@contextlib.contextmanager
-def _without_requirement_check() -> Iterator[None]:
-    """Skip MLflow's check that the requirements are installed: they are pinned to the installed versions.
-
-    The check reads the files of every installed package, which takes half a second in every process.
-    """
-    from mlflow.utils import environment
-
-    name = "warn_dependency_requirement_mismatches"
-    check = getattr(environment, name, None)
-    if check is None:  # another version of MLflow
-        yield
-        return
-    setattr(environment, name, lambda requirements: None)
-    try:
-        yield
-    finally:
-        setattr(environment, name, check)
 
 
 @functools.cache  # for the jobs of a sweep
