@@ -3,10 +3,7 @@
 import collections
 import json
 import math
-import shutil
-import subprocess
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import onnx
@@ -16,12 +13,12 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
-from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.graph.core.apart import pieces
 from ortpipe.graph.core.query import all_nodes
 from ortpipe.graph.pictures.draw import to_dot, to_mermaid
 from ortpipe.graph.pictures.show import to_text, type_of
+from ortpipe.graph.pictures.svg import to_svg
 from ortpipe.metrics import label
 from ortpipe.settings import local
 from ortpipe.stages.convert.sources.stored_estimator import KEY as KEPT
@@ -40,7 +37,7 @@ def run(arguments: Sequence[str]) -> None:
     form.add_argument("--json", action="store_true", help="everything but the graph, as JSON")
     form.add_argument("--mermaid", action="store_true", help="the graph as a Mermaid flowchart")
     form.add_argument("--dot", action="store_true", help="the graph as Graphviz DOT")
-    form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file (needs Graphviz)")
+    form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file, as a run does")
     options = parser.read(arguments)
     subject = find(options.subject, options.composed, options.stage)
     parameters = tuple(subject.facts.get("parameters", ()))
@@ -49,7 +46,7 @@ def run(arguments: Sequence[str]) -> None:
     elif options.dot:
         print(to_dot(subject.model, parameters), end="")
     elif options.svg is not None:
-        print(f"picture  {_svg(to_dot(subject.model, parameters), local(options.svg, '--svg'))}")
+        print(f"picture  {atomic_write(local(options.svg, '--svg'), to_svg(subject.model, parameters))}")
     elif options.json:
         print(json.dumps(describe(subject), indent=1))
     else:
@@ -135,16 +132,3 @@ def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
     """Return aligned lines under a title, or nothing if there are no rows."""
     lines = aligned(rows)
     return ["", title, *(f"  {line}" for line in lines)] if lines else []
-
-
-def _svg(dot: str, file: Path) -> Path:
-    program = shutil.which("dot")
-    if program is None:
-        fix = "Install it (apt install graphviz, brew install graphviz), or use --mermaid or --dot."
-        raise ConfigError("--svg draws with Graphviz' program dot.", got="no dot on the PATH", fix=fix)
-    process = subprocess.run([program, "-Tsvg"], input=dot.encode(), capture_output=True, check=False)
-    if process.returncode != 0:
-        raise ConfigError(
-            "dot must draw the graph.", got=process.stderr.decode().strip(), fix="Use --mermaid or --dot."
-        )
-    return atomic_write(file, process.stdout)
