@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
 from ortpipe.data.position import Position, by_line, open_binary
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.spill import ArrayPlace, SpillFile, fits, folder
+from ortpipe.data.spill import Place, SpillFile, fits, folder
 from ortpipe.errors import DataError
 
 CONVERSION_ERROR = re.compile(r"In CSV column #(\d+):.* CSV conversion error to ")
@@ -229,16 +228,12 @@ def _spill_blocks(path: Path, blocks: csv.CSVStreamingReader) -> CsvBatches:
         file = SpillFile()
     except OSError as error:
         raise _no_room(f"{error}, in {folder()}") from error
-    places = list[ArrayPlace]()
-
-    def get(number: int) -> pa.RecordBatch:
-        return pa.ipc.read_record_batch(pa.py_buffer(file.get(places[number])), blocks.schema)
-
-    batches = CsvBatches(blocks.schema, get)
+    places = list[Place]()
+    batches = CsvBatches(blocks.schema, lambda number: file.get(places[number]))
     for batch in prefetch(blocks):
         if len(batch):
             try:
-                places.append(file.put(np.frombuffer(batch.serialize(), np.uint8)))
+                places.append(file.put(batch))
             except OSError as error:
                 raise _no_room(f"{error}, in {folder()}") from error
             batches.lengths.append(len(batch))

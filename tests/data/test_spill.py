@@ -78,7 +78,7 @@ def test_the_file_has_no_name_and_is_closed_with_its_object(tmp_path, monkeypatc
     file.put(np.arange(1000))
     assert list(tmp_path.iterdir()) == []
     number = file._file.fileno()
-    assert os.fstat(number).st_size == 8000
+    assert os.fstat(number).st_size >= 8000
     del file
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
@@ -122,4 +122,5 @@ def test_a_temporary_folder_that_is_not_there_is_passed_over(tmp_path, monkeypat
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
     assert spill.folder() == str(tmp_path)
     assert spill.fits(1)
-    assert SpillFile().put(np.arange(3)).shape == (3,)
+    file = SpillFile()
+    assert file.get(file.put(np.arange(3))).tolist() == [0, 1, 2]

@@ -3,7 +3,7 @@
 import contextlib
 
 from ortpipe.artifact import Arrays
-from ortpipe.data.spill import ArrayPlace, SpillFile
+from ortpipe.data.spill import Place, SpillFile
 
 
 class Snapshot:
@@ -19,7 +19,7 @@ class Snapshot:
     def __init__(self, arrays: Arrays) -> None:
         self._arrays: Arrays | None = arrays
         self._file: SpillFile | None = None
-        self._places = dict[str, ArrayPlace]()
+        self._places = dict[str, Place]()
 
     @property
     def arrays(self) -> Arrays:
