@@ -6,6 +6,7 @@ import warnings
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -66,6 +67,7 @@ FLOATS = (np.float64, np.float32)
 _PREDICTORS: weakref.WeakKeyDictionary[Any, Predictor] = weakref.WeakKeyDictionary()  # sessions are not pickled
 
 
+@dataclass(eq=False, repr=False)
 class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn has no type hints
     """Trains a model with ortpipe's stages: convert, add_loss, penalty, derive, train.
 
@@ -105,51 +107,27 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         n_features_in_, feature_names_in_: number and names of the features of X.
     """
 
-    _task: Task = "multiclass"
-    class_weight: Any = None
-
-    def __init__(
-        self,
-        model: Any = None,
-        *,
-        hidden: Sequence[int] = (100,),
-        loss: str | Loss | None = None,
-        penalty: float | str | Mapping[str, Any] | PenaltyConfig | None = None,
-        optimizer: str | Optimizer | None = None,
-        learning_rate: float | None = None,
-        schedule: str | Schedule | None = None,
-        epochs: int = 50,
-        batch_size: int = 32,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        init: Literal["keep", "random"] = "keep",
-        warm_start: bool = False,
-        callbacks: Sequence[Callback] = (),
-        dtype: Literal["float32", "float64"] | None = None,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 0,
-    ) -> None:
-        self.model = model
-        self.hidden = hidden
-        self.loss = loss
-        self.penalty = penalty
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.schedule = schedule
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.init = init
-        self.warm_start = warm_start
-        self.callbacks = callbacks
-        self.dtype = dtype
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
+    model: Any = None
+    _: KW_ONLY
+    hidden: Sequence[int] = (100,)
+    loss: str | Loss | None = None
+    penalty: float | str | Mapping[str, Any] | PenaltyConfig | None = None
+    optimizer: str | Optimizer | None = None
+    learning_rate: float | None = None
+    schedule: str | Schedule | None = None
+    epochs: int = 50
+    batch_size: int = 32
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    patience: int = 10
+    init: Literal["keep", "random"] = "keep"
+    warm_start: bool = False
+    callbacks: Sequence[Callback] = ()
+    dtype: Literal["float32", "float64"] | None = None
+    n_jobs: int | None = None
+    random_state: Any = 0
+    verbose: int = 0
+    _task: Task = field(default="multiclass", init=False)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Train.
@@ -191,7 +169,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
             inputs = read(validate_data(self, X, reset=not goes_on, skip_check_array=True), self._columns)
             y = check_array(y, ensure_2d=False, dtype="numeric" if self._task == "regression" else None, input_name="y")
             check_consistent_length(X, y)
-        weight = row_weights(sample_weight, self.class_weight, y)
+        weight = row_weights(sample_weight, getattr(self, "class_weight", None), y)
         if weight is not None and not weight.all():
             inputs, y, weight = inputs.take(weight > 0), y[weight > 0], weight[weight > 0]
         labels = self._read_labels(y, classes, goes_on=goes_on)

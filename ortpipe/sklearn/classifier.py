@@ -1,7 +1,8 @@
 """OrtClassifier."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -12,15 +13,11 @@ from ortpipe.errors import ConfigError, DataError
 from ortpipe.facts import Facts
 from ortpipe.metrics.predictions import classes_last, predicted
 from ortpipe.sklearn.base import OrtEstimator
-from ortpipe.sklearn.progress import Callback
-from ortpipe.stages.add_loss.losses import Loss
-from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.train.optimizers import Optimizer
-from ortpipe.stages.train.schedules import Schedule
 
 LEAST = 1e-12  # probabilities are clipped to [LEAST, 1 − LEAST] if a model has no raw scores
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
     """A classifier for two or more classes, or several labels per row [N, K], trained by ortpipe.
 
@@ -42,52 +39,7 @@ class OrtClassifier(ClassifierMixin, OrtEstimator):  # type: ignore[misc]
     ['label', 'probabilities']
     """
 
-    def __init__(
-        self,
-        model: Any = None,
-        *,
-        hidden: Sequence[int] = (100,),
-        loss: str | Loss | None = None,
-        penalty: float | str | Mapping[str, Any] | PenaltyConfig | None = None,
-        optimizer: str | Optimizer | None = None,
-        learning_rate: float | None = None,
-        schedule: str | Schedule | None = None,
-        epochs: int = 50,
-        batch_size: int = 32,
-        class_weight: str | Mapping[Any, float] | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        patience: int = 10,
-        init: Literal["keep", "random"] = "keep",
-        warm_start: bool = False,
-        callbacks: Sequence[Callback] = (),
-        dtype: Literal["float32", "float64"] | None = None,
-        n_jobs: int | None = None,
-        random_state: Any = 0,
-        verbose: int = 0,
-    ) -> None:
-        super().__init__(
-            model,
-            hidden=hidden,
-            loss=loss,
-            penalty=penalty,
-            optimizer=optimizer,
-            learning_rate=learning_rate,
-            schedule=schedule,
-            epochs=epochs,
-            batch_size=batch_size,
-            early_stopping=early_stopping,
-            validation_fraction=validation_fraction,
-            patience=patience,
-            init=init,
-            warm_start=warm_start,
-            callbacks=callbacks,
-            dtype=dtype,
-            n_jobs=n_jobs,
-            random_state=random_state,
-            verbose=verbose,
-        )
-        self.class_weight = class_weight
+    class_weight: str | Mapping[Any, float] | None = None
 
     @property
     def _target_checks(self) -> dict[str, Any]:
