@@ -1,10 +1,7 @@
 """ortpipe trains ONNX models from config files."""
 
 import importlib
-import time
 from typing import Any
-
-BEGAN = time.perf_counter()  # roughly the start of the process
 
 _HOMES = {
     "Artifact": "artifact",

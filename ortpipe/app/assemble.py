@@ -10,9 +10,7 @@ from typing import Any
 
 from hydra.conf import HydraConf
 
-from ortpipe import BEGAN
 from ortpipe.app.redact import redacted
-from ortpipe.app.run.breakdown import Breakdown
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.data_facts import data_facts, in_words
 from ortpipe.app.run.environment import command_of, environment
@@ -104,18 +102,14 @@ def execute(
     `command` is the equivalent command if the run was started from Python.
     """
     resolved = with_versions(resolved)
-    breakdown = Breakdown(BEGAN if job is None and command is None else None)
-    breakdown.lap("imports, config")
     folder = Path(hydra.runtime.output_dir)
     started = time.perf_counter()
     context = open_run(vars(config))
     data: Data = context["data"]
     with under("objective"):
         check_rows(config.objective, validated=data.validation is not None)
-    breakdown.lap("data")
     registers = resolved["recorder"].get("register") is not None
     facts = environment(config.seed, command or command_of(hydra, registers=registers))
-    breakdown.lap("environment")
     if (
         job is None
         and (config.resume is None or Path(config.resume).absolute() != folder)
@@ -132,7 +126,6 @@ def execute(
     before_the_end(record.abandon)
     recording = config.recorder(record, resolved)
     record.mlflow = recording.run_id
-    breakdown.lap("recorder opens")
 
     def name_settings(event: Event) -> None:
         if isinstance(event, RunFailed) and isinstance(event.error, OrtpipeError):
@@ -163,16 +156,15 @@ def execute(
     draws = config.figures and job is None
     listeners: list[Listener] = [
         name_settings,
-        breakdown.timed("run folder", StageLogs(folder)),
-        breakdown.timed("run folder", RunFolder(record, text, facts, values, example, draws)),
+        StageLogs(folder),
+        RunFolder(record, text, facts, values, example, draws),
         guard,
-        *([] if job is not None and job.manifest.live else [breakdown.timed("screen", screen)]),
-        breakdown.timed("recorder", recording),
+        *([] if job is not None and job.manifest.live else [screen]),
+        recording,
     ]
     store = store_of(config, {"folder": str(folder), "mlflow": recording.run_id}, resolved["data"])
     artifact = run(plan_of(config), context, listeners, store)
     if job is None:
         summary = {**recording.summary, "took": f"{time.perf_counter() - started:.1f} s"}
         print(closing(artifact, folder, summary), flush=True)
-    breakdown.log()
     recording.check()
