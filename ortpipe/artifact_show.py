@@ -1,4 +1,4 @@
-"""An artifact in words, and as HTML for notebooks."""
+"""Descriptions of an artifact: as text, and as HTML for notebooks."""
 
 import html
 

@@ -29,7 +29,7 @@ LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times
 def files_below(folder: Path, name: str = "") -> Iterator[Path]:
     """Yield the regular files below a folder, in order; with `name`, only that file, or those of that folder.
 
-    Links, pipes, sockets and devices are left out, and so is everything behind a link. A name that leaves the folder
+    Links, pipes, sockets and devices are skipped, and so is the target of a link. A name that leaves the folder
     has no files.
     """
     return filter(_is_regular, _below(folder, name))

@@ -20,7 +20,7 @@ REBUILD = "Read it with the version that wrote it, or run the stages again."
 
 
 class TableColumn(TypedDict):
-    """A column that the model reads as it is in the table."""
+    """A raw column of a table that the model reads."""
 
     kind: str
     of: str | None
@@ -172,7 +172,7 @@ class Facts:
         return json.loads(json.dumps(facts, default=vars))
 
     def fields(self) -> dict[str, Any]:
-        """Return the facts that are set, as they are: `json.dumps(…, default=vars)` writes what `as_json` returns.
+        """Return the facts that are set, unconverted: `json.dumps(…, default=vars)` writes the same text as `as_json`.
 
         A lineage may hold a fitted estimator, hundreds of kilobytes as text.
         """

@@ -11,7 +11,7 @@ TEMPORARY = re.compile(r"\..+\.[0-9a-f]{16}")  # names of `temporary`
 
 
 def temporary(target: Path) -> Path:
-    """Return an unused name beside a target.
+    """Return an unused name next to a target.
 
     A file created under it gets its permissions from the umask, the folder's setgid bit and its default ACL; `tempfile`
     would exclude other users, and a `chmod` would have to guess the right permissions.
@@ -20,7 +20,7 @@ def temporary(target: Path) -> Path:
 
 
 def atomic_write(path: Path, content: str | bytes) -> Path:
-    """Write a file through a temporary one beside it: write, fsync, rename."""
+    """Write a file atomically through a temporary file: write, fsync, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     data = content.encode() if isinstance(content, str) else content
     partial = temporary(path)
@@ -39,7 +39,7 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
 
 @contextlib.contextmanager
 def atomic_folder(target: Path, *, once: bool = False) -> Iterator[Path]:
-    """Yield a temporary folder beside `target` that is renamed to it when the block succeeds.
+    """Yield a temporary folder next to `target` that is renamed to it when the block succeeds.
 
     An existing folder is replaced; with `once` it is kept, and the new one removed. Files linked into it are already
     synced.

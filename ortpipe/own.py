@@ -19,7 +19,7 @@ from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}"}
-_LOADED: dict[str, Any] = {}  # by import path in a config; reading a record imports nothing, it only looks here
+_LOADED: dict[str, Any] = {}  # by import path in a config; reading a record only looks here and imports nothing
 
 _SOURCES: dict[str, "_Source"] = {}  # by module name
 

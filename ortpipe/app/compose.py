@@ -34,7 +34,7 @@ FOLLOWED = ("--config-dir", "-cd", "--config-path", "-cp", "--config-name", "-cn
 
 
 def packaged_conf() -> Path:
-    """Return the folder of the packaged configs: beside the code in a checkout, inside the package in a wheel."""
+    """Return the folder of the packaged configs: next to the code in a checkout, inside the package in a wheel."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"

@@ -95,7 +95,7 @@ class KeyOrigins:
 
 
 def line_of(text: str, key: Sequence[str]) -> tuple[int, str] | None:
-    """Return the line (from 1) of a nested key in YAML, and its value where that is a scalar (else "").
+    """Return the line (from 1) of a nested key in YAML, and its value if it is a scalar (else "").
 
     >>> line_of("train:\\n  epochs: 5\\n", ["train", "epochs"])
     (2, '5')

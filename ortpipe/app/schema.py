@@ -32,7 +32,7 @@ class PathsConfig(Config):
 
     Attributes:
         outputs: the folder of runs, and of MLflow's database and artifacts.
-        cache: the folder of the store that runs share; null: nothing is stored.
+        cache: the folder of the cache that runs share; null: no cache.
     """
 
     outputs: LocalPath
@@ -53,8 +53,8 @@ class RunConfig(Config):
         evaluate: the metrics on the test rows.
         paths: the folders of results.
         runtime: the device and the threads on which graphs run.
-        recorder: where the run is recorded besides its folder: MLflow, the console, or nowhere.
-        seed: the random seed of everything that has no seed of its own.
+        recorder: the recorder in addition to the run folder: MLflow, the console, or none.
+        seed: the random seed of all parts without their own seed.
         name: the name of the run in its record.
         resume: the folder of a stopped run: training continues from its last checkpoint.
         objective: the value by which a sweep compares its jobs: the loss (of the validation rows if there are any,

@@ -21,7 +21,7 @@ class Compared(NamedTuple):
     """The arrays that a metric compares, with one entry per row, or per element (step, pixel) in row order."""
 
     truth: np.ndarray  # class indices [M], else labels [M, K]
-    label: np.ndarray  # predicted, likewise
+    label: np.ndarray  # predicted, in the same form
     probability: np.ndarray | None  # [M, classes]
     weight: np.ndarray | None  # [M]: each entry has its row's
 

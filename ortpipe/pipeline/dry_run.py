@@ -14,7 +14,7 @@ from ortpipe.pipeline.store import Entry, Store
 class Reason:
     """Why a stage would be computed, as data that the command line puts into words.
 
-    The kinds: `no store` is configured; `after` stage `name`, which is computed, too; `nothing stored` for this stage;
+    The kinds: `no store` is configured; `after` stage `name`, which is also computed; `nothing stored` for this stage;
     `changed`: a part of its key differs from the nearest stored entry; `unsealed`: the entry is not sealed with this
     store's key; `evicted`: its artifact was removed; `order`: the config's entries have another order.
     """

@@ -32,7 +32,7 @@ class Stage:
 
     name: str  # in configs and records
     function: str  # `module:function`, imported when it runs
-    # Likewise, called with (facts, config, **reads) after the first stage, so that errors appear before later stages
+    # Same, called with (facts, config, **reads) after the first stage, so that errors appear before later stages
     # run; it may return the facts that it expects of its result, for later checks.
     check: str | None = None
     reads: tuple[str, ...] = ()  # keyword arguments besides artifact and config that its result depends on

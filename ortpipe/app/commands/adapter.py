@@ -1,4 +1,4 @@
-"""ortpipe adapter: write the adapters of a run as an onnxruntime adapter file, with the model that takes them."""
+"""ortpipe adapter: write the adapters of a run as an onnxruntime adapter file, with their base model."""
 
 from collections.abc import Sequence
 

@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> None:
 
 
 def _names(lists: Iterable[str], value_names: Collection[str]) -> list[str]:
-    """Split the lists of names at commas, but for those in the model: a name may hold a comma itself."""
+    """Split the lists of names at commas, except within a name of the model, which may contain commas."""
     return [name for names in lists for name in ([names] if names in value_names else names.split(",")) if name]
 
 

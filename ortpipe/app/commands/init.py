@@ -1,4 +1,4 @@
-"""ortpipe init: create a small project that runs as it is."""
+"""ortpipe init: create a small project that runs without changes."""
 
 import shlex
 from collections.abc import Sequence

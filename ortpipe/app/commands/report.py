@@ -15,7 +15,7 @@ FOLDER` then records them."""
 
 
 def run(arguments: Sequence[str]) -> None:
-    """Draw the figures of every run in the folders, but for runs that have not ended: they draw their own."""
+    """Draw the figures of every run in the folders, except for runs in progress, which draw their own."""
     parser = Parser("report", ABOUT, overrides=False)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="of a run or a sweep, or a parent of several"

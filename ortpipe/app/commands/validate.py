@@ -62,7 +62,7 @@ def _compose_accepted(
 def _shared_parts(override: str, message: str) -> int:
     """Return how many parts of an override's key a message begins with.
 
-    The likeliest culprits are tried first, for each try costs a composition.
+    The most likely culprits are tried first, because each try costs a composition.
     """
     parts = [re.split(r"[.=\s]", text.lstrip("+~")) for text in (override, message)]
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*parts, strict=False)))

@@ -109,7 +109,7 @@ def _run(job: Job, run: Callable[[Job], object]) -> float | None:
         earlier.unlink(missing_ok=True)
     record.write()
     try:
-        # The folder where the sweep was started; a cluster's worker starts in another one
+        # The sweep's working folder; a cluster's worker starts in another one
         with contextlib.chdir(job.manifest.cwd) if os.path.isdir(job.manifest.cwd) else contextlib.nullcontext():
             run(job)
     except Exception as error:  # noqa: BLE001 - a failed job must not stop the others

@@ -212,7 +212,7 @@ def _hits(run: RunRecord) -> str:
 
 
 def _as_text(cell: object) -> object:
-    """Return a cell quoted such that a spreadsheet does not take it for a formula.
+    """Return a cell quoted so that a spreadsheet does not evaluate it as a formula.
 
     >>> [_as_text(cell) for cell in ("=A1", "-1.5", "-x", "adam", -1.5)]
     ["'=A1", '-1.5', "'-x", 'adam', -1.5]

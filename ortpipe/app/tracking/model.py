@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mlflow.types import Schema
 
 NAME = "model"
-DATA = "model.onnx.data"  # weights above 2 GB, beside MLflow's model.onnx
+DATA = "model.onnx.data"  # weights above 2 GB, next to MLflow's model.onnx
 RAW_ROWS = "ortpipe_raw_rows"  # the module in a logged model that reads raw rows
 VERSIONS = "mlflow.modelVersions"  # the tag of a logged model by which MLflow links to its versions
 MODEL_ID = "ortpipe.model_id"  # the tag of a version with its logged model: MLflow's databases have no column for it
@@ -260,7 +260,7 @@ def register(client: MlflowClient, target: Target, model_id: str) -> str:
 
 
 def _later_version(client: MlflowClient, target: Target, run: str) -> str | None:
-    """Return the version with the alias, if its run began later than this one and is of another sweep or none."""
+    """Return the version with the alias, if its run began later than this one and does not belong to the same sweep."""
     from mlflow import MlflowException
 
     assert target.register is not None

@@ -64,7 +64,7 @@ def slice_(op: Backward, node: Node, dy: Value, x: Value, *places: Value | None)
         else:
             return [op.Pad(dy, [*low, *high])]
     if starts is not None and not any(starts) and axes is not None and steps in (None, [1] * len(axes)):
-        lacking = (op.Gather(op.Shape(v), axes) for v in (x, dy))  # all behind dy
+        lacking = (op.Gather(op.Shape(v), axes) for v in (x, dy))  # all missing rows are after dy
         return [op.Pad(dy, op.Concat(op.ints(starts), op.Sub(*lacking), axis=0), None, op.ints(axes))]
     return [put_back(op, x, dy, lambda numbers: op.Slice(numbers, *places), add=False)]  # any steps, any sizes
 

@@ -7,4 +7,4 @@ from ortpipe.app.tracking.recorders import Recorder
 
 @dataclass(frozen=True)
 class Nothing(Recorder):
-    """No record beside the run folder."""
+    """No record except the run folder."""
