@@ -18,6 +18,8 @@ def curves(entries: Compared) -> dict[str, np.ndarray]:
     """
     if entries.probability is None or not len(entries.truth):
         return {}
+    from sklearn.metrics import precision_recall_curve, roc_curve
+
     every = slice(None, None, -(-len(entries.truth) // ENTRIES))
     truth, probability = entries.truth[every], entries.probability[every]
     weight = None if entries.weight is None else entries.weight[every]
@@ -28,27 +30,15 @@ def curves(entries: Compared) -> dict[str, np.ndarray]:
     for k in kinds if len(kinds) <= CLASSES else ():
         true = truth[:, k] > 0 if several else truth == k
         if 0 < (w * true).sum() < w.sum():
-            curves_by_name[f"roc/{k}"] = _thinned(roc(true, probability[:, k], w))
-            curves_by_name[f"precision_recall/{k}"] = _thinned(precision_recall(true, probability[:, k], w))
+            false, hits, _ = roc_curve(true, probability[:, k], sample_weight=w, drop_intermediate=False)
+            precision, recall, _ = precision_recall_curve(true, probability[:, k], sample_weight=w)
+            curves_by_name[f"roc/{k}"] = _thinned(np.stack([false, hits], axis=1))
+            curves_by_name[f"precision_recall/{k}"] = _thinned(np.stack([recall[::-1], precision[::-1]], axis=1))
     if not several and w.sum() > 0:
         two = probability.shape[1] == 2
         confidence = probability[:, 1] if two else probability.max(axis=1)
         curves_by_name["reliability"] = reliability(truth == (1 if two else probability.argmax(axis=1)), confidence, w)
     return curves_by_name
-
-
-def roc(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return [P, 2]: false and true positive rate at each threshold, the highest (no positives) first."""
-    hits, false = _counts(true, score, weight)
-    return np.stack([np.r_[0, false] / false[-1], np.r_[0, hits] / hits[-1]], axis=1)
-
-
-def precision_recall(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Return [P, 2]: recall and precision at each threshold, the highest first, after (0, 1)."""
-    hits, false = _counts(true, score, weight)
-    positives = hits + false
-    precision = np.divide(hits, positives, out=np.zeros_like(hits), where=positives > 0)
-    return np.stack([np.r_[0, hits / hits[-1]], np.r_[1, precision]], axis=1)
 
 
 def reliability(true: np.ndarray, probability: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -57,13 +47,6 @@ def reliability(true: np.ndarray, probability: np.ndarray, weight: np.ndarray) -
     total, confidence, hits = (np.bincount(place, weight * v, BINS) for v in (np.ones(len(true)), probability, true))
     filled = total > 0
     return np.stack([confidence[filled] / total[filled], hits[filled] / total[filled], total[filled]], axis=1)
-
-
-def _counts(true: np.ndarray, score: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weight of true and of false entries at or above each distinct score, the highest first."""
-    order = np.argsort(-score, kind="stable")
-    ends = np.r_[np.flatnonzero(np.diff(score[order])), len(score) - 1]
-    return np.cumsum((weight * true)[order])[ends], np.cumsum((weight * ~true)[order])[ends]
 
 
 def _thinned(curve: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import precision_recall_curve, roc_curve
 
-from ortpipe.metrics.curves import POINTS, curves, precision_recall, reliability, roc
+from ortpipe.metrics.curves import POINTS, curves, reliability
 from ortpipe.metrics.predictions import Compared
 
 RNG = np.random.default_rng(0)
@@ -16,13 +16,14 @@ SCORE = RNG.uniform(size=300).round(2)  # many are equal
 WEIGHT = RNG.uniform(0.1, 2, 300)
 
 
-@pytest.mark.parametrize("weight", [np.ones(300), WEIGHT], ids=["equal", "weighted"])
-def test_roc_and_precision_recall_are_scikit_learns(weight: np.ndarray) -> None:
+@pytest.mark.parametrize("weight", [None, WEIGHT], ids=["equal", "weighted"])
+def test_roc_and_precision_recall_are_scikit_learns(weight: np.ndarray | None) -> None:
+    by_name = curves(Compared(TRUE.astype(int), SCORE > 0.5, np.stack([1 - SCORE, SCORE], axis=1), weight))
     fpr, tpr, _ = roc_curve(TRUE, SCORE, sample_weight=weight, drop_intermediate=False)
-    np.testing.assert_allclose(roc(TRUE, SCORE, weight), np.stack([fpr, tpr], axis=1), atol=1e-12)
+    np.testing.assert_allclose(by_name["roc/1"], np.stack([fpr, tpr], axis=1), atol=1e-12)
     precision, recall, _ = precision_recall_curve(TRUE, SCORE, sample_weight=weight)
     expected = np.stack([recall, precision], axis=1)[::-1]
-    np.testing.assert_allclose(precision_recall(TRUE, SCORE, weight), expected, atol=1e-12)
+    np.testing.assert_allclose(by_name["precision_recall/1"], expected, atol=1e-12)
 
 
 def test_reliability_is_scikit_learns_and_weights_count() -> None:
