@@ -4,17 +4,8 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
-
-
-class _Finder:
-    """A finder that hides a module from the thread that made it."""
-
-    def __init__(self, name: str) -> None:
-        self._name, self._thread = name, threading.get_ident()
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == self._name and threading.get_ident() == self._thread:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+from types import SimpleNamespace
+from typing import Any
 
 
 @contextlib.contextmanager
@@ -26,7 +17,13 @@ def hidden(name: str) -> Iterator[None]:
     Traceback (most recent call last):
     ModuleNotFoundError: No module named 'this'
     """
-    finder = _Finder(name)
+    thread = threading.get_ident()
+
+    def find_spec(module: str, path: object = None, target: object = None) -> None:
+        if module == name and threading.get_ident() == thread:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    finder: Any = SimpleNamespace(find_spec=find_spec)
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -24,7 +24,6 @@ from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
 RATE = 0.003  # Adam's default rate here: small tables have few steps
-SCHEDULE = "cosine"
 
 
 @dataclass(frozen=True)

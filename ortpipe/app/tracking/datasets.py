@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,7 +37,7 @@ def datasets(run: RunRecord) -> list[Any]:
         }
         for name, entry in {**columns, **_labels(run.data.get("label", {}), source)}.items()
     ]
-    numbers = sum(_size(entry["shape"]) for entry in columns.values())
+    numbers = sum(math.prod(entry["shape"]) for entry in columns.values())
     schema = json.dumps({"mlflow_colspec": fields})
     inputs = []
     for part, digest in digests.items():
@@ -71,10 +72,3 @@ def _labels(entries: Mapping[str, Any], source: Mapping[str, Any]) -> dict[str, 
 
 def _field_name(name: str, shape: list[int]) -> str:
     return f"{name} [{' × '.join(map(str, shape))}]" if shape else name
-
-
-def _size(shape: list[int]) -> int:
-    size = 1
-    for dimension in shape:
-        size *= dimension
-    return size
