@@ -70,25 +70,12 @@ def _difference(
     source_output = predicted if forward.expected is None else forward.expected(inputs, output)
     expected = np.asarray(source_output, np.float64).reshape(predicted.shape)
     if not np.isfinite(expected).all():
-        weights = {name: query.array(forward.model.graph.initializers[name]) for name in converted.facts.parameters}
-        not_finite = [name for name, array in weights.items() if not np.isfinite(array).all()]
-        bad_rows = np.sum(~np.isfinite(expected).reshape(len(expected), -1).all(axis=1))
-        raise ConvertError(
-            "A model must predict finite values.",
-            got=f"nan or infinite values of {output!r} in {bad_rows} of {len(expected)} rows"
-            + (f"; weights that are not finite: {some(not_finite)}" if not_finite else ""),
-            fix="Take a file whose weights are finite, or end the graph in front of them with {at}source.prediction."
-            if not_finite
-            else "Check the model, and the scale of its inputs.",
-        )
+        raise _not_finite(converted, output, expected)
     difference = float(np.abs(predicted - expected).max() / max(1.0, np.abs(expected).max()))
     allowed = config.tolerance or max(TOLERANCE.get(predicted.dtype.name, 1e-2), forward.rounding)
     if not difference <= allowed:
-        reason = (
-            f": {forward.rounding_reason}"
-            if forward.rounding_reason
-            else ", or use {at}dtype=float64 for an estimator."
-        )
+        by_estimator = ", or use {at}dtype=float64 for an estimator."
+        reason = f": {forward.rounding_reason}" if forward.rounding_reason else by_estimator
         raise ConvertError(
             "The converted model must predict what its source predicts.",
             key="tolerance",
@@ -96,6 +83,20 @@ def _difference(
             fix=f"Raise {{key}} if the difference is acceptable{reason}",
         )
     return difference
+
+
+def _not_finite(converted: Converted, output: str, expected: np.ndarray) -> ConvertError:
+    graph, bad_rows = converted.forward.model.graph, ~np.isfinite(expected).reshape(len(expected), -1).all(axis=1)
+    weights = {name: query.array(graph.initializers[name]) for name in converted.facts.parameters}
+    wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]
+    return ConvertError(
+        "A model must predict finite values.",
+        got=f"nan or infinite values of {output!r} in {bad_rows.sum()} of {len(expected)} rows"
+        + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
+        fix="Take a file whose weights are finite, or end the graph in front of them with {at}source.prediction."
+        if wrong
+        else "Check the model, and the scale of its inputs.",
+    )
 
 
 def _mixing_notes(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, batch: np.ndarray) -> list[str]:

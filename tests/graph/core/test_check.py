@@ -66,6 +66,10 @@ def test_a_large_model_is_checked_and_inferred_without_its_weights(monkeypatch):
     assert sizes == [(0, 2 + 3), (0, 1)]  # X and rows, and what were initializers
 
 
+CONVOLUTION = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, 8, 8] x, float[2, 1, 3, 3] k) => (float[N, M] y)
+  { c = Conv(x, k) r = Relu(c) y = Flatten(r) }"""
+
+
 @pytest.mark.parametrize(
     "grown",
     [
@@ -80,8 +84,9 @@ def test_values_are_not_followed_where_a_graph_makes_a_long_vector_of_nothing(mo
     <int64[1] n = {{{2 * check.LONGEST}}}> {{ {grown} w = Add(y, x) }}"""
     followed, infer = [], onnx.shape_inference.infer_shapes
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
-    check.inferred(onnx.parser.parse_model(text))
-    assert followed == [{}]
+    shaped = check.inferred(onnx.parser.parse_model(text))
+    check.inferred(shaped, shaped=True)
+    assert followed == [{}, {}]
 
 
 def test_values_are_followed_at_once_where_no_axis_can_grow(monkeypatch):
@@ -89,3 +94,11 @@ def test_values_are_followed_at_once_where_no_axis_can_grow(monkeypatch):
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
     check.inferred(onnx.parser.parse_model(TEXT))
     assert followed == [{"data_prop": True}]
+
+
+def test_values_are_followed_at_once_where_inference_has_set_all_shapes(monkeypatch):
+    model = onnx.parser.parse_model(CONVOLUTION)
+    shaped, followed, infer = check.inferred(model), [], onnx.shape_inference.infer_shapes
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
+    assert check.inferred(shaped, shaped=True) == shaped == check.inferred(model)
+    assert followed == [{"data_prop": True}, {}, {"data_prop": True}]

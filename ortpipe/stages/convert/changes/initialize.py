@@ -36,13 +36,7 @@ def with_weights_of_file(converted: Converted, config: WeightsFrom) -> Converted
 def _initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> tuple[dict[str, str], str]:
     """Set initializers, and those in `needed` under `strict`; return the name in the file of each, and a note."""
     values_by_name = {name: value for name, value in model.graph.initializers.items() if value.dtype in query.FLOATS}
-    source_arrays = _read(config.file)
-    if not source_arrays:
-        rule = "The file must hold named floats: initializers, or tensors of safetensors."
-        fix = (
-            "Weights in constants get names by ortpipe run-stage convert --input FILE --output NEW.onnx: take that one."
-        )
-        raise ConvertError(rule, key="path", got=f"{config.file}: none", fix=fix)
+    source_arrays = _floats(config.file)
     target_by_source = _new_names(list(source_arrays), config.map)
     source_by_target = {target: name for name, target in target_by_source.items()}
     source_of = {target: source_by_target[target] for target in values_by_name if target in source_by_target}
@@ -84,8 +78,16 @@ def _initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> 
     return source_of, note
 
 
+def _floats(file: Path) -> dict[str, np.ndarray]:
+    """Return the float arrays of a file by name; raise ConvertError if there are none."""
+    if arrays := _read(file):
+        return arrays
+    rule = "The file must hold named floats: initializers, or tensors of safetensors."
+    fix = "Weights in constants get names by ortpipe run-stage convert --input FILE --output NEW.onnx: take that one."
+    raise ConvertError(rule, key="path", got=f"{file}: none", fix=fix)
+
+
 def _read(file: Path) -> dict[str, np.ndarray]:
-    """Return the float arrays of a file by name."""
     if file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise ConvertError(
             "Weights are read from .onnx and .safetensors files only, because reading these executes no code.",

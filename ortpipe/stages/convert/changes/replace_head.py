@@ -15,10 +15,9 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, NewHead
 from ortpipe.stages.convert.converted import Converted, facts_of
-from ortpipe.stages.convert.outputs.meaning import Meaning
+from ortpipe.stages.convert.outputs.meaning import FITTING, Meaning
 
 SHOWN = 8  # candidates in an error
-FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binary")}  # last layer → tasks
 
 
 def with_new_head(converted: Converted, head: NewHead, source: Any) -> Converted:

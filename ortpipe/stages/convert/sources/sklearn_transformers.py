@@ -15,34 +15,20 @@ Transform = Callable[[Builder, Any, ir.Value, Any], ir.Value]
 PROBES = 256  # rows per call of a step's transform
 
 
-def standard_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """(x − mean) / scale, each part if the scaler has that setting."""
-    if scaler.mean_ is not None and scaler.with_mean:
-        x = op.Sub(x, op.const(scaler.mean_.astype(dtype)))
-    if scaler.scale_ is not None and scaler.with_std:
-        x = op.Div(x, op.const(scaler.scale_.astype(dtype)))
-    return x
+def scaler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
+    """(x − center) / scale, each part if the scaler has that setting, clipped to [−1, 1] if the scaler clips."""
+    center = getattr(step, "mean_" if hasattr(step, "with_std") else "center_", None)
+    if center is not None and getattr(step, "with_mean", getattr(step, "with_centering", True)):
+        x = op.Sub(x, op.const(center.astype(dtype)))
+    if step.scale_ is not None and getattr(step, "with_std", getattr(step, "with_scaling", True)):
+        x = op.Div(x, op.const(step.scale_.astype(dtype)))
+    return op.Clip(x, -1.0, 1.0) if getattr(step, "clip", False) else x
 
 
-def min_max_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
+def min_max_scaler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """x · scale + min, clipped to the feature range if the scaler clips."""
-    x = op.Add(op.Mul(x, op.const(scaler.scale_.astype(dtype))), op.const(scaler.min_.astype(dtype)))
-    if scaler.clip:
-        x = op.Clip(x, *map(float, scaler.feature_range))
-    return x
-
-
-def max_abs_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """x / scale, clipped to [−1, 1] if the scaler clips."""
-    x = op.Div(x, op.const(scaler.scale_.astype(dtype)))
-    return op.Clip(x, -1.0, 1.0) if getattr(scaler, "clip", False) else x
-
-
-def robust_scaler(op: Builder, scaler: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """(x − center) / scale, each part if the scaler has that setting."""
-    if scaler.with_centering:
-        x = op.Sub(x, op.const(scaler.center_.astype(dtype)))
-    return op.Div(x, op.const(scaler.scale_.astype(dtype))) if scaler.with_scaling else x
+    x = op.Add(op.Mul(x, op.const(step.scale_.astype(dtype))), op.const(step.min_.astype(dtype)))
+    return op.Clip(x, *map(float, step.feature_range)) if step.clip else x
 
 
 def normalizer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -218,10 +204,8 @@ AFFINE = (
 )
 
 TRANSFORMERS: dict[str, Transform] = {
-    "sklearn.preprocessing.StandardScaler": standard_scaler,
+    **{f"sklearn.preprocessing.{name}Scaler": scaler for name in ("Standard", "MaxAbs", "Robust")},
     "sklearn.preprocessing.MinMaxScaler": min_max_scaler,
-    "sklearn.preprocessing.MaxAbsScaler": max_abs_scaler,
-    "sklearn.preprocessing.RobustScaler": robust_scaler,
     "sklearn.preprocessing.Normalizer": normalizer,
     "sklearn.preprocessing.Binarizer": binarizer,
     "sklearn.preprocessing.PolynomialFeatures": polynomial,
@@ -236,9 +220,6 @@ TRANSFORMERS: dict[str, Transform] = {
     "sklearn.kernel_approximation.AdditiveChi2Sampler": additive_chi2_sampler,
     "sklearn.kernel_approximation.Nystroem": nystroem,
     "sklearn.cluster.FeatureAgglomeration": affine,
-    "sklearn.cluster.KMeans": distances,
-    "sklearn.cluster.MiniBatchKMeans": distances,
-    "sklearn.cluster.BisectingKMeans": distances,
-    "sklearn.cluster.Birch": distances,
+    **{f"sklearn.cluster.{name}": distances for name in ("KMeans", "MiniBatchKMeans", "BisectingKMeans", "Birch")},
     "sklearn.neural_network.BernoulliRBM": bernoulli_rbm,
 }
