@@ -1,4 +1,4 @@
-"""Every estimator of scikit-learn: converted and trained by which loss, or refused and why.
+"""Every estimator of scikit-learn: its loss, or why it is not supported.
 
 `python -m acceptance estimators` fits each on a few rows, converts it, and trains it by L-BFGS from its own
 solution: where its objective is ortpipe's too, that finds nothing lower. It writes docs/estimators.md.
@@ -62,10 +62,10 @@ SETTINGS: dict[str, dict[str, Any]] = {  # where the defaults do not fit, or hav
     "SparseCoder": {"dictionary": np.eye(2)},
 }
 STRENGTHS = """\
-The networks of scikit-learn divide alpha by the rows of a batch (`sgd` and `adam`) or by all rows (`lbfgs`).
-`penalty=auto` divides it alike, by the estimator's own batches, so `train.batch_size` does not change the objective:
-with the same batches, training follows scikit-learn's steps. A smaller last batch counts in the mean over the batches
-of an epoch. Class weights of an estimator are part of its loss, whichever loss is chosen.
+scikit-learn's networks divide alpha by the rows of a batch (`sgd` and `adam`) or by all rows (`lbfgs`). `penalty=auto`
+does the same with the estimator's own batch size, so `train.batch_size` does not change the objective. With the same
+batches, training follows scikit-learn's steps. A smaller last batch counts in the mean over the batches of an epoch.
+Class weights of an estimator are part of its loss, whichever loss you choose.
 """
 STEP = 1e-3  # of its loss: more than this below an estimator's solution is not its objective
 
@@ -74,7 +74,7 @@ class Row(NamedTuple):
     """What became of an estimator."""
 
     path: str
-    outcome: str  # converted, step, refused
+    outcome: str  # converted, step, not supported
     told: str
 
 
@@ -118,17 +118,17 @@ def trained(path: str, name: str, cls: type) -> Row:
             continue
         objective = artifact.facts.objective
         if not objective:
-            return Row(path, "converted", "by the task: no objective of its own is recorded")
+            return Row(path, "converted", "by the task: ortpipe records no objective for it")
         fall = fallen(artifact, Data(Rows({"X": x}, y)))
         loss = dict(objective["loss"])
         words = f"`{loss.pop('name')}`" + (f" of `{loss['loss']}`" if "loss" in loss else "")
         kinds = dict.fromkeys(f"`{kind}`" for one in objective["penalty"].values() for kind in one)
         words += f", penalty {' and '.join(kinds)}" if kinds else ""
         if objective["missing"]:
-            return Row(path, "converted", f"{words}; not in it: {objective['missing']}")
-        exact = "its own objective" if fall <= STEP else "its own objective, whose least it does not reach"
+            return Row(path, "converted", f"{words}; not included: {objective['missing']}")
+        exact = "its own objective" if fall <= STEP else "its own objective, whose minimum scikit-learn does not reach"
         return Row(path, "converted", f"{words}: {exact}")
-    return Row(path, "refused", str(error).splitlines()[0])
+    return Row(path, "not supported", str(error).splitlines()[0])
 
 
 def fallen(artifact: Any, data: Data) -> float:
@@ -170,21 +170,22 @@ def row_of(name: str, cls: type) -> Row:
         try:
             check_transformer(made(name, cls))
         except OrtpipeError:
-            return Row(path, "refused", reason(path) or "a transformer that is not written as a graph")
-        return Row(path, "step", "of a Pipeline, in front of what is trained")
-    return Row(path, "refused", reason(path) or "no predictor of labels, and no step of a Pipeline")
+            return Row(path, "not supported", reason(path) or "ortpipe cannot convert this transformer")
+        return Row(path, "step", "of a Pipeline, before the trained estimator")
+    return Row(path, "not supported", reason(path) or "neither a predictor of labels nor a step of a Pipeline")
 
 
 def table(rows: list[Row]) -> str:
     """Return the page."""
     count = collections.Counter(row.outcome for row in rows)
     head = (
-        f"Of {len(rows)} estimators of scikit-learn {sklearn.__version__}, {count['converted']} are converted and "
-        f"trained, {count['step']} are steps of a Pipeline, and {count['refused']} are refused.\n`python -m "
-        "acceptance estimators` wrote this.\n\n`add_loss=auto penalty=auto` take the losses and penalties below. "
-        "*Its own objective*: from its own\nsolution, training finds nothing lower.\n\n"
+        f"Of the {len(rows)} estimators in scikit-learn {sklearn.__version__}, ortpipe converts and trains "
+        f"{count['converted']}, uses {count['step']} as steps of a Pipeline, and does not\nsupport "
+        f"{count['not supported']}. `python -m acceptance estimators` generates this page.\n\n"
+        "`add_loss=auto penalty=auto` choose the losses and penalties in the table. *Its own objective* "
+        "means that training from\nscikit-learn's solution finds no lower value.\n\n"
         f"{STRENGTHS}\n"
-        "| estimator | | by |\n|---|---|---|\n"
+        "| estimator | status | loss and penalty, or reason |\n|---|---|---|\n"
     )
     return "# scikit-learn\n\n" + head + "".join(f"| {r.path} | {r.outcome} | {r.told} |\n" for r in rows)
 

@@ -62,7 +62,7 @@ def objective_notes(objective: Mapping[str, Any]) -> Sequence[str]:
         text += "".join(f" + {strength:.6g}·{kind} of {name}" for kind, strength in strengths.items())
     notes = [f"{FITTED_BY} {text}: {MATCHING}"]
     if missing := objective.get("missing"):
-        notes = [f"nearest to how {FITTED_BY}: {text}: {MATCHING}; not in it: {missing}"]
+        notes = [f"{FITTED_BY} a variant of {text}: {MATCHING}; not included: {missing}"]
     if "weight" in objective:
         notes.append("scikit-learn divides the weights of rows by their mean, and so does the penalty auto")
     return notes

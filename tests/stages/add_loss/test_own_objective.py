@@ -275,7 +275,7 @@ def test_strengths_for_a_sum_need_the_number_of_rows_beside_a_mean():
 
 def test_what_is_chosen_is_said_and_what_is_left_out():
     artifact = convert(SVC().fit(*rows(TWO)))
-    assert any("hinge" in note and "not in it" in note for note in artifact.facts.lineage[0]["notes"])
+    assert any("hinge" in note and "not included" in note for note in artifact.facts.lineage[0]["notes"])
     scored = add_loss(artifact, AddLossConfig(LOSSES["auto"]()))
     assert scored.facts.lineage[-1]["notes"] == ["the loss auto is hinge"]
     assert artifact.facts.prediction == artifact.facts.logits == "scores"

@@ -12,7 +12,7 @@ from ortpipe.stages.convert.sources.estimators.attributes import const, paramete
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, softmax_end
 from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged
 
-COUNTED = "it counts, or fits a distribution to each class, and minimizes no loss of labels"
+COUNTED = "its counts, or distribution per class (it minimizes no loss of the labels)"
 
 
 def joint(op: Builder, estimator: Any, logits: ir.Value) -> End:

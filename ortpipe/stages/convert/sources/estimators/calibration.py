@@ -23,7 +23,7 @@ def calibrated(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
             parts.append(_part(op, part, x, dtype))
     p = parts[0].prediction if len(parts) == 1 else weighted_mean(op, [part.prediction for part in parts])
     end = parts[0] if len(parts) == 1 else End(parts[0].task, None, p)
-    lacking = "the calibrators are fitted after the classifiers, on other rows; here all are trained together"
+    lacking = "separate fits of its calibrators on other rows (training updates all together)"
     loss = "log" if end.task == "binary" else "cross_entropy"
     return end._replace(objective=averaged(loss, missing=lacking), ranking=p)
 

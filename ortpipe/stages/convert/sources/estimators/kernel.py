@@ -13,11 +13,11 @@ from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmo
 from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
 
-NORM = "½·‖w‖² of the kernel's space, which is no penalty of one parameter"
-BEFORE_PLATT = "its hinge loss, and Platt's log loss of other folds after it"
+NORM = "½·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"
+BEFORE_PLATT = "its hinge loss, followed by Platt's log loss on other folds"
 OF_PAIRS = (
-    "libsvm's hinge loss of each pair of classes, which the scores of classes no longer hold (the loss hinge compares "
-    "the true class with the next)"
+    "libsvm's hinge loss per pair of classes, which the scores of classes no longer contain (the loss hinge compares "
+    "the true class with the runner-up)"
 )
 
 TRANSPOSE: Step = ("transpose",)
@@ -64,7 +64,7 @@ def svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", TRANSPOSE, dtype=dtype, also=copies)
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
     epsilon = float(estimator.epsilon) if type(estimator).__name__ == "SVR" else 0.0
-    lacking = NORM if epsilon or type(estimator).__name__ == "SVR" else f"{NORM}; nu, which finds epsilon"
+    lacking = NORM if epsilon or type(estimator).__name__ == "SVR" else f"{NORM}; nu, which determines epsilon"
     loss = {"name": "epsilon_insensitive", "epsilon": epsilon}
     return End("regression", None, op.Gemm(kernel, dual, intercept), objective=summed(loss, missing=lacking))
 
@@ -130,5 +130,5 @@ def kernel_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     rank = array_of(estimator, "dual_coef_").ndim
     steps = [] if rank == 2 else [["reshape", -1, 1]]
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", *steps, dtype=dtype)
-    lacking = "alpha·‖w‖² of the kernel's space, which is no penalty of one parameter"
+    lacking = "alpha·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"
     return End("regression", None, op.MatMul(kernel, dual), objective=summed("l2", missing=lacking))

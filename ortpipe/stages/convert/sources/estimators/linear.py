@@ -11,7 +11,7 @@ from ortpipe.stages.convert.sources.estimators.attributes import array_of, param
 from ortpipe.stages.convert.sources.estimators.end import End
 from ortpipe.stages.convert.sources.estimators.objective import Objective, Strengths, averaged, summed
 
-JOINT = "scikit-learn fits {} jointly; here it stays as it was fitted"
+JOINT = "the joint fit of {} (training keeps the fitted value)"
 
 
 def scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -39,13 +39,13 @@ def coefficient(**strengths: float) -> Mapping[str, Strengths]:
 
 def least_squares(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ (ŷ − y)²."""
-    missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
+    missing = "the constraint to non-negative coefficients" if getattr(estimator, "positive", False) else ""
     return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
 
 
 def sparse_features(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ (ŷ − y)² with a limited number of nonzero coefficients."""
-    missing = "only the chosen features have a coefficient; training moves all of them"
+    missing = "its feature selection (training updates all coefficients)"
     return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
 
 
@@ -58,8 +58,8 @@ def ridge_objective(estimator: Any, loss: str | Mapping[str, Any], **fields: Any
     """Σ l + α·‖w‖²; for a RidgeCV with its selected α."""
     alpha = np.ravel(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
     if np.ptp(alpha):
-        return summed(loss, missing="its alpha, another one for each column", **fields)
-    missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
+        return summed(loss, missing="its alpha, one value per column", **fields)
+    missing = "the constraint to non-negative coefficients" if getattr(estimator, "positive", False) else ""
     return summed(loss, coefficient(l2=float(alpha[0])), missing, **fields)
 
 
@@ -67,7 +67,7 @@ def elastic_net(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """1/(2N)·Σ (ŷ − y)² + α·ρ·‖w‖₁ + ½·α·(1 − ρ)·‖w‖², a Lasso with ρ = 1; here twice that."""
     alpha = float(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
     share = float(getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", 1)))
-    missing = "the coefficients are not negative" if getattr(estimator, "positive", False) else ""
+    missing = "the constraint to non-negative coefficients" if getattr(estimator, "positive", False) else ""
     penalty = coefficient(l1=2 * alpha * share, l2=alpha * (1 - share))
     return regressor(op, estimator, x, dtype, averaged("l2", penalty, missing, divides_weights=True))
 
@@ -88,7 +88,7 @@ def bayesian_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 def ard(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """½·α·Σ (ŷ − y)² + ½·Σⱼ λⱼ·wⱼ²."""
-    return regressor(op, estimator, x, dtype, summed("l2", missing="its lambda_, another one for each feature"))
+    return regressor(op, estimator, x, dtype, summed("l2", missing="its lambda_, one value per feature"))
 
 
 def huber(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -135,13 +135,13 @@ def sgd_penalty(estimator: Any, factor: float = 1.0) -> Mapping[str, Strengths]:
 def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """For each row the smallest step that brings l to 0, or one bounded by C."""
     loss = {"name": estimator.loss, "epsilon": float(estimator.epsilon)}
-    objective = averaged(loss, missing="it takes steps of its own size, bounded by C, and minimizes no sum")
+    objective = averaged(loss, missing="its step sizes, bounded by C (it minimizes no sum over rows)")
     return regressor(op, estimator, x, dtype, objective)
 
 
 def theil_sen(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """The spatial median of the least squares of many subsets of rows."""
-    objective = averaged("l1", missing="its median of fits to subsets, which is no loss of rows")
+    objective = averaged("l1", missing="its median of fits to subsets, which is not a loss per row")
     return regressor(op, estimator, x, dtype, objective)
 
 
@@ -166,5 +166,5 @@ def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def pls(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """(x − mean) · coefficient + intercept."""
     x = op.Sub(x, op.const(np.asarray(estimator._x_mean).astype(dtype)))
-    objective = summed("l2", missing="its covariance of few components: training moves the coefficients freely")
+    objective = summed("l2", missing="its restriction to a few components (training updates all coefficients)")
     return regressor(op, estimator, x, dtype, objective)

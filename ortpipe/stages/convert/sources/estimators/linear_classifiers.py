@@ -54,7 +54,7 @@ def logistic_objective(estimator: Any) -> Objective:
     loss = "log" if len(estimator.classes_) == 2 else "cross_entropy"
     strengths = np.ravel(getattr(estimator, "C_", estimator.C if hasattr(estimator, "C") else 1.0))
     if np.unique(strengths).size > 1:
-        lacking = "its C_, another one for each class"
+        lacking = "its C_, one value per class"
         return summed(loss, missing=lacking, class_weight=class_weight(estimator, counts_weights=True))
     kind = getattr(estimator, "penalty", "l2")
     share = getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", None))
@@ -97,7 +97,7 @@ def perceptron(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """For each row the smallest step that brings the hinge loss to 0, or one bounded by C."""
     loss = of_classes(estimator, "hinge" if estimator.loss == "hinge" else "squared_hinge")
-    lacking = "it takes steps of its own size, bounded by C, and minimizes no sum"
+    lacking = "its step sizes, bounded by C (it minimizes no sum over rows)"
     objective = averaged(loss, missing=lacking, class_weight=weights_of_scores(estimator))
     return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
 
@@ -145,7 +145,7 @@ def linear_svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def discriminant(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """LDA: softmax of linear scores, p = σ(z) of two classes."""
     z = scores(op, estimator, x, dtype)
-    lacking = "it fits Gaussians of one covariance to the classes, not the probabilities of labels"
+    lacking = "its Gaussians with a shared covariance (training fits label probabilities)"
     if len(estimator.classes_) == 2:
         return sigmoid_end(op, z, averaged("log", missing=lacking))
     return softmax_end(op, z, estimator.classes_, averaged("cross_entropy", missing=lacking))._replace(ranking=z)

@@ -17,7 +17,7 @@ from ortpipe.stages.convert.sources.estimators.end import End, with_width
 from ortpipe.stages.convert.sources.estimators.objective import averaged
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
-ALONE = "the members are fitted one by one; here they are trained together"
+ALONE = "separate fits of its members (training updates them together)"
 
 
 def searched(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
@@ -31,7 +31,7 @@ def searched(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
 def inner(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     """The inner estimator, which was fitted on selected rows."""
     end = _only(op, estimator.estimator_, x, dtype, "estimator_")
-    lacking = "its choice of rows: training takes all of them"
+    lacking = "its selection of rows (training uses all rows)"
     return end._replace(objective=end.objective and dataclasses.replace(end.objective, missing=lacking))
 
 

@@ -1,29 +1,29 @@
 """Reasons why predictors of scikit-learn are not converted, by class path."""
 
-TREES = "trees: which leaf a row falls into has no gradient"
-NEIGHBOURS = "neighbours: it looks rows up, and has no parameters"
-OUTLIERS = "it finds outliers among rows without labels"
-CLUSTERS = "it finds clusters among rows without labels"
+TREES = "trees: the choice of a leaf has no gradient"
+NEIGHBOURS = "nearest neighbours: it looks up rows and has no parameters"
+OUTLIERS = "unsupervised: it detects outliers"
+CLUSTERS = "unsupervised: it finds clusters"
 REASONS = {
     "sklearn.tree.": TREES,
     "sklearn.ensemble.IsolationForest": OUTLIERS,
-    "sklearn.ensemble.AdaBoost": "its members vote, or their median is taken: neither has a gradient",
+    "sklearn.ensemble.AdaBoost": "votes and medians of members have no gradient",
     "sklearn.ensemble.": TREES,
     "sklearn.neighbors.LocalOutlierFactor": OUTLIERS,
-    "sklearn.neighbors.KernelDensity": "it estimates a density of rows without labels",
-    "sklearn.neighbors.NeighborhoodComponentsAnalysis": "a transformer that is not written as a graph",
+    "sklearn.neighbors.KernelDensity": "unsupervised: it estimates a density",
+    "sklearn.neighbors.NeighborhoodComponentsAnalysis": "ortpipe cannot convert this transformer",
     "sklearn.neighbors.": NEIGHBOURS,
     "sklearn.semi_supervised.Label": NEIGHBOURS,
     "sklearn.svm.OneClassSVM": OUTLIERS,
     "sklearn.linear_model.SGDOneClassSVM": OUTLIERS,
     "sklearn.covariance.EllipticEnvelope": OUTLIERS,
-    "sklearn.covariance.": "it estimates a covariance of rows without labels",
+    "sklearn.covariance.": "unsupervised: it estimates a covariance",
     "sklearn.cluster.": CLUSTERS,
     "sklearn.mixture.": CLUSTERS,
-    "sklearn.dummy.": "it predicts a constant, whatever the features",
-    "sklearn.isotonic.IsotonicRegression": "a table of steps of one column, looked up by rows",
-    "sklearn.gaussian_process.": "its predictions go through all training rows and kernels that are composed freely",
-    "sklearn.multiclass.OutputCodeClassifier": "it gives the label of the nearest code, and no scores",
+    "sklearn.dummy.": "it predicts a constant and ignores the features",
+    "sklearn.isotonic.IsotonicRegression": "it is a lookup table for one column",
+    "sklearn.gaussian_process.": "its predictions use all training rows and arbitrary compositions of kernels",
+    "sklearn.multiclass.OutputCodeClassifier": "it predicts the label of the nearest code and has no scores",
 }
 
 
@@ -31,6 +31,6 @@ def reason(path: str) -> str | None:
     """Return why a class path is not converted; None if no reason is known.
 
     >>> reason("sklearn.ensemble.RandomForestClassifier")
-    'trees: which leaf a row falls into has no gradient'
+    'trees: the choice of a leaf has no gradient'
     """
     return next((why for prefix, why in REASONS.items() if path.startswith(prefix)), None)
