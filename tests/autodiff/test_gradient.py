@@ -83,6 +83,13 @@ def test_several_values_are_differentiated_at_once(rng) -> None:
     assert np.allclose(both["x_grad"], sum(alone))
 
 
+def test_values_of_two_types_are_differentiated_at_once() -> None:
+    text = "g (float[3] x) => (float[3] y, double[3] z) { y = Mul(x, x) d = Cast<to=11>(x) z = Mul(d, d) }"
+    made = gradient(model(text), ["y", "z"], "x")
+    given = {"x": np.float32([1, 2, 3]), "y_grad": np.ones(3, np.float32), "z_grad": np.float64([0, 1, 2])}
+    assert run(made, given)["x_grad"].tolist() == [2, 8, 18]  # 2·x·(y_grad + z_grad)
+
+
 def test_it_pushes_tangents_forward_and_needs_no_cotangent(rng) -> None:
     given, v = feeds(rng), feeds(rng)
     made = gradient(model(), ["y", "total"], ["x", "scale"], kind="jvp")

@@ -81,14 +81,15 @@ BODIES = {
     "a quotient of another count": ("23.0", "0, 2, 3", "c, d", "m, v", False),
     "a sum over other axes": ("24.0", "0, 1, 2", "c, d", "m, v", False),
     "statistics that are constants": ("24.0", "0, 2, 3", "k, k", "m, v", False),
+    "one channel": ("24.0", "0, 2, 3", "c, d", "m, v", True),
 }
 
 
 @pytest.mark.parametrize("name", BODIES)
 def test_a_pass_acts_on_averages_over_the_batch_alone(name):
     count, axes, read, written, acts = BODIES[name]
-    model = onnx.parser.parse_model(
-        f"""<ir_version: 10, opset_import: ["": 21]>
+    channels = 1 if name == "one channel" else 2
+    text = f"""<ir_version: 10, opset_import: ["": 21]>
         g (float[2] a, float[2] b, float[s,2,2,3,4] X) => (float[2] a1, float[2] b1, float[s,2,2,3,4] Y) {{
         a1, b1, Y = Scan<num_scan_inputs=1,
           body = step (float[2] c, float[2] d, float[2,2,3,4] x) => (float[2] m, float[2] v, float[2,2,3,4] z) {{
@@ -97,14 +98,16 @@ def test_a_pass_acts_on_averages_over_the_batch_alone(name):
             y, {written} = BatchNormalization<training_mode=1, momentum=0.5>(x, k, k, {read})
             t = ReduceSum(x, axes) u = Div(t, n) e = Sub(x, u) q = Mul(e, e) r = ReduceSum(q, axes) w = Div(r, n)
             p = Mul(y, w) z = Add(p, u) }}>(a, b, X) }}"""
-    )
+    if name == "one channel":
+        text = text.replace("2,2,3,4", "2,1,3,4").replace("float[2]", "float[1]").replace("{1, 2}", "{1}")
+    model = onnx.parser.parse_model(text)
     model = onnx.shape_inference.infer_shapes(model, data_prop=True)
     epoch = EpochGraph(ir.from_proto(model))
     read_batch_statistics(epoch)
     [node] = [node for node in epoch.body if node.op_type == "BatchNormalization"]
     assert (node.attributes["momentum"].as_float() == 0) == acts
     rng = np.random.default_rng(0)
-    feeds = {"a": rng.random(2), "b": rng.random(2), "X": rng.normal(50, 1, (3, 2, 2, 3, 4))}
+    feeds = {"a": rng.random(channels), "b": rng.random(channels), "X": rng.normal(50, 1, (3, 2, channels, 3, 4))}
     feeds = {name: array.astype(np.float32) for name, array in feeds.items()}
     for got, expected in zip(Session(finish(epoch.model)).run(feeds), Session(model).run(feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)

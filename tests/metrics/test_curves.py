@@ -50,6 +50,14 @@ def test_a_class_that_never_or_always_occurs_has_no_curve() -> None:
     assert curves(Compared(np.zeros((5, 1)), np.zeros((5, 1)), None, None)) == {}
 
 
+def test_each_of_many_labels_has_its_curves() -> None:
+    truth = RNG.integers(0, 2, (50, 2))
+    found = curves(Compared(truth, truth, probability := RNG.uniform(size=(50, 2)), None))
+    assert set(found) == {"roc/0", "roc/1", "precision_recall/0", "precision_recall/1"}
+    fpr, tpr, _ = roc_curve(truth[:, 1], probability[:, 1], drop_intermediate=False)
+    np.testing.assert_allclose(found["roc/1"], np.stack([fpr, tpr], axis=1), atol=1e-12)
+
+
 def test_reliability_is_of_the_second_of_two_classes_and_of_the_likeliest_of_several() -> None:
     p = RNG.uniform(size=400)
     truth = (RNG.uniform(size=400) < p).astype(int)

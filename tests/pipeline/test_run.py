@@ -9,6 +9,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConvertError, DeriveError, PenaltyError
 from ortpipe.flow import FLOW
+from ortpipe.pipeline.dry_run import dry_run
 from ortpipe.pipeline.events import (
     Began,
     RunFailed,
@@ -86,6 +87,15 @@ def test_a_stage_reports_first_that_it_began_where_the_store_lacks_its_result(co
         run(plan(stages=stages), context, [events.append], Store(tmp_path))
         began.append([e.name for e in events if isinstance(e, StageProgressed) and e.report == Began()])
     assert began == [["convert", "add_loss"], ["penalty", "derive"]]
+
+
+def test_a_dry_run_tells_what_a_run_would_read_from_the_store(context, tmp_path):
+    run(plan(stages=2), context, store=Store(tmp_path))
+    statuses = [
+        [status.status for status in dry_run(steps, context, Store(tmp_path))]
+        for steps in (plan(stages=3), plan(params={"alpha": 2.0}, stages=3))
+    ]
+    assert statuses == [["hit", "hit", "miss"], ["miss", "blocked", "miss"]]
 
 
 def test_the_lineage_is_the_flow(context):

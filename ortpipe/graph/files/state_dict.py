@@ -259,7 +259,7 @@ def _update_checksums(data: bytearray) -> None:
             crc_offsets.append(info.header_offset + 14)
         elif data[end : end + 4] == b"PK\x07\x08":
             crc_offsets.append(end + 4)
-        if crc != info.CRC and info.compress_type == zipfile.ZIP_STORED:
+        if info.compress_type == zipfile.ZIP_STORED:
             for offset in crc_offsets:
                 struct.pack_into("<I", data, offset, crc)
         name, extra, comment = struct.unpack_from("<HHH", data, record + 28)

@@ -39,6 +39,7 @@ CORNERS = {
     "hardswish is flat at -3 and steep at 3": ("y = HardSwish(x)", {-3: 0, 3: 1, 0: 0.5, 4: 1, -4: 0}),
     "threshold is flat at its threshold": ("y = ThresholdedRelu<alpha=1.0>(x)", {1: 0, 1.5: 1, 0: 0}),
     "sqrt is infinitely steep at 0": ("y = Sqrt(x)", {0: np.inf, 4: 0.25}),
+    "a power of a negative number has no slope": ("b = Constant<value_float=-0.5>() y = Pow(b, x)", {2: np.nan}),
     "steps are flat": ("a = Floor(x) b = Sign(x) c = Add(a, b) d = Round(c) e = Mul(d, x) y = Sub(e, x)", {0: -1}),
 }
 

@@ -511,3 +511,11 @@ def test_what_the_config_says_of_a_file_counts_for_a_path_and_a_model_that_are_g
         facts = convert(given, config, data=data).facts
         assert (facts.task, facts.logits) == ("multiclass", "Y")
     assert convert(path, data=data).facts.task == "regression"
+
+
+def test_an_input_of_fixed_size_is_asked_for_rather_than_one_of_rows():
+    text = "g (float[1,2] state, float[N,2] X) => (float[N,2] y) <float[2,2] w = {1, 2, 3, 4}>"
+    text = f'<ir_version: 8, opset_import: ["": 17]> {text} {{ h = MatMul(X, w) y = Add(h, state) }}'
+    rows = Rows({"a": np.ones((5, 2)), "b": np.ones((5, 2))}, np.ones((5, 2)))
+    with pytest.raises(ConvertError, match=r"fixed=\{state: 0\}"):
+        convert(onnx.parser.parse_model(text), data=Data(rows))

@@ -216,6 +216,14 @@ def test_an_unknown_category_that_scikit_learn_raises_for_becomes_nan_and_is_tol
     np.testing.assert_array_equal(np.isnan(found).all(axis=1), [False, True])
 
 
+@pytest.mark.parametrize(("keywords", "named"), [(None, "none"), ({"axis": 1}, "{'axis': 1}")])
+def test_a_function_without_an_operator_is_rejected_with_its_keywords(keywords, named):
+    x, y = numbers()
+    step = preprocessing.FunctionTransformer(np.flip, kw_args=keywords)
+    with pytest.raises(ConvertError, match=f"flip with keywords {named}"):
+        convert(make_pipeline(step, Ridge()), data=Data(Rows({"X": x}, y)))
+
+
 def test_words_where_numbers_were_fitted_are_refused():
     frame, label = table()
     words = ColumnTransformer([("words", OneHotEncoder(), ["site"])])

@@ -83,11 +83,11 @@ def test_the_prediction_is_the_output_that_agrees_with_the_labels_of_the_file(
 
 
 def test_of_two_outputs_of_other_numbers_one_must_be_chosen():
-    text = "g (float[N,2] x) => (float[N,1] a, float[N,1] b) <float[2,1] v = {1, 0}, float[2,1] w = {0, 1}>"
-    model = onnx.parser.parse_model(f"{FLAGS} {text} {{ a = MatMul(x, v) b = MatMul(x, w) }}")
-    data = Data(Rows({"x": X}, X[:, 0] + 0.5))
+    text = "g (float[N,2] x) => (float[N,2,2] a, float[N,2,2] b) <float[2,4] w = {1, 0, 2, 0, 1, 1, 0, 3}>"
+    nodes = "s = Constant<value_ints=[0,2,2]>() h = MatMul(x, w) n = Neg(h) a = Reshape(h, s) b = Reshape(n, s)"
+    data = Data(Rows({"x": X}, np.hstack([X, X]) + 0.5))
     with pytest.raises(ConvertError, match=r"one must be chosen(.|\n)*prediction=a or .*prediction=b"):
-        convert(model, data=data)
+        convert(onnx.parser.parse_model(f"{FLAGS} {text} {{ {nodes} }}"), data=data)
 
 
 SPLIT = f"{Z} p = Softmax(z) a, b1, c = Split<axis=1>(p) label = ArgMax<axis=1, keepdims=0>(p)"

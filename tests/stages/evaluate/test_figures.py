@@ -16,7 +16,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.evaluate.figures import _confusion, figures
+from ortpipe.stages.evaluate.figures import _confusion, _reliability, _roc, figures
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -93,6 +93,13 @@ def test_what_is_monitored_is_drawn_beside_the_loss(artifacts):
         trained.model, trained.facts, {**trained.tensors, "monitor/accuracy": np.array([0.1, 0.5, np.nan, 1])}
     )
     assert figures(watched)["losses"] != figures(trained)["losses"]
+
+
+@pytest.mark.parametrize("draw", [_roc, _reliability])
+def test_the_dashed_line_is_the_diagonal(artifacts, draw):
+    draw(artifacts("breast_cancer")[1], axes := Figure().add_subplot())
+    [dashed] = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert dashed.get_xydata().tolist() == [[0, 0], [1, 1]]
 
 
 def test_of_many_classes_only_those_that_occur_are_drawn() -> None:

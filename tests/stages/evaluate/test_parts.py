@@ -15,7 +15,7 @@ from ortpipe.metrics.predictions import Compared
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.parts import by_value, intervals
-from ortpipe.stages.evaluate.stage import evaluate
+from ortpipe.stages.evaluate.stage import check, evaluate
 
 RNG = np.random.default_rng(0)
 TRUTH, GUESS = RNG.normal(size=(2, 60, 1))
@@ -88,4 +88,4 @@ def test_evaluate_records_slices_and_intervals_and_refuses_other_columns() -> No
     low, high = record["intervals"]["mean_absolute_error"]
     assert low < high
     with pytest.raises((DataError, EvaluateError), match="need the name of a column of the rows"):
-        evaluate(model, EvaluateConfig(by=("isa",)), data=data)
+        check(model.facts, EvaluateConfig(by=("isa",)), data=data)

@@ -149,3 +149,8 @@ def test_a_second_penalty_adds_to_the_first(loss_model, run, parameters_of):
 def test_a_model_without_a_loss_is_refused(from_text):
     with pytest.raises(PenaltyError, match=r"needs a model with a loss(.|\n)*add_loss first"):
         penalty(from_text(TEXT), PenaltyConfig({"layer0_weight": {"l2": 1.0}}))
+
+
+def test_a_config_of_another_type_is_rejected_by_name(loss_model):
+    with pytest.raises(ConfigError, match="config"):
+        penalty(loss_model, {"layer*": {"l2": 0.1}})
