@@ -50,6 +50,13 @@ def test_on_a_corner_it_is_what_pytorch_says(name):
     np.testing.assert_allclose(at(nodes, *expected), list(expected.values()), rtol=1e-6)
 
 
+def test_softmax_is_flat_where_infinity_replaces_it():
+    text = """g (float[2] x) => (float loss) { c = Constant<value = bool[1] {1}>() i = Constant<value = float {inf}>()
+              s = Softmax(x) y = Where(c, i, s) loss = ReduceSum<keepdims=0>(y) }"""
+    _, [dx] = gradients_of(text, {"x": np.array([0, 1], np.float32)}, "x")
+    assert dx.tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("op", ["Max", "Min"])
 def test_two_equal_inputs_of_a_maximum_share_evenly(op):
     text = f"g (float[2] a, float[2] b) => (float loss) {{ y = {op}(a, b) loss = ReduceSum<keepdims=0>(y) }}"

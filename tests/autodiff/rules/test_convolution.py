@@ -13,6 +13,7 @@ from autodiff.rules.onnx_cases import (
 )
 from engines import native
 
+from ortpipe import gradient
 from ortpipe.autodiff import kernels
 from ortpipe.autodiff.rules import convolution
 
@@ -228,3 +229,9 @@ def test_channels_of_the_data_may_be_known_from_the_kernels_alone(name):
     model, feeds = case(*VARIANTS[name], free=("N", "C"))
     assert worst_error(model, feeds) < TOLERANCE
     assert disagreement(model, feeds) < SINGLE
+
+
+def test_a_kernel_gradient_copies_its_rows_and_columns_where_they_are_fewer_than_its_places():
+    text = "g (float[4,8,8,8] x, float[16,8,3,3] w) => (float[4,16,6,6] y) { y = Conv(x, w) }"
+    made = gradient(model_of(text), "y", "w")
+    assert [node.op_type for node in made.graph.node].count("Slice") == 3 + 3
