@@ -40,8 +40,7 @@ from ortpipe import (
     train,
 )
 from ortpipe.artifact import under
-from ortpipe.graph.files.adapter_file import apart, to_bytes
-from ortpipe.graph.forms.adapters import Adapter
+from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
 from ortpipe.stages.convert.changes.new_head import NewHead
 from ortpipe.stages.convert.sources.networks.transformer import Transformer
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile

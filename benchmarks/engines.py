@@ -40,9 +40,9 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import STANDARD, Ort
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.epoch_graph import for_batch_size
 from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
+from ortpipe.stages.train.load import build_epoch
 from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.step import build_step
 

@@ -27,8 +27,8 @@ from ortpipe.fast import Fast
 from ortpipe.graph.core.apart import pieces
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
-from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.epoch_graph import for_batch_size
+from ortpipe.stages.train.load import build_epoch
 from ortpipe.stages.train.step import build_step
 
 RUNS = 30

@@ -33,11 +33,10 @@ from ortpipe.metrics import check_objective, check_rows, check_value
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
-from ortpipe.pipeline.store import Store
-from ortpipe.pipeline.trust import key_of_environment
-from ortpipe.runtime.distributions import check_one_runtime
+from ortpipe.pipeline.store import Store, key_of_environment
+from ortpipe.runtime.library import check_one_runtime
 from ortpipe.runtime.session import check_provider
-from ortpipe.stages.train.early_stop import trained_loss
+from ortpipe.stages.train.losses import trained_loss
 
 EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
 

@@ -24,7 +24,7 @@ def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, V
     graph = Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
     prune(graph)
     forward = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
-    varying = _varying(body)
+    varying = query.dependents(body, body.inputs, is_random)  # the values that differ from step to step
     resized = _resized(body, varying)
     copies: dict[Value, Value] = {}
     inputs: dict[Value, Value] = {}
@@ -55,15 +55,6 @@ def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, V
     if repeated:
         graph.insert_before(graph[0], repeated)
     return graph, inputs
-
-
-def _varying(body: Graph) -> set[Value]:
-    """Return the values that differ between steps."""
-    varying = set(body.inputs)
-    for node in body:
-        if is_random(node) or any(x in varying for x in (*node.inputs, *query.captured(node))):
-            varying.update(node.outputs)
-    return varying
 
 
 def _resized(body: Graph, varying: set[Value]) -> set[Value]:

@@ -19,8 +19,7 @@ from ortpipe.autodiff.windows import FAR
 from ortpipe.errors import ModelError
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.core.rewrite import rewrite
+from ortpipe.graph.core.builder import Builder, rewrite
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch_graph import EpochGraph
 

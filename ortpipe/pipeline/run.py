@@ -93,9 +93,8 @@ def _run_or_load(
         return compute(), None, None
     cached = store.take(name, key, artifact, notify)
     with contextlib.nullcontext() if cached else store.lock(key, notify):
-        if cached := cached or store.take(
-            name, key, artifact, notify
-        ):  # another process may have computed it in the meantime
+        cached = cached or store.take(name, key, artifact, notify)  # another process may have computed it meanwhile
+        if cached:
             return cached[0], store.artifact_folder(cached[1].output), cached[1]
         started = time.perf_counter()
         result = compute()

@@ -15,6 +15,7 @@ import hmac
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,17 +25,17 @@ from typing import Any, TypeVar
 from ortpipe.artifact import Artifact
 from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.bounded import MOST, parse_json, read_below
-from ortpipe.errors import ModelError
+from ortpipe.errors import ConfigError, ModelError
 from ortpipe.facts import LineageRecord
 from ortpipe.files import atomic_write
 from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
-from ortpipe.pipeline.trust import VARIABLE, other_writers
 from ortpipe.settings import checked
 
 T = TypeVar("T")
 DIGEST = re.compile("[0-9a-f]{64}")
+VARIABLE = "ORTPIPE_STORE_KEY"
 
 
 class Damaged(Exception):
@@ -255,3 +256,41 @@ def _fields(entry: Entry) -> dict[str, Any]:
 
 def _sum(fields: Mapping[str, Any]) -> str:
     return digest_of("entry", fields)
+
+
+def key_of_environment(environment: Mapping[str, str]) -> bytes | None:
+    """Return the key that seals a store's entries, if it is set; an empty one is an error.
+
+    >>> key_of_environment({}), key_of_environment({"ORTPIPE_STORE_KEY": "long and random"})
+    (None, b'long and random')
+    """
+    key = environment.get(VARIABLE)
+    if key is not None and not key.strip():
+        raise ConfigError(
+            f"{VARIABLE} must hold a secret key.", got="an empty one", fix="Set it, or unset the variable."
+        )
+    return None if key is None else key.encode("utf-8", "surrogateescape")
+
+
+def other_writers(folder: Path) -> str | None:
+    """Return the users besides the owner with write access to a folder: `everyone`, a group, or None (POSIX only).
+
+    The private group that many systems create for each user does not count.
+    """
+    try:
+        status = folder.stat()
+    except OSError:
+        return None
+    if os.name != "posix" or not status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+        return None
+    if status.st_mode & stat.S_IWOTH:
+        return "everyone"
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(status.st_gid), pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"group {status.st_gid}"
+    private = group.gr_name == user and set(group.gr_mem) <= {user}
+    return None if private else f"group {group.gr_name}"

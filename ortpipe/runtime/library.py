@@ -1,16 +1,40 @@
 """The only import of onnxruntime: its version and providers, and the gradient builder of the training build."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any
 
 import onnx
 
-from ortpipe.errors import DeriveError
+from ortpipe.errors import DeriveError, ModelError
 from ortpipe.hidden import hidden
-from ortpipe.runtime.distributions import check_one_runtime
 
 TRAINING = "onnxruntime.training"
+DISTRIBUTIONS = (
+    "onnxruntime",
+    "onnxruntime-training",
+    "onnxruntime-training-cpu",
+    "onnxruntime-gpu",
+    "onnxruntime-directml",
+    "onnxruntime-openvino",
+)
+
+
+def check_one_runtime() -> None:
+    """Raise if more than one distribution of onnxruntime is installed."""
+    installed = []
+    for name in DISTRIBUTIONS:
+        with suppress(metadata.PackageNotFoundError):
+            metadata.version(name)
+            installed.append(name)
+    if len(installed) > 1:
+        raise ModelError(
+            "Only one distribution of onnxruntime may be installed: they overwrite each other's files.",
+            got=" and ".join(installed),
+            fix=f"pip uninstall -y {' '.join(installed)}, then pip install {installed[-1]}",
+        )
 
 
 def _imported() -> Any:

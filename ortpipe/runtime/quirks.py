@@ -41,9 +41,9 @@ QUIRKS = {
     "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", OLD, "graph/core/doubles.py"),
     "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", OLD, "stages/convert/sources/networks/layers.py"),
     "softplus_overflow": Quirk(
-        "Softplus", "float64, large x", "inf in place of x", OLD, "autodiff/expansions/logarithms.py"
+        "Softplus", "float64, large x", "inf in place of x", OLD, "autodiff/expansions/__init__.py"
     ),
-    "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", OLD, "autodiff/expansions/logarithms.py"),
+    "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", OLD, "autodiff/expansions/__init__.py"),
     "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", NEWER, "graph/importing/lower.py"),
     "counted_pads": Quirk(
         "AveragePool",

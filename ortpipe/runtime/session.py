@@ -1,8 +1,10 @@
 """Run a model in onnxruntime."""
 
 import contextlib
+import ctypes
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +21,6 @@ from ortpipe.graph.forms.modes import moves_statistics
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 from ortpipe.runtime.quirks import failing_fusions, fatal_fusions
-from ortpipe.runtime.subnormal import flushed
 from ortpipe.runtime.xla.client import check_client
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
@@ -28,6 +29,9 @@ MAPPED = 2**26  # bytes of weights from which on the runtime maps them from a fi
 TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
 
 T = TypeVar("T")
+# The word of C's fenv_t with the floating-point modes, and its bits that flush results and inputs to zero: MXCSR on
+# x86-64 (FTZ and DAZ), FPCR on ARM (FZ). Other systems have other layouts and are left unchanged.
+MODES = {("Linux", "x86_64"): (7, 0x8040), ("Linux", "aarch64"): (0, 1 << 24)}
 
 
 class Session:
@@ -188,3 +192,32 @@ def check_provider(runtime: RuntimeConfig) -> None:
         check_client(runtime)
     elif runtime.provider != "cpu":
         Session(onnx.parser.parse_model(TRIVIAL), runtime)
+
+
+@contextlib.contextmanager
+def flushed() -> Iterator[None]:
+    """Treat subnormal numbers as 0 in this thread within the block, and restore the mode afterwards.
+
+    onnxruntime's `session.set_denormal_as_zero` only applies to a session's own threads; the caller's thread takes it
+    from the first session of the process, permanently.
+    """
+    word, bits = MODES.get((platform.system(), platform.machine()), (0, 0))
+    if not bits:
+        yield
+        return
+    libm = _libm()
+    environment = (ctypes.c_uint32 * 64)()
+    libm.fegetenv(environment)
+    before = environment[word]
+    environment[word] = before | bits
+    libm.fesetenv(environment)
+    try:
+        yield
+    finally:
+        environment[word] = before
+        libm.fesetenv(environment)
+
+
+@functools.cache
+def _libm() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

@@ -10,9 +10,8 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.fast import door
-from ortpipe.fast.batch_statistics import read_batch_statistics
-from ortpipe.fast.door import PASSES
+from ortpipe.fast import passes
+from ortpipe.fast.passes import PASSES, read_batch_statistics
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE
 from ortpipe.runtime.session import Session
@@ -22,8 +21,8 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.epoch_graph import EpochGraph, for_batch_size
+from ortpipe.stages.train.load import build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
@@ -57,7 +56,7 @@ def rows():
 def test_training_without_the_pass_comes_to_the_same_weights_and_statistics(source, options, monkeypatch):
     config = TrainConfig(OPTIMIZERS["sgd"](0.01), epochs=3, batch_size=8, **options)
     whole = train(source, config, data=rows()).tensors
-    monkeypatch.setattr(door, "PASSES", OTHERS)
+    monkeypatch.setattr(passes, "PASSES", OTHERS)
     without = train(source, config, data=rows()).tensors
     for name, array in whole.items():
         np.testing.assert_allclose(without[name], array, rtol=1e-4, atol=1e-5, err_msg=name)

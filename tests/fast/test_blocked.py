@@ -11,7 +11,7 @@ from ortpipe.autodiff.kernels import MARK
 from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import blocked
 from ortpipe.fast.blocked import DOMAIN, block_channels, block_size
-from ortpipe.fast.door import PASSES, passes_for
+from ortpipe.fast.passes import PASSES, passes_for
 from ortpipe.graph.core.check import clean, finish
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session

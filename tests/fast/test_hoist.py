@@ -11,8 +11,8 @@ import pytest
 from stages.train.updates import STEPWISE
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.fast import door
 from ortpipe.fast import hoist as hoisting
+from ortpipe.fast import passes
 from ortpipe.fast.hoist import hoist, sink
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core.check import finish
@@ -192,7 +192,7 @@ def test_what_is_carried_is_not_handed_out(monkeypatch):
 def trained(monkeypatch, source, config, data, outside):
     with monkeypatch.context() as patch:
         if not outside:
-            patch.setattr(door, "PASSES", tuple(one for one in door.PASSES if one not in (hoist, sink)))
+            patch.setattr(passes, "PASSES", tuple(one for one in passes.PASSES if one not in (hoist, sink)))
         return train(source, config, data=data)
 
 

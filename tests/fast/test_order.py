@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 
-from ortpipe.fast.order import sort_by_readiness
+from ortpipe.fast.passes import sort_by_readiness
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.runtime.session import Session
 

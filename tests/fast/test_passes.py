@@ -8,9 +8,9 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.fast import door
-from ortpipe.fast.door import PASSES
+from ortpipe.fast import passes
 from ortpipe.fast.passes import (
+    PASSES,
     carry_biases_as_rows,
     join_products,
     share_exponentials,
@@ -192,7 +192,7 @@ def test_training_without_a_pass_comes_to_the_same_weights(monkeypatch, optimize
     data = Data(Rows({"X": rng.normal(size=(50, 2))}, rng.normal(size=(50, 1))))
     config = TrainConfig(OPTIMIZERS[optimizer](), epochs=3, batch_size=8)
     whole = train(source, config, data=data).tensors
-    monkeypatch.setattr(door, "PASSES", tuple(other for other in PASSES if other is not one))
+    monkeypatch.setattr(passes, "PASSES", tuple(other for other in PASSES if other is not one))
     without = train(source, config, data=data).tensors
     for name, array in whole.items():
         np.testing.assert_allclose(without[name], array, rtol=1e-5, atol=1e-7, err_msg=name)

@@ -16,8 +16,8 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
-from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.layout import VECTOR, Layout
+from ortpipe.stages.train.load import build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step

@@ -12,9 +12,8 @@ from pipeline.test_store import NAMES, perform, plan
 
 from ortpipe.artifact import Artifact
 from ortpipe.errors import ConfigError
-from ortpipe.pipeline import trust
 from ortpipe.pipeline.gc import remove, verify
-from ortpipe.pipeline.store import Store, _sum
+from ortpipe.pipeline.store import VARIABLE, Store, _sum, key_of_environment, other_writers
 
 KEY, OTHER = b"a key of this team", b"a key of another team"
 ALIEN = "not sealed with this ORTPIPE_STORE_KEY"
@@ -107,7 +106,7 @@ def test_the_key_is_nowhere_in_the_store(sealed):
 
 def test_an_empty_key_is_no_key():
     with pytest.raises(ConfigError, match="must hold a secret key"):
-        trust.key_of_environment({trust.VARIABLE: " "})
+        key_of_environment({VARIABLE: " "})
 
 
 @pytest.mark.skipif(os.name != "posix", reason="rights of others are POSIX")
@@ -129,6 +128,6 @@ def test_a_group_of_one_is_nobody_else(tmp_path, monkeypatch):
     tmp_path.chmod(0o775)
     for name, members, expected in ((me, [me], None), (me, [me, "eve"], f"group {me}"), ("team", [], "group team")):
         monkeypatch.setattr(grp, "getgrgid", lambda number, n=name, m=members: grp.struct_group((n, "x", number, m)))
-        assert trust.other_writers(tmp_path) == expected
+        assert other_writers(tmp_path) == expected
     tmp_path.chmod(0o755)
-    assert trust.other_writers(tmp_path) is None
+    assert other_writers(tmp_path) is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ortpipe.errors import ModelError
-from ortpipe.runtime.distributions import check_one_runtime
+from ortpipe.runtime.library import check_one_runtime
 
 
 def test_one_runtime_is_fine() -> None:

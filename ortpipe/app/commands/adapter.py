@@ -10,9 +10,8 @@ from ortpipe.files import atomic_write
 from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.core.apart import attach
 from ortpipe.graph.core.check import finish_apart, parsed
-from ortpipe.graph.files.adapter_file import apart, to_bytes
 from ortpipe.graph.files.serial import write_atomically
-from ortpipe.graph.forms.adapters import Adapter
+from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
 from ortpipe.settings import local
 
 ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:

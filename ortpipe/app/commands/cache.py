@@ -11,8 +11,7 @@ from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline import gc
 from ortpipe.pipeline.gc import Usage
-from ortpipe.pipeline.store import Entry, Store
-from ortpipe.pipeline.trust import VARIABLE, key_of_environment
+from ortpipe.pipeline.store import VARIABLE, Entry, Store, key_of_environment
 
 ABOUT = """List, verify and clean the store (paths.cache).
   ls      list the entries: when and by which run each was stored, when it was last used, its size (artifacts may be

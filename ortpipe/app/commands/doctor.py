@@ -69,8 +69,7 @@ def _findings(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig
 
 
 def _runtime(config: RunConfig) -> Iterator[Finding]:
-    from ortpipe.runtime.distributions import DISTRIBUTIONS
-    from ortpipe.runtime.library import about
+    from ortpipe.runtime.library import DISTRIBUTIONS, about
 
     runtime = about()
     name = next(iter(versions(DISTRIBUTIONS)))

@@ -12,7 +12,7 @@ from ortpipe.app.table import aligned
 from ortpipe.autodiff.gradient import gradient_apart
 from ortpipe.errors import ConfigError, words
 from ortpipe.graph.files.serial import read_apart, write_atomically
-from ortpipe.graph.pictures.show import type_of
+from ortpipe.graph.pictures.draw import type_of
 from ortpipe.settings import local
 
 ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime loads: of any

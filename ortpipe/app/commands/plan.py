@@ -10,7 +10,7 @@ from ortpipe.app.table import aligned
 from ortpipe.app.units import span
 from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
 from ortpipe.pipeline.flatten import differing
-from ortpipe.pipeline.trust import VARIABLE
+from ortpipe.pipeline.store import VARIABLE
 
 ABOUT = """Print for each stage whether a run with these settings would take its result from the store (hit) or compute
 it (miss), and why: the differences from the nearest stored result. `blocked`: an earlier stage would be computed; if it

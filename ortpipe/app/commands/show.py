@@ -16,8 +16,7 @@ from ortpipe.artifact import without_metadata
 from ortpipe.files import atomic_write
 from ortpipe.graph.core.apart import pieces
 from ortpipe.graph.core.query import all_nodes
-from ortpipe.graph.pictures.draw import to_dot, to_mermaid
-from ortpipe.graph.pictures.show import to_text, type_of
+from ortpipe.graph.pictures.draw import to_dot, to_mermaid, to_text, type_of
 from ortpipe.graph.pictures.svg import to_svg
 from ortpipe.metrics import label
 from ortpipe.settings import local

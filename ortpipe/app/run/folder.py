@@ -27,7 +27,7 @@ from ortpipe.errors import OrtpipeError, TrackingError
 from ortpipe.files import atomic_folder, atomic_write, delete
 from ortpipe.graph.files.serial import write_atomically
 from ortpipe.graph.forms.int8 import is_quantized, to_int8
-from ortpipe.graph.pictures.show import to_text
+from ortpipe.graph.pictures.draw import to_text
 from ortpipe.graph.pictures.svg import to_svg
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles

@@ -20,26 +20,13 @@ from ortpipe.autodiff.rules import (
     resize,
     shapes,
     spectral,
-    trigonometry,
 )
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.importing.opsets import NEW
 
 MODULES = (
-    *(
-        activations,
-        arithmetic,
-        control_flow,
-        convolution,
-        geometry,
-        indexing,
-        linear,
-        losses,
-        normalization,
-        pooling,
-        quantization,
-    ),
-    *(reductions, resize, shapes, spectral, trigonometry),
+    *(activations, arithmetic, control_flow, convolution, geometry, indexing, linear, losses, normalization, pooling),
+    *(quantization, reductions, resize, shapes, spectral),
 )
 FAMILIES: dict[str, Rules] = {module.__name__.rpartition(".")[2]: module.RULES for module in MODULES}
 RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in family.items()}

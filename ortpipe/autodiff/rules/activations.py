@@ -120,15 +120,10 @@ def _without_replaced_rows(y: Value, axis: int) -> Value:
     [reader] = readers
     (chosen, zero, _), replaced = reader.inputs, reader.outputs[0]
     cast = zero.producer() if zero is not None else None
-    sizes, replacement = (
-        query.sizes(chosen),
-        query.constant(cast.inputs[0] if cast is not None and cast.inputs else zero),
-    )
-    is_zero = (
-        replacement is not None
-        and not replacement.any()
-        and (cast is None or cast.op_type in ("Cast", "CastLike", "Constant"))
-    )
+    sizes = query.sizes(chosen)
+    replacement = query.constant(cast.inputs[0] if cast is not None and cast.inputs else zero)
+    is_cast = cast is None or cast.op_type in ("Cast", "CastLike", "Constant")
+    is_zero = is_cast and replacement is not None and not replacement.any()
     if not is_zero or sizes is None or y.shape is None or replaced.shape != y.shape:
         return y
     where = axis - y.shape.rank() + len(sizes)

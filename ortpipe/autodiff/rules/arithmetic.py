@@ -20,11 +20,6 @@ def elementwise(derivative: Callable[[Backward, Value, Value], Value]) -> Callab
     return rule
 
 
-def mul(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
-    """y = a · b: da = dy · b, db = dy · a."""
-    return [dy * b, dy * a]
-
-
 def div(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     """y = a / b: da = dy / b, db = −da · y."""
     da = dy / b
@@ -47,11 +42,6 @@ def power(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     log = op.Log(op.Where(op.Greater(a, 0), a, 1))
     log = op.Where(op.Less(a, 0), math.nan, log)  # undefined for negative numbers
     return [da, dy * (node.outputs[0] * log)]
-
-
-def mean(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
-    """y = Σ xᵢ / n: dxᵢ = dy / n."""
-    return [dy * (1 / len(x))] * len(x)
 
 
 def extreme(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
@@ -81,11 +71,6 @@ def clip(
     return [dy if inside is None else dy * op.cast(inside, x), d_low, d_high]
 
 
-def where(op: Backward, node: Node, dy: Value, condition: Value, a: Value, b: Value) -> Gradients:
-    """y = a where c else b: each branch gets dy at the entries selected from it."""
-    return [None, op.Where(condition, dy, 0), op.Where(condition, 0, dy)]
-
-
 def mod(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
     """fmod: y = a − trunc(a / b) · b: da = dy, db = −dy · trunc(a / b)."""
     return [dy, -(dy * op.Round((a - node.outputs[0]) / b))]
@@ -103,28 +88,39 @@ def flat(op: Backward, node: Node, dy: Value, *x: Value) -> Gradients:
 
 RULES: Rules = {
     "Abs": elementwise(lambda op, x, y: op.Sign(x)),  # 0 at 0, as PyTorch
+    "Acos": elementwise(lambda op, x, y: -op.Reciprocal(op.Sqrt(1 - x * x))),
+    "Acosh": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(-1 + x * x))),
     "Add": same,
+    "Asin": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(1 - x * x))),
+    "Asinh": elementwise(lambda op, x, y: op.Reciprocal(op.Sqrt(1 + x * x))),
+    "Atan": elementwise(lambda op, x, y: op.Reciprocal(1 + x * x)),
+    "Atanh": elementwise(lambda op, x, y: op.Reciprocal(1 - x * x)),
     "Cast": same,
     "CastLike": lambda op, node, dy, x, like: [dy],
     "Ceil": flat,
     "Clip": clip,
+    "Cos": elementwise(lambda op, x, y: -op.Sin(x)),
+    "Cosh": elementwise(lambda op, x, y: op.Sinh(x)),
     "Div": div,
     "Exp": elementwise(lambda op, x, y: y),
     "Floor": flat,
     "Identity": same,
     "Log": lambda op, node, dy, x: [dy / x],
     "Max": extreme,
-    "Mean": mean,
+    "Mean": lambda op, node, dy, *x: [dy * (1 / len(x))] * len(x),
     "Min": extreme,
     "Mod": mod,
-    "Mul": mul,
+    "Mul": lambda op, node, dy, a, b: [dy * b, dy * a],
     "Neg": lambda op, node, dy, x: [-dy],
     "Pow": power,
     "Reciprocal": lambda op, node, dy, x: [-(dy * (node.outputs[0] * node.outputs[0]))],
     "Round": flat,
     "Sign": flat,
+    "Sin": elementwise(lambda op, x, y: op.Cos(x)),
+    "Sinh": elementwise(lambda op, x, y: op.Cosh(x)),
     "Sqrt": lambda op, node, dy, x: [dy / (node.outputs[0] * 2)],
     "Sub": lambda op, node, dy, a, b: [dy, -dy],
     "Sum": same,
-    "Where": where,
+    "Tan": elementwise(lambda op, x, y: 1 + y * y),
+    "Where": lambda op, node, dy, c, a, b: [None, op.Where(c, dy, 0), op.Where(c, 0, dy)],
 }

@@ -8,7 +8,7 @@ from onnx_ir.passes import common as passes
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import sound
 from ortpipe.graph.core.apart import MANY, TYPES, without_weights
-from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.query import graphs, subgraphs
 

@@ -17,21 +17,6 @@ def cos(op: Any, x: Any) -> Any:
     return op.Sub(1, op.Mul(op.Mul(half, half), 2))
 
 
-def cosh(op: Any, x: Any) -> Any:
-    """cosh x = (eˣ + e⁻ˣ) / 2."""
-    return op.Mul(op.Add(op.Exp(x), op.Exp(op.Neg(x))), 0.5)
-
-
-def sinh(op: Any, x: Any) -> Any:
-    """sinh x = tanh x · cosh x, accurate around 0."""
-    return op.Mul(op.Tanh(x), op.Cosh(x))
-
-
-def tan(op: Any, x: Any) -> Any:
-    """tan x = sin x / cos x."""
-    return op.Div(op.Sin(x), op.Cos(x))
-
-
 def softplus(op: Any, x: Any) -> Any:
     """log(1 + eˣ) = (x + |x|) / 2 + log(1 + e^−|x|), which does not overflow."""
     size = op.Abs(x)
@@ -52,12 +37,12 @@ def leaky_relu(op: Any, x: Any, alpha: float = float(np.float32(0.01))) -> Any:
 
 FORMS: dict[str, Form] = {
     "Cos": cos,
-    "Cosh": cosh,
+    "Cosh": lambda op, x: op.Mul(op.Add(op.Exp(x), op.Exp(op.Neg(x))), 0.5),
     "Elu": elu,
     "LeakyRelu": leaky_relu,
     "Mish": lambda op, x: op.Mul(x, op.Tanh(op.Softplus(x))),
-    "Sinh": sinh,
+    "Sinh": lambda op, x: op.Mul(op.Tanh(x), op.Cosh(x)),  # accurate around 0
     "Softplus": softplus,
     "Softsign": lambda op, x: op.Div(x, op.Add(op.Abs(x), 1)),
-    "Tan": tan,
+    "Tan": lambda op, x: op.Div(op.Sin(x), op.Cos(x)),
 }

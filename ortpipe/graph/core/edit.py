@@ -95,10 +95,8 @@ def name_dimensions(model: ir.Model) -> None:
     """
     values = (*model.graph.inputs, *(y for node in model.graph.all_nodes() for y in node.outputs))
     dimensions = (d for value in values if value.shape is not None for d in value.shape)
-    names, inputs = (
-        Names(str(d.value) for d in dimensions if isinstance(d, ir.SymbolicDim)),
-        query.data_inputs(model.graph),
-    )
+    names = Names(str(d.value) for d in dimensions if isinstance(d, ir.SymbolicDim))
+    inputs = query.data_inputs(model.graph)
     for value in inputs:
         dims = list(value.shape or ())  # the shape of a parsed model is frozen
         for axis, dim in enumerate(dims):

@@ -103,10 +103,6 @@ def take(array: np.ndarray, transform: Sequence[Sequence[Any]], read: Read) -> n
     return array
 
 
-def _permute_back(array: np.ndarray, new: np.ndarray, *axes: int) -> np.ndarray:
-    return np.transpose(new, np.argsort(axes))
-
-
 def _between(array: np.ndarray, axis: int, start: int, stop: int) -> tuple[slice, ...]:
     return (*[slice(None)] * (axis % array.ndim), slice(start, stop))
 
@@ -180,7 +176,7 @@ def _to_blocks(array: np.ndarray, new: np.ndarray, bits: int, count: int, scales
 STEPS: dict[str, tuple[_Get, _Put]] = {
     "reshape": (lambda array, *dims: array.reshape(dims), lambda array, new, *dims: new.reshape(array.shape)),
     "transpose": (lambda array: np.swapaxes(array, -1, -2), lambda array, new: np.swapaxes(new, -1, -2)),
-    "permute": (lambda array, *axes: np.transpose(array, axes), _permute_back),
+    "permute": (lambda array, *axes: array.transpose(axes), lambda array, new, *axes: new.transpose(np.argsort(axes))),
     "slice": (lambda array, *where: array[_between(array, *where)], _slice_back),
     "opposite": (lambda array: array[1:], _opposite_back),  # rows [−s, s] as one row s
     "dequantize": (_dequantize, _quantize),

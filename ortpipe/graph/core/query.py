@@ -1,6 +1,6 @@
 """Queries of a graph: its values, its parameters, and what depends on what."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 import numpy as np
@@ -59,6 +59,17 @@ def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
             stack.extend(v for v in node.inputs if v is not None)
             stack.extend(captured(node))
     return seen
+
+
+def dependents(
+    nodes: Iterable[ir.Node], values: Iterable[ir.Value], begins: Callable[[ir.Node], bool]
+) -> set[ir.Value]:
+    """Return the values, the outputs of nodes for which `begins` is true, and all values that depend on these."""
+    reached = set(values)
+    for node in nodes:
+        if begins(node) or any(x in reached for x in (*node.inputs, *captured(node))):
+            reached.update(node.outputs)
+    return reached
 
 
 def subgraphs(node: ir.Node) -> list[ir.Graph]:

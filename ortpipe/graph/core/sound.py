@@ -93,15 +93,12 @@ def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
 
 
 def _check_text(*texts: str | bytes) -> None:
-    for text in (
-        t for t in texts if isinstance(t, bytes)
-    ):  # protobuf returns strings that it cannot decode as bytes, too
+    for text in (t for t in texts if isinstance(t, bytes)):  # strings that protobuf cannot decode are bytes, too
         try:
             text.decode()
         except UnicodeDecodeError as error:
-            raise ModelError(
-                "Every name and string in a model must be UTF-8.", got=f"{text!r}"[:200], fix=FIX
-            ) from error
+            rule = "Every name and string in a model must be UTF-8."
+            raise ModelError(rule, got=f"{text!r}"[:200], fix=FIX) from error
 
 
 def _check_tensor(tensor: onnx.TensorProto) -> None:

@@ -178,11 +178,7 @@ class _Other(dict[Any, Any]):
     def append(self, _: Any) -> None:
         pass
 
-    def extend(self, _: Any) -> None:
-        pass
-
-    def add(self, _: Any) -> None:
-        pass
+    extend = add = append
 
 
 class _TensorPickle(pickle.Unpickler):

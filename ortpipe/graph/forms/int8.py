@@ -54,9 +54,8 @@ def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:
     arrays = _evaluated(graph_model, fixed)
     op = Builder(graph, "int8", before=graph[0])
     for node in list(graph):
-        if (
-            node.op_type == "Dropout" and not node.outputs[0].is_graph_output()
-        ):  # it would separate nodes that kernels fuse
+        # it would separate nodes that kernels fuse
+        if node.op_type == "Dropout" and not node.outputs[0].is_graph_output():
             assert node.inputs[0] is not None
             ir.convenience.replace_all_uses_with(node.outputs[0], node.inputs[0])
     for node in list(graph):

@@ -13,9 +13,8 @@ from ortpipe.graph.core.check import inferred
 def with_bodies(model: onnx.ModelProto, op_types: Iterable[str]) -> onnx.ModelProto:
     """Return the model with these operators replaced by ONNX's function bodies, with shapes inferred."""
     initializer_types = ((tensor.name, tensor.data_type, tensor.dims) for tensor in model.graph.initializer)
-    model.graph.value_info.extend(
-        onnx.helper.make_tensor_value_info(*t) for t in initializer_types
-    )  # some bodies need types
+    # some bodies need types
+    model.graph.value_info.extend(onnx.helper.make_tensor_value_info(*t) for t in initializer_types)
     omitted = onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
     model.graph.value_info.append(omitted)  # the inliner asks for the type of omitted inputs, too
     chosen = [("", op_type) for op_type in sorted(op_types)]

@@ -13,7 +13,7 @@ from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names, used_names
 from ortpipe.graph.forms.modes import is_statistic
-from ortpipe.graph.importing.branches import count_names
+from ortpipe.graph.importing.sizes import count_names
 
 
 def float_constants(graph: ir.Graph) -> list[ir.Value]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from ortpipe.graph.pictures.show import type_of
+from ortpipe.graph.pictures.draw import type_of
 
 SMALL = 40  # nodes that are all drawn
 MOST = 90  # boxes; if there are more, neighbours are merged
@@ -79,8 +79,8 @@ def to_svg(model: onnx.ModelProto, parameters: Sequence[str] = ()) -> str:
             f'height="{box.height:.0f}" rx="{radius}"/>'
         )
         for i, text in enumerate((box.title, *box.lines)):
-            style = ' class="t"' if i == 0 else ""
-            lines.append(f'<text x="{x:.0f}" y="{y + LINE * (i + 1):.0f}"{style}>{_escaped(text)}</text>')
+            style, shown = ' class="t"' if i == 0 else "", "".join(c if c.isprintable() else "?" for c in text)
+            lines.append(f'<text x="{x:.0f}" y="{y + LINE * (i + 1):.0f}"{style}>{html.escape(shown)}</text>')
         lines.append("</g>")
     return "\n".join([*lines, "</svg>"]) + "\n"
 
@@ -205,7 +205,3 @@ def _places(boxes: Sequence[_Box], layers: Sequence[Sequence[int]]) -> tuple[lis
 
 def _short(name: str) -> str:
     return name if len(name) <= LETTERS else f"…{name[1 - LETTERS :]}"
-
-
-def _escaped(text: str) -> str:
-    return html.escape("".join(c if c.isprintable() else "?" for c in text))

@@ -1,23 +1,29 @@
-"""Predictions of a row's elements E… (steps, pixels), [N, E…, K]: their labels, padding, and the terms of their rows.
+"""Losses beyond one of rows [N, K]: of a row's elements E… (steps, pixels), of members and heads, with class weights.
 
 The row's loss is Σₑ cᵢₑ Σₖ tᵢₑₖ over its elements e, divided by max(1, Σₑ cᵢₑ) if `elements` is `mean`: cᵢₑ is 0 where
 the label is `padding`, else 1. (With both `sum`, cross-entropy is torch.nn.functional.cross_entropy of reduction="sum"
 and ignore_index=padding; that of "mean" divides by Σᵢₑ cᵢₑ, not by N.) Labels are numbers [N, E…, K] for a regression,
 class indices [N, E…, 1] for a classifier, −1 for padding, whatever axis of the prediction holds its K columns. A
 sequence's labels [N, L, 1] are shorter than its T steps; a row's elements are then its labels.
+
+Heads are outputs with their own labels. The label of head h is `label_<output>`: loss = Σₕ λₕ·lossₕ, each with its own
+loss, elements and padding, and λ its `weight`. The row weights wᵢ apply to all of them. An ensemble's loss is the mean
+of its members' losses.
 """
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.errors import LossError
+from ortpipe.errors import LossError, under
 from ortpipe.facts import Facts
+from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.add_loss.config import HeadLoss
-from ortpipe.stages.add_loss.losses import Scores
-from ortpipe.stages.add_loss.stage import terms_of
+from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
+from ortpipe.stages.add_loss.losses import LOSSES, Scores
+from ortpipe.stages.add_loss.stage import LossPart, part_of, terms_of
 
 
 def of_elements(op: Builder, facts: Facts, config: HeadLoss, scores: Scores) -> tuple[Scores, dict[str, Any]]:
@@ -107,3 +113,60 @@ def terms_of_sequences(op: Builder, facts: Facts, config: HeadLoss, label: ir.Va
     if config.elements == "mean":
         terms = op.Div(terms, op.Max(op.cast(loss.lengths(op, label), terms), op.like(1, terms)))  # type: ignore[attr-defined]
     return terms
+
+
+def weighted_by_class(op: Builder, label: ir.Value, terms: ir.Value, facts: Facts) -> ir.Value:
+    """Return the terms [N, E…, K] times the class weights of the data and of the source.
+
+    Weights of columns, [negatives', positives'], count where each class or label has a term of its own. Elsewhere the
+    weight of a row is that of its class as a positive.
+    """
+    if terms.dtype is None:
+        return terms
+    numbers = terms.dtype.numpy()
+    kind, shape, weights = terms.type, terms.shape, np.array(facts.class_weight or 1.0, numbers)
+    source = np.array(facts.objective.get("class_weight", 1.0), numbers)
+    if source.ndim == 2 and shape is not None and shape[-1] == len(source):
+        one_hot = label if facts.classes is None else op.cast(op.Equal(label, op.const(np.arange(len(source)))), terms)
+        negative, positive = source.T
+        terms = op.Mul(terms, op.Add(op.Mul(one_hot, op.const(positive - negative)), op.const(negative)))
+    else:
+        weights = weights * (source[:, 1] if source.ndim == 2 else source)
+    if weights.ndim and facts.classes is not None:
+        terms = op.Mul(terms, op.Gather(op.const(weights), label))
+    terms.type, terms.shape = kind, shape
+    return terms
+
+
+def add_heads(op: Builder, facts: Facts, config: AddLossConfig, part: LossPart) -> LossPart:
+    """Write the losses of heads; return the prediction's part with the sum of all losses, in the type of its own."""
+    parts, heads = {"": part}, dict(facts.heads)
+    for head, head_facts in list(facts.predictions.items())[1:]:
+        with under(*config.path(head)):
+            parts[head] = part_of(op, head_facts, config, head, part.weight)
+        heads[head] = dataclasses.replace(heads[head], **parts[head].facts)
+    total, words = part.loss, list[str]()
+    for head, head_facts in facts.predictions.items():
+        of_head, loss = config.of(head), parts[head].loss
+        term = loss if of_head.weight == 1 else op.Mul(loss, op.like(of_head.weight, loss))
+        if head:
+            term = op.Add(total, term if term.dtype == total.dtype else op.cast(term, total))
+        term.type, term.shape = part.loss.type, ir.Shape([])
+        total = term
+        words.append(f"{of_head.weight:g} · {LOSSES.name_of(type(of_head.loss))} of {head_facts.prediction!r}")
+    notes = [note for p in parts.values() for note in p.notes]
+    notes += [f"loss = {' + '.join(words)}"] if heads else []
+    return part._replace(loss=total, facts={**part.facts, "heads": heads}, notes=notes)
+
+
+def terms_of_members(op: Builder, facts: Facts, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
+    """Return the mean over members of the loss's terms [N, K], for each member's scores [N, members, K]."""
+    members = query.value(op.graph, str(facts.members))
+    member_scores = scores._replace(prediction=members, logits=None if facts.task == "regression" else members)
+    member_label = op.Unsqueeze(label, [1])
+    assert label.shape is not None
+    member_label.shape = ir.Shape([label.shape[0], 1, label.shape[1]])
+    terms = terms_of(op, facts, config, member_label, member_scores)
+    mean: ir.Value = op.ReduceMean(terms, [1], keepdims=0)
+    mean.shape = ir.Shape([label.shape[0], terms.shape[-1] if terms.shape is not None else None])
+    return mean

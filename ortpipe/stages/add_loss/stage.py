@@ -16,8 +16,7 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data
 from ortpipe.errors import LossError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.settings import later, typed
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import Scores
@@ -26,13 +25,14 @@ VERSION = 5
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
 
 # for models and settings beyond the loss of rows [N, K]
-add_heads, terms_of_members = later("ortpipe.stages.add_loss.heads", "add_heads", "terms_of_members")
 auto_note, chosen_by_model = later("ortpipe.stages.add_loss.losses.auto", "auto_note", "chosen_by_model")
 check_all, check_terms = later("ortpipe.stages.add_loss.checks", "check_all", "check_terms")
-of_elements, cleaned, per_row, terms_of_sequences = later(
-    "ortpipe.stages.add_loss.elements", "of_elements", "cleaned", "per_row", "terms_of_sequences"
+of_elements, cleaned, per_row, add_heads = later(
+    "ortpipe.stages.add_loss.elements", "of_elements", "cleaned", "per_row", "add_heads"
 )
-(weighted_by_class,) = later("ortpipe.stages.add_loss.class_weight", "weighted_by_class")
+terms_of_members, terms_of_sequences, weighted_by_class = later(
+    "ortpipe.stages.add_loss.elements", "terms_of_members", "terms_of_sequences", "weighted_by_class"
+)
 
 
 @typed

@@ -38,7 +38,8 @@ def checkpoint(graph: Graph, target: Seeded, gradients: Mapping[str, str], marks
     by_name, seeds = query.values(graph), target.seeds.values()
     ends = (str(target.total.name), *target.loss, *target.forward, *target.statistics.values())
     forward_ends, results = [by_name[name] for name in ends], {by_name[name] for name in gradients.values()}
-    varying = _varying(graph, [value for value in query.data_inputs(graph) if value.name not in seeds])
+    data = [value for value in query.data_inputs(graph) if value.name not in seeds]
+    varying = query.dependents(graph, data, is_random)
     before, behind = query.ancestors(forward_ends), query.ancestors(results)
     forward = [node for node in graph if not before.isdisjoint(node.outputs)]
     backward = [node for node in graph if before.isdisjoint(node.outputs) and not behind.isdisjoint(node.outputs)]
@@ -163,15 +164,6 @@ def _behind(op: Builder, x: Value, empty: Value) -> Value:
     behind: Value = op.ScatterElements(x, nowhere, nothing, axis=0)
     behind.type, behind.shape = x.type, x.shape
     return behind
-
-
-def _varying(graph: Graph, data: Collection[Value]) -> set[Value]:
-    """Return the values that follow from the data, or are random."""
-    varying = set(data)
-    for node in graph:
-        if is_random(node) or any(x in varying for x in (*node.inputs, *query.captured(node))):
-            varying.update(node.outputs)
-    return varying
 
 
 def _readers(backward: Sequence[Node]) -> dict[Value, list[_Use]]:

@@ -11,14 +11,13 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.autodiff.kernels import forget_kernel_gradients
-from ortpipe.autodiff.outputs import name_gradients
+from ortpipe.autodiff.walk import name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
 from ortpipe.graph.choice.parameters import choose, sentence, some
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.graph.core.garbage import gc_paused
 from ortpipe.graph.core.types import is_scalar
 from ortpipe.graph.forms.modes import statistics as running_statistics
 from ortpipe.settings import later, typed

@@ -44,8 +44,8 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
             pictures["confusion"] = [partial(_confusion, artifact)]
             pictures["curves"] = _curve_panels(artifact)
         elif artifact.facts.task == "regression":
-            pictures["predicted"] = [partial(_predicted, artifact)]
-            pictures["residuals"] = [partial(_residuals, artifact)]
+            pictures["predicted"] = [partial(_points, artifact, False)]
+            pictures["residuals"] = [partial(_points, artifact, True)]
     last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
     importances, sensitivities = last.get("importance", {}), last.get("sensitivity")
     pictures["importance"] = [partial(_importance, name, importances[name]) for name in list(importances)[:3]]
@@ -122,34 +122,24 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
         name = label(metric, artifact.facts.metrics)
         right_axes.set_ylabel(name)
         axes.plot([], [], color="C2", label=f"{name} (right)")
-    axes.legend(
-        loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False
-    )  # below the plot, where it hides no line
+    # below the plot, where it hides no line
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=3, frameon=False)
 
 
-def _predicted(artifact: Artifact, axes: Axes) -> None:
+def _points(artifact: Artifact, residuals: bool, axes: Axes) -> None:
+    """Draw predictions over the truth, or residuals over predictions: good ones are around 0 and equally wide."""
     every = slice(None, None, -(-len(artifact.tensors["evaluation/label"]) // SHOWN))
     truth, predicted = (artifact.tensors[f"evaluation/{name}"][every] for name in ("label", "prediction"))
+    x, y = (predicted, truth - predicted) if residuals else (truth, predicted)
     for k in range(truth.shape[1]):
-        name = f"output {k}" if truth.shape[1] > 1 else None
-        axes.scatter(truth[:, k], predicted[:, k], s=14, alpha=0.6, label=name)
-    ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
-    axes.plot(ends, ends, color="0.4", linewidth=1)
-    axes.set(xlabel="true", ylabel="predicted", title="Predicted against true, test rows")
-    axes.grid(alpha=0.3)
-    if 1 < truth.shape[1] <= FEW:
-        axes.legend()
-
-
-def _residuals(artifact: Artifact, axes: Axes) -> None:
-    """Draw truth − prediction over the prediction: a good model's are around 0 and equally wide everywhere."""
-    every = slice(None, None, -(-len(artifact.tensors["evaluation/label"]) // SHOWN))
-    truth, predicted = (artifact.tensors[f"evaluation/{name}"][every] for name in ("label", "prediction"))
-    for k in range(truth.shape[1]):
-        name = f"output {k}" if truth.shape[1] > 1 else None
-        axes.scatter(predicted[:, k], (truth - predicted)[:, k], s=14, alpha=0.6, label=name)
-    axes.axhline(0, color="0.4", linewidth=1)
-    axes.set(xlabel="predicted", ylabel="true − predicted", title="Residuals, test rows")
+        axes.scatter(x[:, k], y[:, k], s=14, alpha=0.6, label=f"output {k}" if truth.shape[1] > 1 else None)
+    if residuals:
+        axes.axhline(0, color="0.4", linewidth=1)
+        axes.set(xlabel="predicted", ylabel="true − predicted", title="Residuals, test rows")
+    else:
+        ends = [min(truth.min(), predicted.min()), max(truth.max(), predicted.max())]
+        axes.plot(ends, ends, color="0.4", linewidth=1)
+        axes.set(xlabel="true", ylabel="predicted", title="Predicted against true, test rows")
     axes.grid(alpha=0.3)
     if 1 < truth.shape[1] <= FEW:
         axes.legend()

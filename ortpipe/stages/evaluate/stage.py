@@ -39,9 +39,10 @@ INT8 = "int8"  # the state of a fake-quantized model: trained, converted to inte
 [check_columns] = later("ortpipe.data.slices", "check_columns")
 [to_int8] = later("ortpipe.graph.forms.int8", "to_int8")
 [curves] = later("ortpipe.metrics.curves", "curves")
-[importance] = later("ortpipe.stages.evaluate.importance", "importance_of_columns")
 [metrics_of_parts] = later("ortpipe.stages.evaluate.parts", "metrics_of_parts")
-[sensitivity] = later("ortpipe.stages.evaluate.sensitivity", "sensitivity_of_columns")
+importance, sensitivity = later(
+    "ortpipe.stages.evaluate.sensitivity", "importance_of_columns", "sensitivity_of_columns"
+)
 
 
 @typed

@@ -1,13 +1,23 @@
-"""An epoch as one graph: a Scan over batches whose body is the train step."""
+"""An epoch as one graph: a Scan over batches whose body is the train step.
 
+`speed` is the one place where `ortpipe.fast` enters training. Training also works without that folder, only slower.
+"""
+
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 
+import onnx
 import onnx_ir as ir
 
+from ortpipe.artifact import Arrays
 from ortpipe.graph.core.check import infer
 from ortpipe.graph.importing.sizes import fold_sizes
+from ortpipe.runtime.config import RuntimeConfig
 
 BATCHES = "batches"  # the first dimension of every scanned input
+GUEST = "ortpipe.fast"
 
 
 @dataclass(frozen=True)
@@ -49,3 +59,30 @@ def for_batch_size(epoch: EpochGraph, size: int) -> ir.Model:
 
 def _between(graph: ir.Graph) -> list[ir.Value]:
     return [value for node in graph for value in node.outputs if not value.is_graph_output()]
+
+
+class Speed:
+    """Hooks that make training faster. The defaults do nothing; `ortpipe.fast` overrides them."""
+
+    def stacks(self, arrays: Arrays) -> Iterable[Sequence[str]]:
+        """Return groups of parameter names; a step carries each group as one array."""
+        return [[name] for name in arrays]
+
+    def rewrite(self, epoch: EpochGraph, runtime: RuntimeConfig | None) -> None:
+        """Rewrite an epoch graph of a known batch size, in place, for the engine that runs it."""
+
+    def prepare(self, model: onnx.ModelProto) -> bool:
+        """Sort the nodes of a model for its session; return whether the session plans its memory."""
+        return False
+
+
+@functools.cache
+def speed() -> Speed:
+    """Return the hooks of `ortpipe.fast`, or the defaults if the folder is missing."""
+    try:
+        guest: Speed = import_module(GUEST).Fast()
+    except ModuleNotFoundError as error:
+        if error.name != GUEST:
+            raise
+        return Speed()
+    return guest

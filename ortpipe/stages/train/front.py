@@ -18,10 +18,8 @@ from ortpipe.runtime.session import Session
 
 BLOCK = 1024  # rows per run of the front; always the same number, so that a row's result does not depend on the others
 SOME, FEWER = 64, 37  # rows for the test which nodes work row by row
-WIDE, WIDER = (
-    1024,
-    8,
-)  # bytes per row, and multiples of the operands' bytes: values above both are computed in each step instead
+# bytes of a row, and times its operands': each step makes the values that are wider than both
+WIDE, WIDER = 1024, 8
 
 Feed = Callable[[Rows], dict[str, np.ndarray]]
 

@@ -12,10 +12,9 @@ from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import is_random
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.early_stop import EarlyStop
+from ortpipe.stages.train.epoch_graph import speed
 from ortpipe.stages.train.layout import VECTOR, Layout
-from ortpipe.stages.train.losses import Epoch, Losses
-from ortpipe.stages.train.speed import speed
+from ortpipe.stages.train.losses import EarlyStop, Epoch, Losses
 from ortpipe.stages.train.step import input_types
 from ortpipe.stages.train.training import Training
 

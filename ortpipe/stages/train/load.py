@@ -1,4 +1,4 @@
-"""Load the epoch graph for a batch size into the engine that runs it."""
+"""Build the epoch graph of a batch size, and load it into the engine that runs it."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -10,15 +10,14 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.builder import Names, gc_paused, used_names
 from ortpipe.graph.core.check import clean, proto_apart
-from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.files.serial import IR_VERSION
 from ortpipe.graph.forms.modes import is_random, set_seeds
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.epoch import build_epoch
-from ortpipe.stages.train.epoch_graph import BATCHES, for_batch_size
+from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph, for_batch_size, speed
 from ortpipe.stages.train.losses import Compiled
-from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
@@ -100,3 +99,20 @@ def _compiling(
         return resolve_name(SEEDED)(load(size), (training.config.seed, number, size))
 
     return load_seeded
+
+
+def build_epoch(step: TrainStep) -> EpochGraph:
+    """Return the epoch graph of a step, which becomes the Scan's body and passes its input names on."""
+    body = step.graph
+    names, inputs = Names(used_names(body)), list[ir.Value]()
+    for value in body.inputs:
+        shape = [*([BATCHES] if value.name in step.scanned else []), *(value.shape or ())]
+        inputs.append(ir.val(str(value.name), value.dtype, shape))
+        value.name = names.fresh(f"{value.name}/of_step")
+    node = ir.node("Scan", inputs, {"body": body, "num_scan_inputs": len(step.scanned)}, num_outputs=len(body.outputs))
+    for output, inner in zip(node.outputs, body.outputs, strict=True):
+        output.type, output.shape, output.name = inner.type, inner.shape, names.fresh(f"{inner.name}/end")
+    losses = node.outputs[-1]
+    losses.name, losses.shape = names.fresh("losses"), ir.Shape([BATCHES])
+    graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports=dict(body.opset_imports), name="epoch")
+    return EpochGraph(ir.Model(graph, ir_version=IR_VERSION), step.seed, step.gradients)

@@ -1,14 +1,14 @@
-"""Per-epoch training results."""
+"""Per-epoch results of training, early stopping, and notes on the losses."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
 from ortpipe.artifact import Arrays, under
-from ortpipe.stages.train.config import LOSS, EarlyStopConfig
+from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 
 HALF = 2  # bytes of a float16 or bfloat16 number
 STILL = 1e-6  # losses with a smaller relative difference count as equal
@@ -18,6 +18,7 @@ STILL = 1e-6  # losses with a smaller relative difference count as equal
 PHASES = logging.getLogger("ortpipe.phases")
 PHASES.propagate = False
 PHASES.setLevel(logging.WARNING)
+Values = TypeVar("Values")
 
 
 @dataclass(frozen=True)
@@ -140,3 +141,72 @@ def rounding_note(tensors: Arrays, kinds: Mapping[str, np.dtype]) -> str | None:
         f"the model's {names} rounds {lost} of {moved} trained weights back to their initial values: train "
         "longer or at a higher rate, or write the model in float32 (convert.source.dtype=float32)"
     )
+
+
+class EarlyStop(Generic[Values]):
+    """Checks the monitored values (`Losses.watched`) after each epoch, with the epoch's carried values."""
+
+    def __init__(self, config: EarlyStopConfig, values: Values) -> None:
+        self.over = False  # whether patience is exhausted
+        self.best, self.best_values = -1, values  # the index of the lowest value, and the carried values there
+        self._config, self._lowest, self._seen = config, np.inf, 0
+
+    def __call__(self, watched: Sequence[float], values: Values) -> None:
+        """Process all monitored values so far; carried values are only known for the last one."""
+        for place in range(self._seen, len(watched)):
+            if watched[place] < self._lowest - self._config.min_delta:
+                self._lowest, self.best, self.best_values = watched[place], place, values
+        self._seen, patience = len(watched), self._config.patience
+        self.over = patience is not None and self._seen - 1 - self.best >= patience
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The epoch whose weights early stopping kept."""
+
+    epoch: int  # its number, from 1
+    value: float  # the monitored value of that epoch
+    epochs: int  # the number of epochs that ran
+    over: bool  # whether patience was exhausted
+
+
+def kept_epoch(tensors: Arrays, config: EarlyStopConfig) -> Kept | None:
+    """Return the epoch whose weights a training with these losses kept; None without patience."""
+    if config.patience is None:
+        return None
+    train, validation = tensors["losses/train"], tensors.get("losses/validation")
+    watched = train if validation is None else tensors.get(f"monitor/{config.monitor}", validation)
+    [evaluated], stop = np.nonzero(~np.isnan(watched)), EarlyStop(config, None)
+    stop((config.sign * watched[evaluated]).tolist(), None)
+    epoch = len(train) if validation is None else int(evaluated[stop.best]) + 1
+    return Kept(epoch, float(watched[epoch - 1]), len(train), stop.over)
+
+
+def note(epoch_kept: Kept, config: TrainConfig, *, validated: bool, weighted: bool) -> str:
+    """Return the outcome of early stopping as a sentence; mention validation rows and row weights."""
+    stop = config.early_stop
+    kind = f"{stop.monitor}{' (weighted)' if weighted else ''}" if stop.monitor != LOSS else LOSS
+    watched, turns = (f"validation {kind}", "validation") if validated else ("training loss", "epoch")
+    much = f" by more than {stop.min_delta:g}" if stop.min_delta else ""
+    if epoch_kept.over and epoch_kept.epochs < config.epochs:
+        turns = f"{stop.patience} {turns}{'s' if stop.patience != 1 else ''}"
+        outcome = (
+            f"stopped after epoch {epoch_kept.epochs} of {config.epochs}: {watched} did not improve{much} for {turns}"
+        )
+    else:
+        outcome = f"not stopped early: {epoch_kept.epochs} of {config.epochs} epochs ran"
+    which = f"kept epoch {epoch_kept.epoch}, {watched} {epoch_kept.value:.4g}"
+    return (
+        f"{outcome}; {which}"
+        if validated
+        else f"{outcome}; {which} (the last: without validation rows none is restored)"
+    )
+
+
+def trained_loss(tensors: Arrays, config: EarlyStopConfig) -> float:
+    """Return the loss of the trained weights: on validation rows if there are any, else in training.
+
+    It is the last epoch's loss or, with early stopping, that of the epoch whose weights were kept.
+    """
+    losses, epoch_kept = tensors.get("losses/validation", tensors["losses/train"]), kept_epoch(tensors, config)
+    return float(losses[-1 if epoch_kept is None else epoch_kept.epoch - 1])

@@ -1,28 +1,29 @@
 """The mini-batch solver: run the epoch graph on each epoch's batches, monitor the losses, stop early."""
 
+import contextlib
 import functools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import numpy as np
 
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
+from ortpipe.data.spill import Place, SpillFile
 from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.graph.forms.modes import set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS, ClipConfig
-from ortpipe.stages.train.diagnose import largest_gradients
-from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.load import loader, runs_in_onnxruntime
-from ortpipe.stages.train.losses import PHASES, Epoch, Losses
+from ortpipe.stages.train.load import Runs, loader, runs_in_onnxruntime
+from ortpipe.stages.train.losses import PHASES, EarlyStop, Epoch, Losses
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
-from ortpipe.stages.train.snapshot import Snapshot
-from ortpipe.stages.train.step import TrainStep, build_step
+from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, build_step, gradients_of, input_types
 from ortpipe.stages.train.training import FREE, Checkpoint, Training
 
 CARRIED = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
+SHOWN = 3  # the largest gradients that a message names
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
@@ -217,3 +218,59 @@ class _EpochLoop:
             got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
             fix=f"{', '.join(ways[:-1])}, or {ways[-1]}.",
         )
+
+
+def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Runs], run: Arrays, at: int) -> str:
+    """Return the largest ‖g‖₂ of the loss by parameter, as text, at a step (from 0, −1 is the last) of a run.
+
+    Gradients that are not finite come first. `load` returns a new epoch graph; one with random draws restarts them. The
+    gradients of a model with random draws belong to other draws than the run's.
+    """
+    begun = {name: array[:at] if name in step.scanned else array for name, array in run.items()}
+    values = [run[name] for name in step.carried]
+    if all(len(begun[name]) for name in step.scanned):  # repeat the run up to the step
+        values = load().run(begun)[: len(values)]
+    tensors = step.unpack(dict(zip(step.carried, values, strict=True)))
+    arrays = {**{name: run[name][at] for name in step.batch}, **under(PARAMETER, tensors), **under(ITERATE, tensors)}
+    model, names = gradients_of(training.artifact, training.config), training.artifact.facts.gradients
+    set_seeds(model, 1)
+    types = input_types(model)
+    feeds = {name: array.astype(types[name], copy=False) for name, array in arrays.items()}
+    gradients = Session(model, training.runtime).run(feeds, list(names.values()))
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = {n: np.linalg.norm(g.astype(np.float64)) for n, g in zip(names, gradients, strict=True)}
+    largest = sorted(norms, key=lambda name: -np.nan_to_num(norms[name], nan=np.inf, posinf=np.inf))
+    return ", ".join(f"{name} {norms[name]:.6g}" for name in largest[:SHOWN])
+
+
+class Snapshot:
+    """Arrays in memory or, after `move_to_disk`, in an unnamed temporary file, which is deleted with this object.
+
+    >>> import numpy as np
+    >>> snapshot = Snapshot({"w": np.array([1.0, 2.0])})
+    >>> snapshot.move_to_disk()
+    >>> snapshot.arrays["w"]
+    array([1., 2.])
+    """
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays: Arrays | None = arrays
+        self._file: SpillFile | None = None
+        self._places = dict[str, Place]()
+
+    @property
+    def arrays(self) -> Arrays:
+        """The arrays, read each time if they are in a file."""
+        if self._arrays is not None:
+            return self._arrays
+        assert self._file is not None
+        return {name: self._file.get(place) for name, place in self._places.items()}
+
+    def move_to_disk(self) -> None:
+        """Free the memory; if the disk is full, keep the arrays in memory."""
+        if self._arrays is None:
+            return
+        with contextlib.suppress(OSError):
+            file = SpillFile()
+            self._places = {name: file.put(array) for name, array in self._arrays.items()}
+            self._arrays, self._file = None, file

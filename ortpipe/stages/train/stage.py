@@ -20,9 +20,8 @@ from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.train import full_batch, mini_batch
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.early_stop import kept_epoch, note
 from ortpipe.stages.train.front import behind_front
-from ortpipe.stages.train.losses import rounding_note, still_note
+from ortpipe.stages.train.losses import kept_epoch, note, rounding_note, still_note
 from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Training
 from ortpipe.stages.train.validation import Validation, check_monitor

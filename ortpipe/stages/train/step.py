@@ -8,21 +8,20 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe import own
-from ortpipe.artifact import Arrays, Artifact, under
+from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, used_names
-from ortpipe.graph.core.garbage import gc_paused
+from ortpipe.graph.core.builder import Builder, Names, gc_paused, used_names
 from ortpipe.graph.core.query import HALVES
-from ortpipe.stages.train.accumulate import accumulated
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
+from ortpipe.stages.train.epoch_graph import speed
 from ortpipe.stages.train.layout import Layout
 from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Scalar, average, clip, decay, scale
-from ortpipe.stages.train.speed import speed
 
 PARAMETER = "parameter"  # the prefix of trained values in train's tensors; slots have optimizer/<slot>
 ITERATE = "optimizer/iterate"  # the prefix of the parameters themselves if training returns their averages
 Shapes = Mapping[str, tuple[int, ...]]
+BATCHES = "K"  # the first dimension of values that are read batch by batch
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,8 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
     op, front = Builder(graph, "update", names=names), Builder(graph, "update", before=graph[0], names=names)
-    by_name, unranked = query.values(graph), _behind_computed_splits(graph)
+    by_name = query.values(graph)
+    unranked = query.dependents(graph, (), _splits_by_computed_sizes)  # onnxruntime infers no shapes behind those
     loss, seed = by_name[str(facts.loss)], by_name[str(facts.output_gradient)]
     parameters = {name: by_name[name] for name in facts.gradients}
     moved = {by_name[name]: by_name[new] for name, new in facts.statistics.items()}
@@ -166,14 +166,8 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     )
 
 
-def _behind_computed_splits(graph: ir.Graph) -> set[ir.Value]:
-    """Return the values that depend on a Split into computed sizes: ONNX Runtime infers no shapes after it."""
-    reached = set[ir.Value]()
-    for node in graph:
-        computed = node.op_type == "Split" and len(node.inputs) > 1 and query.constant(node.inputs[1]) is None
-        if computed or any(x in reached for x in (*node.inputs, *query.captured(node))):
-            reached.update(node.outputs)
-    return reached
+def _splits_by_computed_sizes(node: ir.Node) -> bool:
+    return node.op_type == "Split" and len(node.inputs) > 1 and query.constant(node.inputs[1]) is None
 
 
 def _ranked(op: Builder, gradient: ir.Value, parameter: ir.Value) -> ir.Value:
@@ -228,3 +222,47 @@ def _per_element(values: float | Mapping[str, float], shapes: Shapes, key: str, 
         numbers |= dict.fromkeys(query.select([pattern], list(shapes), TrainError, key), number)
     first, *different = {*numbers.values()}
     return first if not different else np.repeat([*numbers.values()], [math.prod(shape) for shape in shapes.values()])
+
+
+def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
+    """Return the gradient model for K batches [K, N, …]: a Scan that averages their losses and gradients.
+
+    Its outputs are the loss, the gradients and the next running statistics, which are updated after each batch.
+    Inputs and outputs keep their names.
+    """
+    body, names = inner.graph, Names(used_names(inner.graph))
+    outer = ir.Graph([], [], nodes=[], opset_imports=dict(inner.opset_imports), name=f"{body.name}/batches")
+    op, inside = Builder(outer, "batches", names=names), Builder(body, "batch", names=names)
+    batch, moving = query.data_inputs(body), [query.value(body, name) for name in facts.statistics]
+    loss, *derivatives = body.outputs
+    gradients, following = derivatives[: len(facts.gradients)], derivatives[len(facts.gradients) :]
+    outer_values: dict[str, ir.Value] = {}
+    for name, value in list(body.initializers.items()):
+        outer_values[name] = ir.Value(name=name, type=value.type, shape=value.shape, const_value=value.const_value)
+        outer.register_initializer(outer_values[name])
+        outer.inputs.extend([outer_values[name]] if value.is_graph_input() else [])
+        body.initializers.pop(name)
+        if value not in moving:
+            ir.convenience.replace_all_uses_with(value, outer_values[name])
+    read = [ir.Value(name=v.name, type=v.type, shape=ir.Shape([BATCHES, *(v.shape or ())])) for v in batch]
+    outer.inputs.extend(read)
+    public = [(value, str(value.name)) for value in body.outputs]
+    for value in (*moving, *batch, *body.outputs):
+        inside.rename(value, f"{value.name}/of_batch")
+    sums = [inside.placeholder(f"{name}/sum", g, g.shape) for name, g in zip(facts.gradients, gradients, strict=True)]
+    totals = [inside.Add(total, gradient) for total, gradient in zip(sums, gradients, strict=True)]
+    body.inputs[:] = [*sums, *moving, *batch]
+    body.outputs[:] = [*totals, *following, loss]
+    for value, like in zip(totals, gradients, strict=True):
+        value.type, value.shape = like.type, like.shape
+    zeros = [
+        op.Expand(op.like(0, outer_values[n]), op.const(np.array(outer_values[n].shape, np.int64)))
+        for n in facts.gradients
+    ]
+    start = [*zeros, *(outer_values[name] for name in facts.statistics), *read]
+    *ends, losses = op.Scan(*start, outputs=len(body.outputs), body=body, num_scan_inputs=len(read))
+    means = [op.Div(end, op.cast(op.Size(losses), g)) for end, g in zip(ends, gradients, strict=False)]
+    outer.outputs[:] = [op.ReduceMean(losses, keepdims=0), *means, *ends[len(gradients) :]]
+    for value, (like, name) in zip(outer.outputs, public, strict=True):
+        value.type, value.shape, value.name = like.type, like.shape, name
+    return ir.Model(outer, ir_version=inner.ir_version)

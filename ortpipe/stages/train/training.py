@@ -84,14 +84,13 @@ def random_parameters(graph: ir.Graph, parameters: Arrays, seed: int) -> dict[st
     """
     rng, random = np.random.default_rng(seed), dict[str, np.ndarray]()
     for name, old in parameters.items():
-        added = any(_is_added(node, place) for node, place in query.value(graph, name).uses())
+        added = any(
+            node.op_type in ("Add", "Sub") or (place == 2 and node.op_type in THIRD_IS_ADDED)
+            for node, place in query.value(graph, name).uses()
+        )
         if old.ndim < 2 or (added and old.size == max(old.shape)):  # a [1, K] array that is added is also a bias
             random[name] = np.zeros_like(old) if added else np.ones_like(old)
         else:
             bound = np.sqrt(6.0 / (sum(old.shape[:2]) * math.prod(old.shape[2:])))
             random[name] = rng.uniform(-bound, bound, old.shape).astype(old.dtype)
     return random
-
-
-def _is_added(node: ir.Node, place: int) -> bool:
-    return node.op_type in ("Add", "Sub") or (place == 2 and node.op_type in THIRD_IS_ADDED)

@@ -15,7 +15,7 @@ from ortpipe.errors import ModelError, OrtpipeError
 from ortpipe.graph.core.sound import check_sound, check_valid
 from ortpipe.graph.files.serial import read
 from ortpipe.graph.importing.lower import lowered
-from ortpipe.graph.pictures.show import to_text
+from ortpipe.graph.pictures.draw import to_text
 from ortpipe.stages.convert.stage import convert
 
 TEXT = """

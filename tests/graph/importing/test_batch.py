@@ -6,7 +6,7 @@ import pytest
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.importing.batch import name_batch
-from ortpipe.graph.pictures.show import type_of
+from ortpipe.graph.pictures.draw import type_of
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[?,2] X, float[M,1] label, float[3,2] fixed, float s,
  float[N,N] pairs) => (float[A,2] y) <float[2] w = {1, 2}> { a = Mul(X, w) y = Mul(a, s) }"""

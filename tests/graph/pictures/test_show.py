@@ -2,7 +2,7 @@ import numpy as np
 import onnx
 import onnx.parser
 
-from ortpipe.graph.pictures.show import to_text
+from ortpipe.graph.pictures.draw import to_text
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>

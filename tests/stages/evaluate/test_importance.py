@@ -13,7 +13,7 @@ from ortpipe.metrics.predictions import Compared
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.figures import figures
-from ortpipe.stages.evaluate.importance import importance, places_of
+from ortpipe.stages.evaluate.sensitivity import importance, places_of
 from ortpipe.stages.evaluate.stage import evaluate
 
 RNG = np.random.default_rng(0)

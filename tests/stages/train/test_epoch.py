@@ -16,7 +16,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train import epoch_graph
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
-from ortpipe.stages.train.epoch import build_epoch
+from ortpipe.stages.train.load import build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.step import build_step
 

@@ -22,8 +22,8 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch import build_epoch
 from ortpipe.stages.train.epoch_graph import for_batch_size
+from ortpipe.stages.train.load import build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortpipe.stages.train.snapshot import Snapshot
+from ortpipe.stages.train.mini_batch import Snapshot
 
 
 @pytest.fixture

@@ -33,10 +33,10 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train import load, mini_batch
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.epoch_graph import speed
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
-from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint
 

@@ -1,4 +1,4 @@
-"""Elementwise operators, with broadcasting."""
+"""Operators that work entry by entry, with broadcasting; quantization, too."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import onnx
 
-from ortpipe.runtime.xla.node import Array, Node, check_numbers
+from ortpipe.runtime.xla.node import Array, Node, Unsupported, check_numbers
 
 lax = jax.lax
 
@@ -43,11 +43,6 @@ def div(node: Node, a: Array, b: Array) -> Array:
     return jnp.divide(a, b)
 
 
-def mod(node: Node, a: Array, b: Array) -> Array:
-    """a mod b, with the sign of b, or of a with `fmod`."""
-    return jnp.fmod(a, b) if node.get("fmod", 0) else jnp.mod(a, b)
-
-
 def power(node: Node, x: Array, y: Array) -> Array:
     """x^y in the type of x; integer results are truncated: 2⁻¹ is 0."""
     if isinstance(y, np.ndarray) and y.ndim == 0 and y == 2:
@@ -63,16 +58,6 @@ def clip(node: Node, x: Array, low: Array | None = None, high: Array | None = No
     """min(max(x, low), high)."""
     x = x if low is None else jnp.maximum(x, low)
     return x if high is None else jnp.minimum(x, high)
-
-
-def cast(node: Node, x: Array) -> Array:
-    """Cast x to the type `to`."""
-    return as_type(x, node.get("to"))
-
-
-def cast_like(node: Node, x: Array, like: Array) -> Array:
-    """Cast x to the type of another value."""
-    return jnp.asarray(x).astype(like.dtype)
 
 
 def as_type(x: Array, to: int) -> Array:
@@ -96,24 +81,9 @@ def gelu(node: Node, x: Array) -> Array:
     return _half(x) * x * (1 + lax.erf(x * np.sqrt(0.5).astype(x.dtype)))
 
 
-def prelu(node: Node, x: Array, slope: Array) -> Array:
-    """x where it is not negative, else slope·x."""
-    return jnp.where(x < 0, slope * x, x)
-
-
 def softplus(x: Array) -> Array:
     """Return ln(1 + eˣ), which does not overflow."""
     return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
-
-
-def mean(node: Node, *inputs: Array) -> Array:
-    """The mean of the inputs."""
-    return functools.reduce(jnp.add, inputs) / np.asarray(len(inputs)).astype(inputs[0].dtype)
-
-
-def bit_shift(node: Node, x: Array, y: Array) -> Array:
-    """x shifted by y bits."""
-    return jnp.left_shift(x, y) if node.get("direction") == "LEFT" else jnp.right_shift(x, y)
 
 
 def hard_sigmoid(node: Node, x: Array) -> Array:
@@ -124,17 +94,8 @@ def hard_sigmoid(node: Node, x: Array) -> Array:
     return jnp.clip(alpha * x + beta, 0, 1)
 
 
-def where(node: Node, condition: Array, x: Array, y: Array) -> Array:
-    """x where the condition holds, else y."""
-    return jnp.where(condition, x, y)
-
-
 def _half(x: Array) -> Array:
     return np.asarray(0.5).astype(x.dtype)
-
-
-def _elu(node: Node, x: Array) -> Array:
-    return jnp.where(x > 0, x, _number(node, "alpha", 1.0, x) * jnp.expm1(jnp.minimum(x, 0)))
 
 
 def _celu(node: Node, x: Array) -> Array:
@@ -152,20 +113,35 @@ def _shrink(node: Node, x: Array) -> Array:
     return jnp.where(x < -edge, x + bias, jnp.where(x > edge, x - bias, 0))
 
 
-def _thresholded(node: Node, x: Array) -> Array:
-    return jnp.where(x > _number(node, "alpha", 1.0, x), x, 0)
+def _by_axis(node: Node, x: Array, part: Array) -> Array:
+    """Return a scale or zero point so that it broadcasts to x."""
+    if node.get("block_size", 0):
+        raise Unsupported("scales by block")
+    if part.ndim == 0 or part.size == 1:
+        return part.reshape(())
+    axis = node.get("axis", 1) % x.ndim
+    return part.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
 
 
-def _leaky(node: Node, x: Array) -> Array:
-    return jnp.where(x < 0, _number(node, "alpha", 0.01, x) * x, x)
+def quantize(node: Node, x: Array, scale: Array, zero: Array | None = None) -> Array:
+    """Round(x / scale) + zero, clipped to the type's range."""
+    dtype = np.dtype(np.uint8)
+    if zero is not None:
+        dtype = zero.dtype
+    elif node.get("output_dtype", 0):
+        dtype = as_type(np.zeros(()), node.get("output_dtype")).dtype
+    if dtype.kind not in "iu":
+        raise Unsupported(f"integers of type {dtype}")
+    bounds = np.iinfo(dtype)
+    steps = jnp.round(x / _by_axis(node, x, scale))
+    shift = 0 if zero is None else _by_axis(node, x, zero).astype(np.int32)
+    return jnp.clip(steps.astype(np.float32) + shift, bounds.min, bounds.max).astype(dtype)
 
 
-def _hard_swish(node: Node, x: Array) -> Array:
-    return x * jnp.clip(x / np.asarray(6).astype(x.dtype) + _half(x), 0, 1)
-
-
-def _relu(x: Array) -> Array:
-    return jnp.maximum(x, 0)
+def dequantize(node: Node, x: Array, scale: Array, zero: Array | None = None) -> Array:
+    """(x − zero)·scale."""
+    shift = 0 if zero is None else _by_axis(node, x, zero).astype(np.int32)
+    return (jnp.asarray(x).astype(np.int32) - shift).astype(scale.dtype) * _by_axis(node, x, scale)
 
 
 OPERATORS: Mapping[str, Callable[..., Array]] = {
@@ -178,20 +154,23 @@ OPERATORS: Mapping[str, Callable[..., Array]] = {
     "Asinh": _plain(jnp.arcsinh),
     "Atan": _plain(jnp.arctan),
     "Atanh": _plain(jnp.arctanh),
-    "BitShift": bit_shift,
+    "BitShift": lambda node, x, y: (jnp.left_shift if node.get("direction") == "LEFT" else jnp.right_shift)(x, y),
     "BitwiseAnd": _plain(jnp.bitwise_and),
     "BitwiseNot": _plain(jnp.bitwise_not),
     "BitwiseOr": _plain(jnp.bitwise_or),
     "BitwiseXor": _plain(jnp.bitwise_xor),
-    "Cast": cast,
-    "CastLike": cast_like,
+    "Cast": lambda node, x: as_type(x, node.get("to")),
+    "CastLike": lambda node, x, like: jnp.asarray(x).astype(like.dtype),
     "Ceil": _plain(jnp.ceil),
     "Celu": _of_float(_celu),
     "Clip": clip,
     "Cos": _plain(jnp.cos),
     "Cosh": _plain(jnp.cosh),
+    "DequantizeLinear": dequantize,
     "Div": div,
-    "Elu": _of_float(_elu),
+    "Elu": _of_float(
+        lambda node, x: jnp.where(x > 0, x, _number(node, "alpha", 1.0, x) * jnp.expm1(jnp.minimum(x, 0)))
+    ),
     "Equal": _plain(jnp.equal),
     "Erf": _plain(lax.erf),
     "Exp": _plain(jnp.exp),
@@ -200,27 +179,28 @@ OPERATORS: Mapping[str, Callable[..., Array]] = {
     "Greater": _plain(jnp.greater),
     "GreaterOrEqual": _plain(jnp.greater_equal),
     "HardSigmoid": _of_float(hard_sigmoid),
-    "HardSwish": _of_float(_hard_swish),
+    "HardSwish": _of_float(lambda node, x: x * jnp.clip(x / np.asarray(6).astype(x.dtype) + _half(x), 0, 1)),
     "Identity": _plain(lambda x: x),
     "IsInf": is_inf,
     "IsNaN": _plain(jnp.isnan),
-    "LeakyRelu": _of_float(_leaky),
+    "LeakyRelu": _of_float(lambda node, x: jnp.where(x < 0, _number(node, "alpha", 0.01, x) * x, x)),
     "Less": _plain(jnp.less),
     "LessOrEqual": _plain(jnp.less_equal),
     "Log": _plain(jnp.log),
     "Max": _variadic(jnp.maximum),
-    "Mean": mean,
+    "Mean": lambda node, *x: functools.reduce(jnp.add, x) / np.asarray(len(x)).astype(x[0].dtype),
     "Min": _variadic(jnp.minimum),
     "Mish": _plain(lambda x: x * jnp.tanh(softplus(x))),
-    "Mod": mod,
+    "Mod": lambda node, a, b: (jnp.fmod if node.get("fmod", 0) else jnp.mod)(a, b),
     "Mul": _plain(jnp.multiply),
     "Neg": _plain(jnp.negative),
     "Not": _plain(jnp.logical_not),
     "Or": _plain(jnp.logical_or),
-    "PRelu": prelu,
+    "PRelu": _plain(lambda x, slope: jnp.where(x < 0, slope * x, x)),
     "Pow": power,
+    "QuantizeLinear": quantize,
     "Reciprocal": _plain(lambda x: 1 / x),
-    "Relu": _plain(_relu),
+    "Relu": _plain(lambda x: jnp.maximum(x, 0)),
     "Round": _plain(jnp.round),
     "Selu": _of_float(_selu),
     "Shrink": _of_float(_shrink),
@@ -235,7 +215,7 @@ OPERATORS: Mapping[str, Callable[..., Array]] = {
     "Sum": _variadic(jnp.add),
     "Tan": _plain(jnp.tan),
     "Tanh": _plain(jnp.tanh),
-    "ThresholdedRelu": _of_float(_thresholded),
-    "Where": where,
+    "ThresholdedRelu": _of_float(lambda node, x: jnp.where(x > _number(node, "alpha", 1.0, x), x, 0)),
+    "Where": _plain(jnp.where),
     "Xor": _plain(jnp.logical_xor),
 }

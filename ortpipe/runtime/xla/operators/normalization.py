@@ -1,4 +1,4 @@
-"""Operators along axes: softmax and normalizations."""
+"""Operators that relate entries to others along axes, and losses of logarithms along one."""
 
 from collections.abc import Callable, Mapping
 
@@ -109,6 +109,34 @@ def local_response_normalization(node: Node, x: Array) -> Array:
     return x / (k + alpha / np.asarray(size).astype(x.dtype) * total) ** beta
 
 
+def negative_log_likelihood(node: Node, x: Array, label: Array, weight: Array | None = None) -> Array:
+    """−w·x at the label, for log-probabilities x [N, C, …]; labels equal to `ignore_index` do not count."""
+    ignored = node.get("ignore_index")
+    counts = jnp.ones(label.shape, bool) if ignored is None else label != ignored
+    place = jnp.where(counts, label, 0)
+    place = jnp.where(place < 0, place + x.shape[1], place)
+    chosen = jnp.take_along_axis(x, jnp.expand_dims(place, 1), 1, mode="fill")[:, 0]
+    weights = jnp.ones(label.shape, x.dtype) if weight is None else jnp.take(weight, place, mode="fill")
+    weights = jnp.where(counts, weights, jnp.zeros((), x.dtype))
+    losses = -weights * chosen
+    losses = jnp.where(counts, losses, jnp.zeros((), x.dtype))
+    match node.get("reduction", "mean"):
+        case "none":
+            return losses
+        case "sum":
+            return jnp.sum(losses)
+    if weight is None and ignored is None:
+        return jnp.mean(losses)
+    return jnp.sum(losses) / jnp.sum(weights)
+
+
+def softmax_cross_entropy(node: Node, scores: Array, label: Array, weight: Array | None = None) -> Result:
+    """The negative log-likelihood of the softmax of scores [N, C, …], and the log-softmax."""
+    logarithms = log_softmax(scores, 1)
+    loss = negative_log_likelihood(node, logarithms, label, weight)
+    return (loss, logarithms)[: node.outputs]
+
+
 OPERATORS: Mapping[str, Callable[..., Result]] = {
     "BatchNormalization": batch_normalization,
     "GroupNormalization": group_normalization,
@@ -119,5 +147,7 @@ OPERATORS: Mapping[str, Callable[..., Result]] = {
     "LogSoftmax": _along(log_softmax),
     "LpNormalization": lp_normalization,
     "MeanVarianceNormalization": mean_variance_normalization,
+    "NegativeLogLikelihoodLoss": negative_log_likelihood,
     "Softmax": _along(_softmax),
+    "SoftmaxCrossEntropyLoss": softmax_cross_entropy,
 }

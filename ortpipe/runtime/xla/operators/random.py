@@ -29,24 +29,19 @@ def dropout(node: Node, x: Array, ratio: Array | None = None, training: Array | 
     return (y, stays)[: node.outputs]
 
 
-def _drawn(node: Node, shape: tuple[int, ...], dtype: Any, *, normal: bool) -> Array:
-    kind = np.float64 if dtype == np.float64 else np.float32
-    if normal:
-        drawn = jax.random.normal(_key(node), shape, kind)
-        return (drawn * kind(node.get("scale", 1.0)) + kind(node.get("mean", 0.0))).astype(dtype)
-    low, high = kind(node.get("low", 0.0)), kind(node.get("high", 1.0))
-    return (jax.random.uniform(_key(node), shape, kind) * (high - low) + low).astype(dtype)
+def _random(*, normal: bool) -> Callable[..., Array]:
+    """Return the operator that draws numbers: of its attribute `shape`, or of the shape of an input."""
 
-
-def _plain(*, normal: bool) -> Callable[..., Array]:
-    def run(node: Node) -> Array:
-        return _drawn(node, tuple(node.get("shape")), _dtype(node, None), normal=normal)
+    def run(node: Node, like: Array | None = None) -> Array:
+        shape, dtype = tuple(node.get("shape")) if like is None else like.shape, _dtype(node, like)
+        kind = np.float64 if dtype == np.float64 else np.float32
+        if normal:
+            drawn = jax.random.normal(_key(node), shape, kind)
+            return (drawn * kind(node.get("scale", 1.0)) + kind(node.get("mean", 0.0))).astype(dtype)
+        low, high = kind(node.get("low", 0.0)), kind(node.get("high", 1.0))
+        return (jax.random.uniform(_key(node), shape, kind) * (high - low) + low).astype(dtype)
 
     return run
-
-
-def _like(*, normal: bool) -> Callable[..., Array]:
-    return lambda node, x: _drawn(node, x.shape, _dtype(node, x), normal=normal)
 
 
 def _dtype(node: Node, like: Array | None) -> Any:
@@ -64,8 +59,8 @@ def bernoulli(node: Node, x: Array) -> Array:
 OPERATORS: Mapping[str, Callable[..., Result]] = {
     "Bernoulli": bernoulli,
     "Dropout": dropout,
-    "RandomNormal": _plain(normal=True),
-    "RandomNormalLike": _like(normal=True),
-    "RandomUniform": _plain(normal=False),
-    "RandomUniformLike": _like(normal=False),
+    "RandomNormal": _random(normal=True),
+    "RandomNormalLike": _random(normal=True),
+    "RandomUniform": _random(normal=False),
+    "RandomUniformLike": _random(normal=False),
 }

@@ -37,10 +37,6 @@ def _mean(x: Array, **axes: Any) -> Array:
     return (abs(total) // count * sign).astype(x.dtype)  # truncated
 
 
-def _log_sum_exp(x: Array, **axes: Any) -> Array:
-    return jax.nn.logsumexp(x, **axes) if axes["axis"] else x
-
-
 def _extreme(function: Callable[..., Array], *, least: bool) -> Callable[..., Array]:
     def run(x: Array, **axes: Any) -> Array:
         if x.dtype == bool:
@@ -69,7 +65,7 @@ OPERATORS: Mapping[str, Callable[..., Array]] = {
     "ReduceL1": _reduction(lambda x, **axes: _sum(jnp.abs(x), **axes)),
     "ReduceL2": _reduction(lambda x, **axes: jnp.sqrt(_sum(x * x, **axes))),
     "ReduceLogSum": _reduction(lambda x, **axes: jnp.log(_sum(x, **axes))),
-    "ReduceLogSumExp": _reduction(_log_sum_exp),
+    "ReduceLogSumExp": _reduction(lambda x, **axes: jax.nn.logsumexp(x, **axes) if axes["axis"] else x),
     "ReduceMax": _reduction(_extreme(jnp.max, least=True)),
     "ReduceMean": _reduction(_mean),
     "ReduceMin": _reduction(_extreme(jnp.min, least=False)),

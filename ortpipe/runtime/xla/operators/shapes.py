@@ -12,16 +12,6 @@ from ortpipe.runtime.xla.operators.elementwise import as_type
 MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
 
 
-def shape(node: Node, x: Array) -> Array:
-    """The sizes of x, from `start` to `end`."""
-    return np.array(x.shape[slice(node.get("start", 0), node.get("end"))], np.int64)
-
-
-def size(node: Node, x: Array) -> Array:
-    """The number of entries."""
-    return np.array(math.prod(x.shape), np.int64)
-
-
 def constant_node(node: Node) -> Array:
     """The value of an attribute."""
     for name, kind in (("value_float", np.float32), ("value_int", np.int64)):
@@ -55,26 +45,6 @@ def flatten(node: Node, x: Array) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-def squeeze(node: Node, x: Array, axes: Array | None = None) -> Array:
-    """x without axes of size 1."""
-    return jnp.squeeze(x, axes_of(axes, x.ndim))
-
-
-def unsqueeze(node: Node, x: Array, axes: Array) -> Array:
-    """x with additional axes of size 1."""
-    return jnp.expand_dims(x, axes_of(axes, x.ndim + axes.size) or ())
-
-
-def transpose(node: Node, x: Array) -> Array:
-    """x with permuted axes."""
-    return jnp.transpose(x, node.get("perm"))
-
-
-def concat(node: Node, *inputs: Array) -> Array:
-    """The inputs concatenated."""
-    return jnp.concatenate(inputs, node.get("axis", 0))
-
-
 def split(node: Node, x: Array, sizes: Array | None = None) -> Result:
     """x split along an axis."""
     axis = node.get("axis", 0)
@@ -90,11 +60,6 @@ def split(node: Node, x: Array, sizes: Array | None = None) -> Result:
 def expand(node: Node, x: Array, sizes: Array) -> Array:
     """x and a shape, broadcast against each other."""
     return jnp.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(integers(sizes, "a shape"))))
-
-
-def tile(node: Node, x: Array, repeats: Array) -> Array:
-    """x repeated along its axes."""
-    return jnp.tile(x, integers(repeats, "repeats"))
 
 
 def slice_(
@@ -195,7 +160,7 @@ def non_zero(node: Node, x: Array) -> Array:
 
 OPERATORS: Mapping[str, Callable[..., Result]] = {
     "Compress": compress,
-    "Concat": concat,
+    "Concat": lambda node, *inputs: jnp.concatenate(inputs, node.get("axis", 0)),
     "Constant": constant_node,
     "ConstantOfShape": constant_of_shape,
     "DepthToSpace": depth_to_space,
@@ -207,14 +172,14 @@ OPERATORS: Mapping[str, Callable[..., Result]] = {
     "Range": range_,
     "Reshape": reshape,
     "ReverseSequence": reverse_sequence,
-    "Shape": shape,
-    "Size": size,
+    "Shape": lambda node, x: np.array(x.shape[slice(node.get("start", 0), node.get("end"))], np.int64),
+    "Size": lambda node, x: np.array(math.prod(x.shape), np.int64),
     "Slice": slice_,
     "SpaceToDepth": space_to_depth,
     "Split": split,
-    "Squeeze": squeeze,
-    "Tile": tile,
-    "Transpose": transpose,
+    "Squeeze": lambda node, x, axes=None: jnp.squeeze(x, axes_of(axes, x.ndim)),
+    "Tile": lambda node, x, repeats: jnp.tile(x, integers(repeats, "repeats")),
+    "Transpose": lambda node, x: jnp.transpose(x, node.get("perm")),
     "Trilu": trilu,
-    "Unsqueeze": unsqueeze,
+    "Unsqueeze": lambda node, x, axes: jnp.expand_dims(x, axes_of(axes, x.ndim + axes.size) or ()),
 }

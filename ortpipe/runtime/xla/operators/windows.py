@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Matrix products and convolutions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from ortpipe.runtime.xla.node import Array, Node, Unsupported
-from ortpipe.runtime.xla.operators.linear import EXACT, product
 
 lax = jax.lax
 
 FEW = 80  # up to so many kernel entries, a convolution is computed as a product
 Pads = tuple[int, int]
+EXACT = jax.lax.Precision.HIGHEST  # by default a GPU rounds float32 to fewer bits
 
 
 def pads_of(
@@ -129,4 +129,36 @@ def _transposed_pads(
     return pads
 
 
-OPERATORS: Mapping[str, Callable[..., Array]] = {"Conv": conv, "ConvTranspose": conv_transpose}
+def product(a: Array, b: Array) -> Array:
+    """Return the matrix product over the last axes, in the operands' common type."""
+    if isinstance(a, np.ndarray) and a.ndim == 1 and b.ndim > 1 and (a == 1).all():
+        return jnp.sum(b, axis=-2, dtype=b.dtype)  # faster
+    if a.ndim == b.ndim == 2 and b.shape[1] == 1:
+        return jnp.matmul(b.T, a.T, precision=EXACT).T  # avoids a copy of A if it is a transpose
+    return jnp.matmul(a, b, precision=EXACT)
+
+
+def gemm(node: Node, a: Array, b: Array, c: Array | None = None) -> Array:
+    """α·A·B + β·C."""
+    a = a.T if node.get("transA", 0) else a
+    b = b.T if node.get("transB", 0) else b
+    alpha, beta = node.get("alpha", 1.0), node.get("beta", 1.0)
+    result = product(a, b)
+    result = result if alpha == 1 else result * _like(alpha, result)
+    if c is None or beta == 0:
+        return result
+    return result + (c if beta == 1 else c * _like(beta, result))
+
+
+def _like(number: float, x: Array) -> Array:
+    return np.asarray(number).astype(x.dtype)
+
+
+OPERATORS: Mapping[str, Callable[..., Array]] = {
+    "Conv": conv,
+    "ConvTranspose": conv_transpose,
+    "Det": lambda node, x: jnp.linalg.det(x),
+    "Einsum": lambda node, *x: jnp.einsum(node.get("equation").replace(" ", ""), *x, precision=EXACT),
+    "Gemm": gemm,
+    "MatMul": lambda node, a, b: product(a, b),
+}

@@ -28,11 +28,8 @@ class Auto(Config):
         settings = dict(facts.objective.get("loss") or {"name": BY_TASK[facts.task]})
         name = settings.pop("name")
         if name not in list(LOSSES):  # a path in a file's metadata would import a module
-            rule, fix = (
-                "The loss that the model names must be one of ortpipe's.",
-                "Choose another: add_loss=l2, for example.",
-            )
-            raise LossError(rule, got=repr(name), fix=fix)
+            rule = "The loss that the model names must be one of ortpipe's."
+            raise LossError(rule, got=repr(name), fix="Choose another: add_loss=l2, for example.")
         return LOSSES[name](**settings)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:

@@ -12,7 +12,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.files import serial
-from ortpipe.graph.importing.inline import inline, prepared
+from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.settings import Config, Positive
 from ortpipe.stages.add_loss.scores import Scores, truth
 

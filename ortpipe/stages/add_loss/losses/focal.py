@@ -67,9 +67,8 @@ class Focal(Config):
         else:
             probabilities = op.Clip(scores.prediction, self.eps, 1)
             log_probabilities = op.Log(probabilities)
-        not_p = op.ReduceSum(
-            op.Mul(probabilities, op.Sub(1, true_class)), [-1], keepdims=1
-        )  # 1 − p, without cancellation
+        # 1 − p, without cancellation
+        not_p = op.ReduceSum(op.Mul(probabilities, op.Sub(1, true_class)), [-1], keepdims=1)
         assert scores.prediction.dtype is not None
         tiny = float(np.finfo(scores.prediction.dtype.numpy()).tiny)
         weight = op.Pow(op.Max(not_p, tiny), self.gamma)  # at 0 a power below 1 has no derivative

@@ -9,7 +9,7 @@ from ortpipe.errors import LossError, under
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.files import serial
-from ortpipe.graph.importing.inline import inline, prepared
+from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.scores import Scores, required
 

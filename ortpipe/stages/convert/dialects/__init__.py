@@ -9,9 +9,8 @@ from onnx_ir import Node, Value
 from ortpipe.errors import ConvertError
 from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import infer
-from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.attention import ATTENTION
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, unsupported
 from ortpipe.stages.convert.dialects.layers import LAYERS

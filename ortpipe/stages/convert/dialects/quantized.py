@@ -15,10 +15,9 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import clean, infer
 from ortpipe.graph.core.operators import having
-from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects import blocks
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, rank_of, unsupported
 from ortpipe.stages.convert.dialects.integers import (

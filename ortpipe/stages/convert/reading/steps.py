@@ -10,8 +10,8 @@ from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.core import query
 from ortpipe.graph.forms.modes import settle
 from ortpipe.graph.importing.batch import name_batch
-from ortpipe.graph.importing.branches import capture_unchanged, take_branches
 from ortpipe.graph.importing.lift import float_constants, lift
+from ortpipe.graph.importing.sizes import capture_unchanged, take_branches
 from ortpipe.stages.convert.dialects import DialectReport, read_dialects
 from ortpipe.stages.convert.dialects.standardize import standardize
 from ortpipe.stages.convert.outputs.heads import Head

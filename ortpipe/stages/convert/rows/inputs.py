@@ -14,7 +14,7 @@ from ortpipe.graph.choice.parameters import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
-from ortpipe.graph.pictures.show import type_of
+from ortpipe.graph.pictures.draw import type_of
 
 Axes = int | Mapping[str, int] | None
 STATIC = having("sized")  # with static sizes their gradients use constant matrices

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, ModelError
-from ortpipe.graph.importing.inline import inline, prepared
+from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_encoders import ML, ML_VERSION
 

@@ -11,10 +11,9 @@ from ortpipe.autodiff.backward import same
 from ortpipe.autodiff.walk import between, operands
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.builder import Builder, Names, Rewrite, replace, rewrite, used_names
 from ortpipe.graph.core.check import infer
 from ortpipe.graph.core.edit import add_outputs, keep_outputs
-from ortpipe.graph.core.rewrite import Rewrite, replace, rewrite
 from ortpipe.runtime.library import gradient_model
 from ortpipe.settings import Config
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from ortpipe.settings import NotNegative, Positive, Share
+from ortpipe.settings import NotNegative
 from ortpipe.stages.train.links import Link, decay, scale_by_adam
-from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.optimizers.adam import Adam
 
 
 @dataclass(frozen=True)
-class AdamW(Optimizer):
+class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`.
 
     Attributes:
@@ -19,10 +19,6 @@ class AdamW(Optimizer):
         weight_decay: λ; each step shrinks the parameters by the fraction η·λ.
     """
 
-    lr: Positive = 0.001
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    epsilon: NotNegative = 1e-8
     weight_decay: NotNegative = 0.01
 
     def __call__(self) -> tuple[Link, ...]:

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from ortpipe.settings import NotNegative, Positive, Share
 from ortpipe.stages.train.links import Link, scale_by_adam
-from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.optimizers.adam import Adam
 
 
 @dataclass(frozen=True)
-class AMSGrad(Optimizer):
+class AMSGrad(Adam):
     """Adam with the largest second moment seen (Reddi, Kale and Kumar, 2018), as `torch.optim.Adam(amsgrad=True)`.
 
     Attributes:
@@ -17,11 +16,6 @@ class AMSGrad(Optimizer):
         beta2: β₂, the decay of the running mean of their squares.
         epsilon: ε, which keeps the division finite.
     """
-
-    lr: Positive = 0.001
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    epsilon: NotNegative = 1e-8
 
     def __call__(self) -> tuple[Link, ...]:
         return (scale_by_adam(self.beta1, self.beta2, self.epsilon, largest=True),)
