@@ -178,8 +178,4 @@ def loop(op: Backward, node: Node, dys: Gradients, *_: Value | None) -> Gradient
     )
 
 
-RULES: Rules = {
-    "If": if_,
-    "Loop": loop,
-    "Scan": scan,
-}
+RULES: Rules = {"If": if_, "Loop": loop, "Scan": scan}

@@ -124,8 +124,4 @@ def _crop(op: Backward, gradient: Value, x: Value) -> Value:
     return op.Slice(gradient, [0] * ranked(x).rank(), op.shape(x))
 
 
-RULES: Rules = {
-    "Col2Im": col2im,
-    "Conv": conv,
-    "ConvTranspose": conv_transpose,
-}
+RULES: Rules = {"Col2Im": col2im, "Conv": conv, "ConvTranspose": conv_transpose}

@@ -38,7 +38,4 @@ def affine_grid(op: Backward, node: Node, dy: Value, theta: Value, size: Value) 
     ]
 
 
-RULES: Rules = {
-    "AffineGrid": affine_grid,
-    "Det": det,
-}
+RULES: Rules = {"AffineGrid": affine_grid, "Det": det}

@@ -130,8 +130,4 @@ def _equation(node: Node, inputs: Sequence[Value]) -> tuple[list[str], str]:
     return plain, result.replace("...", unused[:most])
 
 
-RULES: Rules = {
-    "Einsum": einsum,
-    "Gemm": gemm,
-    "MatMul": mat_mul,
-}
+RULES: Rules = {"Einsum": einsum, "Gemm": gemm, "MatMul": mat_mul}

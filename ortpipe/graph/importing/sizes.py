@@ -86,17 +86,15 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
         return None
     if node.op_type == "ConstantOfShape" and any(math.prod(map(int, sizes)) > LARGEST for sizes in inputs.values()):
         return None
-    if node.op_type == "Range" and _steps(*(inputs[str(x.name)] for x in node.inputs if x is not None)) > LARGEST:
-        return None
+    if node.op_type == "Range":
+        start, limit, delta = (inputs[str(x.name)] for x in node.inputs if x is not None)
+        if delta and (limit - start) // delta > LARGEST:
+            return None
     from onnx.reference import ReferenceEvaluator  # late: slow to import, and most models have no such node
 
     [result] = ReferenceEvaluator(ir.serde.serialize_node(node)).run(None, inputs)
     value = np.asarray(result)
     return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
-
-
-def _steps(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> int:
-    return int((limit - start) // delta) if delta else 0
 
 
 def _gathered_sizes(node: ir.Node) -> np.ndarray | None:
