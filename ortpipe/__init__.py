@@ -17,7 +17,7 @@ _HOMES = {
     "save_artifact": "artifact_folder",
     "convert": "stages.convert.stage",
     "ConvertConfig": "stages.convert.config",
-    "Given": "stages.convert.sources.graph_settings",
+    "Given": "stages.convert.reading.graph_settings",
     "restore": "stages.convert.restore",
     "add_loss": "stages.add_loss.stage",
     "AddLossConfig": "stages.add_loss.config",

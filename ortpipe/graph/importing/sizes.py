@@ -87,8 +87,8 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
     if node.op_type == "ConstantOfShape" and any(math.prod(map(int, sizes)) > LARGEST for sizes in inputs.values()):
         return None
     if node.op_type == "Range":
-        start, limit, delta = (inputs[str(x.name)] for x in node.inputs if x is not None)
-        if delta and (limit - start) // delta > LARGEST:
+        first, limit, delta = (inputs[str(x.name)] for x in node.inputs if x is not None)
+        if delta and (limit - first) // delta > LARGEST:
             return None
     from onnx.reference import ReferenceEvaluator  # late: slow to import, and most models have no such node
 
