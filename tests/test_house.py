@@ -16,7 +16,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-import ortpipe.app.cli  # noqa: F401  (registers the resolvers)
+import ortpipe.app.cli
 from ortpipe.app.schema import build
 from ortpipe.app.tracking.recorders import RECORDERS
 from ortpipe.data.sources import SOURCES as DATA_SOURCES
@@ -123,6 +123,10 @@ def test_the_page_of_catalogues_names_every_member() -> None:
     members = [*LOSSES, *METRICS, *PENALTIES, *ENGINES, *OPTIMIZERS, *SCHEDULES, *RECORDERS, *CONVERT_SOURCES]
     members += [name for name in DATA_SOURCES if name != "bundled"]  # its sets are choices of their own
     assert [m for m in members if f"`{m}`" not in text] == []
+
+
+def test_every_public_name_is_where_the_package_looks_for_it() -> None:
+    assert [name for name in ortpipe.__all__ if not hasattr(ortpipe, name)] == []
 
 
 def test_the_front_door_imports_nothing_heavy() -> None:
