@@ -19,21 +19,19 @@ _NAMES = {  # module → its public names; `name:original` is offered here under
     "ortpipe.compat.initializers": (
         *("_unique_name:unique_name", "add_initializer", "get_train_initializer", "onnx_rename_weights"),
         *("replace_initializers_into_onnx", "select_model_inputs_outputs", "unique_name"),
-    ),
-    "ortpipe.compat.learning_losses": (
-        *("AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "NegLogLearningLoss"),
-        "SquareLearningLoss",
-    ),
-    "ortpipe.compat.learning_penalties": ("BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty"),
-    "ortpipe.compat.learning_rates": ("BaseLearningRate", "LearningRateSGD", "LearningRateSGDNesterov"),
-    "ortpipe.compat.loss_nodes": ("_loss_elastic", "_loss_l1", "_loss_l2", "_loss_log", "penalty_loss_onnx"),
-    "ortpipe.compat.losses": ("add_loss_output",),
-    "ortpipe.compat.optimizer": ("OrtGradientOptimizer",),
-    "ortpipe.compat.plotting": ("plot_onnxs", "to_dot"),
-    "ortpipe.compat.rewriter": (
         *("_rewrite_op_no_grad", "dtype_to_var_type", "get_onnx_opset", "onnx_rewrite_operator", "proto_type_to_dtype"),
     ),
-    "ortpipe.compat.unreduced_loss": ("unreduced_onnx_loss",),
+    "ortpipe.compat.learning_rates": ("BaseLearningRate", "LearningRateSGD", "LearningRateSGDNesterov"),
+    "ortpipe.compat.learning_terms": (
+        *("AbsoluteLearningLoss", "BaseLearningLoss", "ElasticLearningLoss", "NegLogLearningLoss"),
+        *("SquareLearningLoss", "unreduced_onnx_loss"),
+        *("BaseLearningPenalty", "ElasticLearningPenalty", "NoLearningPenalty"),
+    ),
+    "ortpipe.compat.losses": (
+        *("_loss_elastic", "_loss_l1", "_loss_l2", "_loss_log", "add_loss_output", "penalty_loss_onnx"),
+    ),
+    "ortpipe.compat.optimizer": ("OrtGradientOptimizer",),
+    "ortpipe.compat.plotting": ("plot_onnxs", "to_dot"),
     "ortpipe.errors": ("ConvergenceError", "EvaluationError:EvaluateError"),
     "sklearn.exceptions": ("ConvergenceWarning",),
 }

@@ -169,11 +169,8 @@ def _check(options: DerivativeOptions, loss: object, label: object) -> None:
                 f"{alone.name} cannot be combined with other options.", got=repr(options), fix="Leave the others out."
             )
     if options & DerivativeOptions.FillGrad and not options & DerivativeOptions.KeepOutputs:
-        raise OptionsError(
-            "FillGrad cannot be used without KeepOutputs.",
-            got=repr(options),
-            fix="Use DerivativeOptions.KeepOutputs | FillGrad.",
-        )
+        rule, fix = "FillGrad cannot be used without KeepOutputs.", "Use DerivativeOptions.KeepOutputs | FillGrad."
+        raise OptionsError(rule, got=repr(options), fix=fix)
     if options != DerivativeOptions.Loss and (loss is not None or label is not None):
         raise OptionsError(
             "loss and label belong to DerivativeOptions.Loss.",

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.errors import ConfigError, nearest
+from ortpipe.compat.parameters import check_known
+from ortpipe.errors import ConfigError
 from ortpipe.runtime.library import ort
 
 OrtDevice, OrtValue = ort.capi._pybind_state.OrtDevice, ort.capi._pybind_state.OrtValue  # the runtime's C++ classes
@@ -117,10 +118,7 @@ def provider_to_device(provider_name: str) -> str:
     'cpu'
     """
     devices = {provider: device for device, provider in PROVIDERS.items()}
-    if provider_name not in devices:
-        raise ProviderError(
-            "A provider must be the CPU's or CUDA's.", got=repr(provider_name), fix=nearest(str(provider_name), devices)
-        )
+    check_known(provider_name, devices, "A provider must be the CPU's or CUDA's.", ProviderError)
     return devices[provider_name]
 
 

@@ -15,9 +15,9 @@ from ortpipe.compat.devices import array_of, get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import saved, short
-from ortpipe.compat.parameters import Parameters
+from ortpipe.compat.parameters import Parameters, check_known
 from ortpipe.data.rows import Data, Rows, RowSet
-from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, nearest, words
+from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, words
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
 from ortpipe.stages.train.stage import train
@@ -232,8 +232,7 @@ class Estimator(Parameters, ABC):
     def _set(self, state: Mapping[str, Any], folder: str = "parameter") -> None:
         present = self._state(folder)
         for name, value in state.items():
-            if name not in present:
-                raise TrainError("Only trained weights can be set.", got=repr(name), fix=nearest(name, present))
+            check_known(name, present, "Only trained weights can be set.", TrainError)
             array = np.asarray(array_of(value), present[name].dtype)
             if array.shape != present[name].shape:
                 raise TrainError(

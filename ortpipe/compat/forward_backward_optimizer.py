@@ -18,14 +18,13 @@ from ortpipe.compat.forward_backward import (
     Tensor,
 )
 from ortpipe.compat.functions import function_onnx_graph
+from ortpipe.compat.initializers import get_onnx_opset
 from ortpipe.compat.learning_base import is_own
-from ortpipe.compat.learning_losses import BaseLearningLoss
-from ortpipe.compat.learning_penalties import BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.learning_rates import BaseLearningRate
+from ortpipe.compat.learning_terms import BaseLearningLoss, BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.models import artifact_of, as_table, exact, prepared, trained_by_default
 from ortpipe.compat.parameters import warn_unused
 from ortpipe.compat.python_loop import LABEL, WEIGHT, Parts, rows_of, train_in_python
-from ortpipe.compat.rewriter import get_onnx_opset
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, TrainError
@@ -59,10 +58,10 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         model_onnx: the forward model; it stays untouched.
         weights_to_train: names of float initializers, by default the weights, biases and embeddings that the output
             depends on.
-        learning_loss: `square_error`, `absolute_error`, `elastic_error`, `log`, or a loss of `learning_losses.py`.
+        learning_loss: `square_error`, `absolute_error`, `elastic_error`, `log`, or a loss of `learning_terms.py`.
         enable_logging: log every pass, to the logger `ortpipe`.
         weight_name: any name: rows have weights (1 if fit gets none).
-        learning_penalty: None, `elastic`, or a penalty of `learning_penalties.py`.
+        learning_penalty: None, `elastic`, or a penalty of `learning_terms.py`.
         exc: raise when training diverges; otherwise warn, and set weights and losses to nan.
         others: as in `OrtGradientOptimizer`; loss_output_name is not used.
 

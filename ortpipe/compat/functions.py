@@ -8,7 +8,8 @@ import onnx
 from numpy.typing import DTypeLike
 
 from ortpipe.compat.initializers import add_initializer
-from ortpipe.errors import ConfigError, UnknownNameError, nearest
+from ortpipe.compat.parameters import check_known
+from ortpipe.errors import ConfigError, UnknownNameError
 
 OPSET = 15  # the originals' opset
 PAIR, BOTH, STEP = "T[?,?] X1, T[?,?] X2", "T[1] Y, T[?,?] Y_grad", "T[] X1, T[] X2, T[] G, T[1] alpha, T[1] beta"
@@ -116,21 +117,14 @@ def function_onnx_graph(
     >>> [a.tolist() for a in Session(function_onnx_graph("grad_loss_square_error")).run({"X1": x, "X2": y})]
     [[13.0], [[4.0], [6.0]]]
     """
-    if name not in FUNCTIONS:
-        raise UnknownNameError(
-            "name must be a function of get_supported_functions().", got=repr(name), fix=nearest(name, FUNCTIONS)
-        )
+    check_known(name, FUNCTIONS, "name must be a function of get_supported_functions().", UnknownNameError)
     _, inputs, outputs, values, nodes = FUNCTIONS[name]
     values = dict(values)
     if name == "n_penalty_elastic_error":
         inputs, nodes = _penalties(kwargs.pop("n_tensors", 1), kwargs.pop("loss_shape", (1, 1)))
         weight_name = None  # accepted and ignored, as in the original
     for argument, value in kwargs.items():
-        if argument not in values or argument in CONSTANTS:
-            arguments = values.keys() - set(CONSTANTS)
-            raise ConfigError(
-                f"{name} does not have this argument.", got=repr(argument), fix=nearest(argument, arguments)
-            )
+        check_known(argument, values.keys() - set(CONSTANTS), f"{name} does not have this argument.")
         values[argument] = float(value)
     if weight_name is not None and not (name in WEIGHTED or name.startswith("grad_loss_")):
         raise ConfigError(f"{name} does not take row weights.", got=f"weight_name={weight_name!r}", fix="Leave it out.")

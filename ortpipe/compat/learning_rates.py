@@ -13,8 +13,8 @@ import numpy as np
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
 from ortpipe.compat.learning_base import BaseLearningOnnx, is_own, put
-from ortpipe.compat.parameters import by_name
-from ortpipe.errors import ConfigError, TrainError, nearest
+from ortpipe.compat.parameters import by_name, check_known
+from ortpipe.errors import TrainError
 from ortpipe.settings import NotNegative, Positive, checked
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.optimizers.sgd import SGD
@@ -141,12 +141,7 @@ class LearningRateSGD(BaseLearningRate):
     def __init__(
         self, eta0: float = 0.01, alpha: float = 0.0001, power_t: float = 0.25, learning_rate: str = "invscaling"
     ) -> None:
-        if learning_rate not in SCHEDULE_NAMES:
-            raise ConfigError(
-                "learning_rate must name a schedule.",
-                got=repr(learning_rate),
-                fix=nearest(str(learning_rate), SCHEDULE_NAMES),
-            )
+        check_known(learning_rate, SCHEDULE_NAMES, "learning_rate must name a schedule.")
         self.eta0, self.alpha = checked(eta0, Positive, "eta0", 0.01), checked(alpha, Positive, "alpha", 1e-4)
         self.power_t, self.learning_rate = checked(power_t, NotNegative, "power_t", 0.25), learning_rate
         self.value_: float | None = None

@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.autodiff.walk import active
-from ortpipe.errors import ConfigError, DeriveError, nearest
+from ortpipe.compat.parameters import check_known
+from ortpipe.errors import ConfigError, DeriveError
 from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
@@ -139,10 +140,7 @@ def exact(names: Iterable[str], choices: Collection[str], kind: str) -> tuple[st
     """Return these exact names; DeriveError: one is not among the choices."""
     names = tuple(names)
     for name in names:
-        if name not in choices:
-            raise DeriveError(
-                f"Every {kind} must be given by its exact name.", got=repr(name), fix=nearest(name, choices)
-            )
+        check_known(name, choices, f"Every {kind} must be given by its exact name.", DeriveError)
     return names
 
 

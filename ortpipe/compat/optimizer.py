@@ -14,7 +14,8 @@ from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, Tensors
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, labels_as_table, prepared
-from ortpipe.errors import ConfigError, ConvergenceError, TrainError, nearest
+from ortpipe.compat.parameters import check_known
+from ortpipe.errors import ConfigError, ConvergenceError, TrainError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
@@ -172,15 +173,10 @@ class OrtGradientOptimizer(Estimator):
 
     def _loss_name(self) -> str:
         names = [o.name for o in self.model_onnx.graph.output]
-        if self.loss_output_name in names:
-            return self.loss_output_name
-        if self.loss_output_name == "loss":
+        if self.loss_output_name == "loss" and "loss" not in names:
             return names[0]
-        raise TrainError(
-            "loss_output_name must be an output of the model.",
-            got=repr(self.loss_output_name),
-            fix=nearest(self.loss_output_name, names),
-        )
+        check_known(self.loss_output_name, names, "loss_output_name must be an output of the model.", TrainError)
+        return self.loss_output_name
 
     def _roles(self, graph: ir.Graph, loss: ir.Value) -> tuple[tuple[str, ...], str, str | None]:
         """Return the data inputs, and the label and row weights, which the forward outputs do not depend on."""
@@ -197,11 +193,7 @@ class OrtGradientOptimizer(Estimator):
         )
         if weight not in loss_inputs:
             if weight != WEIGHT or len(loss_inputs) == 2:
-                raise TrainError(
-                    "sample_weight_name must be an input of the model.",
-                    got=repr(weight),
-                    fix=nearest(weight, loss_inputs),
-                )
+                check_known(weight, loss_inputs, "sample_weight_name must be an input of the model.", TrainError)
             weight = None
         labels = [name for name in loss_inputs if name != weight]
         if len(labels) != 1:

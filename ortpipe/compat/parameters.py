@@ -2,12 +2,12 @@
 
 import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ortpipe.errors import ConfigError, nearest
+from ortpipe.errors import ConfigError, OrtpipeError, nearest
 
 LONGEST = 50  # the largest number of characters of an argument in a repr
 
@@ -54,6 +54,12 @@ def by_name(base: type, members: Mapping[type, Sequence[str]], choice: Any, **pa
         rule = f"A {base.__name__} must be given as an object, or by its name."
         raise ConfigError(rule, got=repr(choice), fix=nearest(str(choice), names))
     return names[choice](**params)
+
+
+def check_known(name: Any, choices: Collection[str], rule: str, error: type[OrtpipeError] = ConfigError) -> None:
+    """Raise an error with this rule unless the name is one of the choices."""
+    if name not in choices:
+        raise error(rule, got=repr(name), fix=nearest(str(name), choices))
 
 
 def warn_unused(owner: object, **defaults: object) -> None:

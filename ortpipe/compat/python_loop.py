@@ -10,9 +10,8 @@ from ortpipe.artifact import Artifact, under
 from ortpipe.compat.devices import array_of, get_ort_device, numpy_to_ort_value
 from ortpipe.compat.forward_backward import OrtGradientForwardBackward
 from ortpipe.compat.learning_base import is_own, put
-from ortpipe.compat.learning_losses import BaseLearningLoss
-from ortpipe.compat.learning_penalties import BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.learning_rates import BaseLearningRate
+from ortpipe.compat.learning_terms import BaseLearningLoss, BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.models import first_weights
 from ortpipe.data.batches import Batches
 from ortpipe.data.feeds import feed_inputs

@@ -1,25 +1,31 @@
-"""The losses of OrtGradientForwardBackwardOptimizer: those of the add_loss stage under onnxcustom's names."""
+"""Losses, also row by row, and penalties under onnxcustom's names: those of the stages add_loss and penalty."""
 
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact
-from ortpipe.compat.learning_base import BaseLearningOnnx, run
+from ortpipe.artifact import Artifact, read_metadata, without_metadata
+from ortpipe.compat.devices import array_of
+from ortpipe.compat.functions import function_onnx_graph
+from ortpipe.compat.learning_base import BaseLearningOnnx, put, run
 from ortpipe.compat.models import artifact_of
 from ortpipe.compat.parameters import by_name, warn_unused
-from ortpipe.compat.unreduced_loss import unreduced_onnx_loss
 from ortpipe.errors import ConfigError, LossError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish, parsed
-from ortpipe.settings import Config
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.operators import having
+from ortpipe.graph.importing.opsets import at_opset
+from ortpipe.settings import Config, NotNegative, checked
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import Loss, Scores
 from ortpipe.stages.add_loss.losses.elastic import Elastic
@@ -31,6 +37,7 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 
 OPSETS = (18, 21)  # the oldest and newest opset of the graphs of losses
+SAME = having("view") | {"Add"}  # a term that is added does not depend on the rows
 
 
 class BaseLearningLoss(BaseLearningOnnx):
@@ -201,6 +208,80 @@ class NegLogLearningLoss(StageLoss):
         return Artifact(model, facts)
 
 
+class BaseLearningPenalty(BaseLearningOnnx):
+    """Base of penalties on the trained weights, which are added to the loss of every batch."""
+
+    @abstractmethod
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
+        """Return the loss plus the penalties of these weights."""
+
+    @abstractmethod
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
+        """Update weight number `n_bind` in place, before the gradient step."""
+
+    @staticmethod
+    def select(class_name: Any, **kwargs: Any) -> BaseLearningPenalty:
+        """Return a penalty: an object as it is, or one by name.
+
+        Raises:
+            ConfigError: an unknown name.
+
+        >>> BaseLearningPenalty.select(None), BaseLearningPenalty.select("elastic", l1=0.1)
+        (NoLearningPenalty(), ElasticLearningPenalty(l1=0.1, l2=0.5))
+        """
+        members: dict[type, Sequence[str]] = {
+            NoLearningPenalty: ("", "none"),
+            ElasticLearningPenalty: ("elastic", "l1l2"),
+        }
+        return by_name(BaseLearningPenalty, members, class_name or "", **kwargs)
+
+
+class NoLearningPenalty(BaseLearningPenalty):
+    """No penalty."""
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
+        """Do nothing: there is no ONNX function."""
+
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
+        return loss
+
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
+        return statei
+
+
+class ElasticLearningPenalty(BaseLearningPenalty):
+    """l1·Σ|w| + l2·Σw², added to the loss of every batch and differentiated with it.
+
+    The original subtracted 2·l2·w + l1·sign(w) from the weights at every step, whatever the learning rate.
+
+    Raises:
+        ConfigError: a strength is negative.
+    """
+
+    def __init__(self, l1: float = 0.5, l2: float = 0.5) -> None:
+        self.l1, self.l2 = checked(l1, NotNegative, "l1"), checked(l2, NotNegative, "l2")
+
+    def build_onnx_function(self, opset: int, device: Any, n_tensors: int = 1) -> None:
+        """Build the original's ONNX functions of the penalty and of its weight update."""
+        terms = {"n_tensors": n_tensors, "loss_shape": (1,), "l1_weight": self.l1, "l2_weight": self.l2}
+        self.penalty_onnx_ = function_onnx_graph("n_penalty_elastic_error", target_opset=opset, **terms)
+        grad = function_onnx_graph("update_penalty_elastic_error", target_opset=opset, l1=self.l1, l2=self.l2)
+        self.penalty_grad_onnx_ = grad
+
+    def penalty_loss(self, device: Any, loss: Any, *weights: Any) -> Any:
+        arrays = [array_of(weight) for weight in weights]
+        return array_of(loss) + sum(self.l1 * abs(w).sum() + self.l2 * (w**2).sum() for w in arrays)
+
+    def gradient(self, weight: np.ndarray) -> np.ndarray:
+        """Return l1·sign(w) + 2·l2·w."""
+        return self.l1 * np.sign(weight) + 2 * self.l2 * weight
+
+    def update_weights(self, n_bind: int, device: Any, statei: Any) -> Any:
+        """Subtract 2·l2·w + l1·sign(w) from a weight, as the original did; training uses the gradient instead."""
+        weight = array_of(statei)
+        return put(statei, weight - self.gradient(weight))
+
+
 @functools.cache
 def _scores(loss: bytes) -> bytes:
     return unreduced_onnx_loss(onnx.load_from_string(loss), "Y").SerializeToString(deterministic=True)
@@ -228,3 +309,77 @@ def _function(loss: Any, opset: int, weighted: bool) -> bytes:
     gradient = query.value(graph, facts.input_gradients["X2"])
     graph.outputs[:] = [op.rename(flat, "Y"), op.rename(gradient, "Y_grad")]
     return finish(model).SerializeToString(deterministic=True)
+
+
+def unreduced_onnx_loss(onx: onnx.ModelProto, output_name: str = "score") -> onnx.ModelProto:
+    """Return the model of every row's loss, [N, 1] in row order, from a loss model.
+
+    The sum of the result (the mean, for a loss that averages) is the loss without its penalties, which belong to no
+    row. Row weights are included.
+
+    Args:
+        onx: a model from `add_loss_output`, or any whose loss is a sum or mean over rows, times constants, plus terms
+            that do not depend on the rows; it does not change.
+        output_name: the only output (`<output_name>_1` if the model has a value of that name).
+
+    Raises:
+        LossError: the loss has another form.
+
+    Where the original (`onnxcustom.utils.onnx_rewriter`) differs: it rejected the log loss, penalties and models with
+    another reduction, and did not add up the columns of several outputs.
+
+    >>> import numpy as np, onnx
+    >>> from ortpipe.compat import add_loss_output
+    >>> from ortpipe.runtime.session import Session
+    >>> model = onnx.parser.parse_model('''<ir_version: 10, opset_import: ["": 18]>
+    ...   g (float[N,2] X) => (float[N,1] Y) <float[2,1] coef = {1, 2}> { Y = MatMul(X, coef) }''')
+    >>> score = unreduced_onnx_loss(add_loss_output(model))
+    >>> x, y = np.eye(2, dtype=np.float32), np.zeros((2, 1), np.float32)
+    >>> Session(score).run({"X": x, "label": y})
+    [array([[1.],
+           [4.]], dtype=float32)]
+    """
+    model = parsed(at_opset(onx))
+    graph = model.graph
+    loss = query.value(graph, read_metadata(onx).get("loss", onx.graph.output[0].name))
+    data = set(query.data_inputs(graph))
+    reduction, after = _reduction(loss, data)
+    op = Builder(graph, "score")
+    terms = op.Reshape(reduction.inputs[0], [0, -1])  # [N, K]
+    if reduction.op_type != "ReduceMean":  # sums, but not by a reduction, whose absence users check
+        parts = (terms,) if reduction.op_type == "ReduceSum" else (terms, terms)
+        rows = op.Einsum(*parts, equation=f"{','.join(['nk'] * len(parts))}->n")
+        score = op.Unsqueeze(rows, [1])
+    else:
+        score = op.ReduceMean(terms, [1])
+    for node, place in reversed(after):
+        inputs = [score if i == place else x for i, x in enumerate(node.inputs)]
+        score = getattr(op, node.op_type)(*inputs)
+    count = reduction.inputs[0].shape[0] if reduction.inputs[0] is not None and reduction.inputs[0].shape else None
+    score.type, score.shape = loss.type, ir.Shape([count, 1])
+    op.rename(score, output_name)
+    graph.outputs[:] = [score]
+    keep_outputs(model, [str(score.name)])
+    return without_metadata(finish(model))
+
+
+def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple[ir.Node, int]]]:
+    """Return the node that reduces the rows, and the factors after it, last first, with their data operand's index."""
+    node, after = loss.producer(), list[tuple[ir.Node, int]]()
+    while node is not None and not node.op_type.startswith("Reduce"):
+        places = [i for i, x in enumerate(node.inputs) if x is not None and query.ancestors([x]) & data]
+        is_factor = node.op_type in ("Div", "Mul", "Neg")
+        if len(places) != 1 or not (is_factor or node.op_type in SAME):
+            break
+        if is_factor:
+            after.append((node, places[0]))
+        value = node.inputs[places[0]]
+        node = value.producer() if value is not None else None
+    if node is None or node.op_type not in ("ReduceMean", "ReduceSum", "ReduceSumSquare"):
+        actual = "an input" if node is None else f"{node.op_type} at node {node.name or node.outputs[0].name!r}"
+        raise LossError(
+            "A loss to be split by rows must be a sum or a mean over rows, times constants.",
+            got=f"{loss.name!r}, which comes from {actual}",
+            fix="Give a model from add_loss_output.",
+        )
+    return node, after
