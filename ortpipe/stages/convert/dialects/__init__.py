@@ -12,7 +12,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import infer
 from ortpipe.stages.convert.dialects.attention import ATTENTION
-from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, unsupported
+from ortpipe.stages.convert.dialects.forms import MICROSOFT, with_ranks
 from ortpipe.stages.convert.dialects.layers import LAYERS
 from ortpipe.stages.convert.dialects.quantized import Mode, write_float
 
@@ -74,26 +74,20 @@ def write_standard(model: ir.Model) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(node.op_type for node in nodes if node.op_type in REWRITES))
     if names:
         infer(model)
-        rewrite(model.graph, {name: _with_ranks(model, rule) for name, rule in REWRITES.items()}, MICROSOFT, nodes)
+        rewrite(model.graph, {name: _standard(model, rule) for name, rule in REWRITES.items()}, MICROSOFT, nodes)
         infer(model)
     _check_remaining(model.graph)
     return names
 
 
-def _with_ranks(model: ir.Model, rule: Rewrite) -> Rewrite:
-    """Return a rule that infers shapes and retries if it lacks one, because inference stops at such operators."""
+def _standard(model: ir.Model, rule: Rewrite) -> Rewrite:
+    """Return a rule that has the types and ranks it needs, and whose outputs may replace the node's."""
+    rule = with_ranks(model, rule)
 
     def write(op: Builder, node: Node) -> list[Value | None] | None:
         if any(x is not None and x.type is None for x in node.inputs):
             infer(model)
-        try:
-            ys = rule(op, node)
-        except Unranked:
-            infer(model)
-            try:
-                ys = rule(op, node)
-            except Unranked as error:
-                raise unsupported(node, f"the rank of {error.value.name!r} is unknown") from error
+        ys = rule(op, node)
         return None if ys is None else [_output(op, node, *pair) for pair in zip(node.outputs, ys, strict=False)]
 
     return write

@@ -1,11 +1,8 @@
 """float16 and bfloat16 as float32: CPUs have few kernels for 16-bit floats, and small updates vanish in them."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.core import query
 from ortpipe.graph.core.check import infer
 
 FLOATS16 = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
@@ -15,7 +12,7 @@ KINDS = ("to", "dtype")  # attributes that name a type
 def write_float32(model: ir.Model) -> bool:
     """Rewrite every float16 and bfloat16 as float32, inputs and outputs too, in place; return whether there was any."""
     changed = False
-    for graph in _graphs(model.graph):
+    for graph in model.graphs():
         outputs = [y for node in graph for y in node.outputs]
         for value in {*graph.inputs, *graph.outputs, *graph.initializers.values(), *outputs}:
             if value.dtype in FLOATS16:
@@ -31,13 +28,6 @@ def write_float32(model: ir.Model) -> bool:
     if changed:
         infer(model)
     return changed
-
-
-def _graphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    yield graph
-    for node in graph:
-        for inner in query.subgraphs(node):
-            yield from _graphs(inner)
 
 
 def _as_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

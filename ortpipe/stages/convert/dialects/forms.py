@@ -1,8 +1,14 @@
 """Common helpers for the rewrites of operators from other domains."""
 
+import contextlib
+from typing import Any
+
+import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
+from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.check import infer
 from ortpipe.graph.core.query import called
 
 MICROSOFT = "com.microsoft"
@@ -21,6 +27,26 @@ def rank_of(value: Value) -> int:
     if value.shape is None:
         raise Unranked(value)
     return value.shape.rank()
+
+
+def with_ranks(model: ir.Model, rule: Rewrite) -> Rewrite:
+    """Return a rule that infers shapes and retries if it lacks one, because inference stops at fused operators."""
+
+    def write(op: Builder, node: Node) -> Any:
+        with contextlib.suppress(Unranked):
+            return rule(op, node)
+        infer(model)
+        try:
+            return rule(op, node)
+        except Unranked as error:
+            raise unsupported(node, f"the rank of {error.value.name!r} is unknown") from error
+
+    return write
+
+
+def attributes_of(node: Node, *without: str) -> dict[str, Any]:
+    """Return a node's attributes except those with one of these prefixes."""
+    return {name: a.value for name, a in node.attributes.items() if not (without and name.startswith(without))}
 
 
 def unsupported(node: Node, why: str) -> ConvertError:

@@ -12,7 +12,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.origins import mark, take
-from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
+from ortpipe.stages.convert.dialects.forms import attributes_of, rank_of, unsupported
 
 INTEGERS = ("INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
 MOVES = having("moves")
@@ -74,8 +74,7 @@ class Integers:
         if root in self.replaced or (root.is_initializer() and not root.is_graph_input()):
             value = self.weight(op, root, scale, zero, axis, node)
             for move in reversed(moves):
-                attributes = {name: a.value for name, a in move.attributes.items()}
-                value = getattr(op, move.op_type)(value, *move.inputs[1:], **attributes)
+                value = getattr(op, move.op_type)(value, *move.inputs[1:], **attributes_of(move))
             return value
         return self.subtract_zero(op, x, zero, axis) * along_axis(op, x, scale, axis, size_of(scale))
 

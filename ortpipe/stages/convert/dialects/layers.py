@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.core.builder import Builder, Rewrite
-from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
+from ortpipe.stages.convert.dialects.forms import attributes_of, rank_of, unsupported
 
 EPSILON = 1e-12  # default of com.microsoft's normalizations
 # Kept here, because they are values of an attribute: activation of a fused operator → names of its parameters
@@ -59,14 +58,14 @@ def fused_mat_mul(op: Builder, node: Node) -> list[Value]:
 def fused_gemm(op: Builder, node: Node) -> list[Value]:
     """activation(Gemm(a, b, c))."""
     numbers = [node.attributes.get_float(f"activation_{name}", None) for name in ("alpha", "beta", "gamma")]
-    y = op.Gemm(*node.inputs, **_attributes(node, "activation"))
+    y = op.Gemm(*node.inputs, **attributes_of(node, "activation"))
     return [_activate(op, node, y, [n for n in numbers if n is not None])]
 
 
 def fused_conv(op: Builder, node: Node) -> list[Value]:
     """activation(Conv(x, w, b) + z)."""
     x, w, b, z = (*node.inputs, None, None)[:4]
-    y = op.Conv(x, w, b, **_attributes(node, "activation"))
+    y = op.Conv(x, w, b, **attributes_of(node, "activation"))
     return [_activate(op, node, y if z is None else y + z, node.attributes.get_floats("activation_params", ()))]
 
 
@@ -76,7 +75,7 @@ def nhwc_conv(op: Builder, node: Node) -> list[Value]:
     assert x is not None
     rank = rank_of(x)
     channels_first = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
-    return [op.Transpose(op.Conv(channels_first, *weights, **_attributes(node)), perm=[0, *range(2, rank), 1])]
+    return [op.Transpose(op.Conv(channels_first, *weights, **attributes_of(node)), perm=[0, *range(2, rank), 1])]
 
 
 def rms_normalization(op: Builder, node: Node) -> list[Value | None]:
@@ -112,7 +111,7 @@ def bias_dropout(op: Builder, node: Node) -> list[Value]:
 
 def same_operator(op: Builder, node: Node) -> list[Value]:
     """An operator that ONNX has as well."""
-    attributes = _attributes(node)
+    attributes = attributes_of(node)
     if len(node.outputs) == 1:
         return [getattr(op, node.op_type)(*node.inputs, **attributes)]
     return list(getattr(op, node.op_type)(*node.inputs, outputs=len(node.outputs), **attributes))
@@ -153,11 +152,6 @@ def _activate(op: Builder, node: Node, y: Value, numbers: Sequence[float]) -> Va
     if name == "Clip":
         return op.Clip(y, *numbers)
     return getattr(op, name)(y, **dict(zip(ACTIVATIONS[name], numbers, strict=False)))
-
-
-def _attributes(node: Node, *without: str) -> dict[str, Any]:
-    """Return a node's attributes except those with one of these prefixes."""
-    return {name: a.value for name, a in node.attributes.items() if not (without and name.startswith(without))}
 
 
 LAYERS: dict[str, Rewrite] = {

@@ -6,11 +6,11 @@ folded a Relu into its bounds. Weights become float parameters once: (w − zero
 are constants.
 """
 
-import contextlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
@@ -18,8 +18,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import clean, infer
 from ortpipe.graph.core.operators import having
-from ortpipe.stages.convert.dialects import blocks
-from ortpipe.stages.convert.dialects.forms import MICROSOFT, Unranked, rank_of, unsupported
+from ortpipe.stages.convert.dialects.forms import MICROSOFT, attributes_of, rank_of, unsupported, with_ranks
 from ortpipe.stages.convert.dialects.integers import (
     INTEGERS,
     Integers,
@@ -30,6 +29,7 @@ from ortpipe.stages.convert.dialects.integers import (
 
 Mode = Literal["fake", "float"]
 CARRIES = having("moves", "integers")
+BITS = (2, 4, 8)  # of weights in blocks
 NO_VALUES = having("shape") | {"Cast"}  # they read no values, or write floats
 
 
@@ -46,26 +46,11 @@ def write_float(model: ir.Model, mode: Mode) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(node.op_type for node in quantized_nodes))
     nodes = list(model.graph.all_nodes())
     table = {**dict.fromkeys((n.op_type for n in nodes), reader.carry), **rules}
-    rewrite(model.graph, {name: _with_ranks(model, rule) for name, rule in table.items()}, nodes=nodes)
+    rewrite(model.graph, {name: with_ranks(model, rule) for name, rule in table.items()}, nodes=nodes)
     clean(model)
     reader.integers.restore_integers()
     infer(model)
     return names
-
-
-def _with_ranks(model: ir.Model, rule: Rewrite) -> Rewrite:
-    """Return a rule that infers shapes and retries if it lacks one."""
-
-    def write(op: Builder, node: Node) -> Any:
-        with contextlib.suppress(Unranked):
-            return rule(op, node)
-        infer(model)
-        try:
-            return rule(op, node)
-        except Unranked as error:
-            raise unsupported(node, f"the rank of {error.value.name!r} is unknown") from error
-
-    return write
 
 
 class _QuantizedReader:
@@ -90,17 +75,17 @@ class _QuantizedReader:
             "QLinearMul": lambda op, a, b, node: a * b,
         }
         return {
-            **{name: self.of_one(write) for name, write in unary.items()},
-            **{name: self.of_two(write) for name, write in binary.items()},
+            **{name: self.of(write, 1) for name, write in unary.items()},
+            **{name: self.of(write, -2, -1) for name, write in binary.items()},
             "ConvInteger": self.conv_integer,
             "DequantizeLinear": self.dequantize_linear,
             "DynamicQuantizeLSTM": self.dynamic_lstm,
             "DynamicQuantizeLinear": self.dynamic_quantize_linear,
             "DynamicQuantizeMatMul": self.dynamic_mat_mul,
-            "GatherBlockQuantized": partial(blocks.gather, self.integers),
+            "GatherBlockQuantized": partial(_block_gather, self.integers),
             "MatMulInteger": self.mat_mul_integer,
             "MatMulIntegerToFloat": self.mat_mul_to_float,
-            "MatMulNBits": partial(blocks.mat_mul, self.integers),
+            "MatMulNBits": partial(_block_mat_mul, self.integers),
             "NhwcMaxPool": self.max_pool,
             "QAttention": self.attention,
             "QEmbedLayerNormalization": self.embed,
@@ -160,24 +145,19 @@ class _QuantizedReader:
         y = self.integers.dequantize(op, x, scale, zero, node.attributes.get_int("axis", 1), node)
         return [op.Identity(y) if y.is_initializer() else y]
 
-    def of_one(self, write: Callable[..., Any]) -> Rewrite:
-        """Return the rule of an operator with inputs x, its scale and zero, and those of y."""
+    def floats(self, op: Builder, node: Node, *axes: int, first: int = 0) -> list[Value]:
+        """Return the floats of the inputs from `first` on, (x, scale, zero) for each axis."""
+        places = [slice(first + 3 * i, first + 3 * i + 3) for i in range(len(axes))]
+        return [
+            self.integers.dequantize(op, *node.inputs[at], axis, node) for at, axis in zip(places, axes, strict=True)
+        ]
+
+    def of(self, write: Callable[..., Any], *axes: int) -> Rewrite:
+        """Return the rule of an operator with inputs x, its scale and zero for each axis, then those of y."""
 
         def rule(op: Builder, node: Node) -> list[Value]:
-            x, xs, xz, ys, yz = (*node.inputs, None)[:5]
-            y = write(op, self.integers.dequantize(op, x, xs, xz, 1, node), node)
-            return [self.integers.quantize(op, node, y, ys, yz)]
-
-        return rule
-
-    def of_two(self, write: Callable[..., Any]) -> Rewrite:
-        """Return the rule of an operator with inputs a, b, each with scale and zero, and those of y."""
-
-        def rule(op: Builder, node: Node) -> list[Value]:
-            a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = (*node.inputs, None)[:8]
-            first = self.integers.dequantize(op, a, a_scale, a_zero, -2, node)
-            second = self.integers.dequantize(op, b, b_scale, b_zero, -1, node)
-            return [self.integers.quantize(op, node, write(op, first, second, node), ys, yz)]
+            ys, yz = (*node.inputs, None)[3 * len(axes) :][:2]
+            return [self.integers.quantize(op, node, write(op, *self.floats(op, node, *axes), node), ys, yz)]
 
         return rule
 
@@ -202,17 +182,17 @@ class _QuantizedReader:
 
     def where(self, op: Builder, node: Node) -> list[Value]:
         """QLinearWhere."""
-        condition, a, a_scale, a_zero, b, b_scale, b_zero, ys, yz = node.inputs
-        first = self.integers.dequantize(op, a, a_scale, a_zero, -2, node)
-        second = self.integers.dequantize(op, b, b_scale, b_zero, -1, node)
-        return [self.integers.quantize(op, node, op.Where(condition, first, second), ys, yz)]
+        first, second = self.floats(op, node, -2, -1, first=1)
+        y = op.Where(node.inputs[0], first, second)
+        return [self.integers.quantize(op, node, y, *node.inputs[7:9])]
 
     def attention(self, op: Builder, node: Node) -> list[Value]:
         """QAttention: com.microsoft's Attention of floats."""
         x, w, bias, xs, ws, mask, xz, wz, past = (*node.inputs, *[None] * 4)[:9]
         inputs = [self.integers.dequantize(op, x, xs, xz, -1, node), self.integers.dequantize(op, w, ws, wz, 1, node)]
-        attributes = {name: a.value for name, a in node.attributes.items()}
-        outputs = op.Attention(*inputs, bias, mask, past, domain=MICROSOFT, outputs=len(node.outputs), **attributes)
+        outputs = op.Attention(
+            *inputs, bias, mask, past, domain=MICROSOFT, outputs=len(node.outputs), **attributes_of(node)
+        )
         return [outputs] if isinstance(outputs, Value) else list(outputs)
 
     def embed(self, op: Builder, node: Node) -> list[Value]:
@@ -220,19 +200,23 @@ class _QuantizedReader:
         ids, segments, *tables = node.inputs[:7]
         pairs = zip(tables, node.inputs[8:13], node.inputs[13:18], strict=True)
         floats = [x if x is None else self.integers.dequantize(op, x, scale, zero, 1, node) for x, scale, zero in pairs]
-        attributes = {name: a.value for name, a in node.attributes.items()}
         return list(
             op.EmbedLayerNormalization(
-                ids, segments, *floats, node.inputs[7], domain=MICROSOFT, outputs=len(node.outputs), **attributes
+                ids,
+                segments,
+                *floats,
+                node.inputs[7],
+                domain=MICROSOFT,
+                outputs=len(node.outputs),
+                **attributes_of(node),
             )
         )
 
     def gemm(self, op: Builder, node: Node) -> list[Value]:
         """QGemm: alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ + c, quantized where a scale is given."""
-        a, a_scale, a_zero, b, b_scale, b_zero, c, ys, yz = (*node.inputs, None, None, None)[:9]
+        _, a_scale, _, _, b_scale, _, c, ys, yz = (*node.inputs, None, None, None)[:9]
         get = node.attributes.get_int
-        first = self.integers.dequantize(op, a, a_scale, a_zero, 1, node)
-        second = self.integers.dequantize(op, b, b_scale, b_zero, 0 if get("transB", 0) else 1, node)
+        first, second = self.floats(op, node, 1, 0 if get("transB", 0) else 1)
         alpha = node.attributes.get_float("alpha", 1.0)
         bias = [self.integers.bias(op, node, c, a_scale, b_scale, alpha)] if c is not None else []
         y = op.Gemm(first, second, *bias, alpha=alpha, transA=get("transA", 0), transB=get("transB", 0))
@@ -241,8 +225,7 @@ class _QuantizedReader:
     def concat(self, op: Builder, node: Node) -> list[Value]:
         """QLinearConcat of (x, scale, zero) triples."""
         ys, yz, *operands = node.inputs
-        triples = zip(operands[::3], operands[1::3], operands[2::3], strict=True)
-        parts = [self.integers.dequantize(op, x, scale, zero, 1, node) for x, scale, zero in triples]
+        parts = self.floats(op, node, *[1] * (len(operands) // 3), first=2)
         return [self.integers.quantize(op, node, op.Concat(*parts, axis=node.attributes.get_int("axis")), ys, yz)]
 
     def mat_mul_integer(self, op: Builder, node: Node) -> list[Value]:
@@ -255,8 +238,9 @@ class _QuantizedReader:
         """Conv of (x − zero) and (w − zero), in units of the scale behind it."""
         x, w, x_zero, w_zero = (*node.inputs, None, None)[:4]
         weight = self.in_steps(op, node, w, w_zero, 0)
-        attributes = {name: a.value for name, a in node.attributes.items()}
-        return [self.mark_integer(node, op.Conv(self.integers.subtract_zero(op, x, x_zero), weight, **attributes))]
+        return [
+            self.mark_integer(node, op.Conv(self.integers.subtract_zero(op, x, x_zero), weight, **attributes_of(node)))
+        ]
 
     def mark_integer(self, node: Node, y: Value) -> Value:
         """Mark a float as the node's integer output."""
@@ -301,9 +285,42 @@ class _QuantizedReader:
             op.Transpose(self.integers.weight(op, weight, scale, zero, 0, node), perm=[0, 2, 1])  # type: ignore[arg-type]
             for weight, scale, zero in ((w, ws, wz), (r, rs, rz))
         ]
-        attributes = {name: a.value for name, a in node.attributes.items()}
-        y = op.LSTM(x, *pair, bias, lengths, h, c, peep, outputs=max(len(node.outputs), 2), **attributes)
+        y = op.LSTM(x, *pair, bias, lengths, h, c, peep, outputs=max(len(node.outputs), 2), **attributes_of(node))
         return list(y)[: len(node.outputs)]
+
+
+def _block_mat_mul(integers: Integers, op: Builder, node: Node) -> list[Value]:
+    """MatMulNBits: x · w + bias, w [K, N] in packed rows of its transpose; x is not rounded."""
+    x, packed, scales, zero, order, bias = (*node.inputs, None, None, None)[:6]
+    assert packed is not None and scales is not None
+    get_int = node.attributes.get_int
+    bits, block, count, width = get_int("bits", 4), get_int("block_size"), get_int("K"), get_int("N")
+    groups = query.constant(order)
+    if bits not in BITS or get_int("weight_prepacked", 0) != 0:
+        raise unsupported(node, f"bits={bits}, or weight_prepacked")
+    if order is not None and (groups is None or not np.array_equal(groups.ravel(), np.arange(groups.size) // block)):
+        raise unsupported(node, "rows of weights in another order (g_idx)")
+    y = op.MatMul(x, integers.from_blocks(packed, (width, -1), (bits, count), scales, zero, ["transpose"]))
+    return [y if bias is None else op.Add(y, bias)]
+
+
+def _block_gather(integers: Integers, op: Builder, node: Node) -> list[Value]:
+    """GatherBlockQuantized: rows of a table by index."""
+    table, places, scales, zero = (*node.inputs, None)[:4]
+    assert table is not None and scales is not None
+    get_int = node.attributes.get_int
+    axis, block, quantized_axis = get_int("gather_axis", 0), get_int("block_size", 128), get_int("quantize_axis", 1)
+    if table.dtype is not None and table.dtype.name == "UINT8":
+        bits, shape = get_int("bits", 4), query.array(table).shape
+        if len(shape) != 2 or axis % 2 or quantized_axis % 2 != 1 or bits not in BITS:
+            raise unsupported(node, "a table of bytes other than a matrix in blocks of its rows")
+        floats = integers.from_blocks(table, shape, (bits, shape[1] * 8 // bits), scales, zero)
+    elif rank_of(scales) and table.is_initializer():
+        node.attributes["block_size"] = ir.AttrInt64("block_size", block)
+        floats = integers.weight(op, table, scales, zero, quantized_axis, node)
+    else:
+        raise unsupported(node, "a table that is no initializer")
+    return [op.Gather(floats, places, axis=axis)]
 
 
 def _softmax(op: Builder, x: Value, node: Node) -> Value:
@@ -334,7 +351,7 @@ def _kernel(node: Node) -> tuple[int, ...]:
 
 def _channels_first(op: Builder, node: Node, x: Value, rank: int, write: Callable[..., Value]) -> Value:
     """Apply an ONNX operator to x, whose channels may be last."""
-    attributes = {name: a.value for name, a in node.attributes.items()}
+    attributes = attributes_of(node)
     if not attributes.pop("channels_last", 0):
         return write(x, **attributes)
     channels_first = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
