@@ -31,8 +31,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.estimators import ESTIMATORS
-from ortpipe.stages.convert.sources.estimators.unsupported import reason
+from ortpipe.stages.convert.sources.estimators import ESTIMATORS, reason
 from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.sources.sklearn_walk import check_transformer
 from ortpipe.stages.convert.stage import convert

@@ -147,10 +147,9 @@ class _QuantizedReader:
 
     def floats(self, op: Builder, node: Node, *axes: int, first: int = 0) -> list[Value]:
         """Return the floats of the inputs from `first` on, (x, scale, zero) for each axis."""
-        places = [slice(first + 3 * i, first + 3 * i + 3) for i in range(len(axes))]
-        return [
-            self.integers.dequantize(op, *node.inputs[at], axis, node) for at, axis in zip(places, axes, strict=True)
-        ]
+        inputs = node.inputs[first:]
+        triples = zip(inputs[::3], inputs[1::3], inputs[2::3], axes, strict=False)
+        return [self.integers.dequantize(op, x, scale, zero, axis, node) for x, scale, zero, axis in triples]
 
     def of(self, write: Callable[..., Any], *axes: int) -> Rewrite:
         """Return the rule of an operator with inputs x, its scale and zero for each axis, then those of y."""
@@ -183,16 +182,15 @@ class _QuantizedReader:
     def where(self, op: Builder, node: Node) -> list[Value]:
         """QLinearWhere."""
         first, second = self.floats(op, node, -2, -1, first=1)
-        y = op.Where(node.inputs[0], first, second)
-        return [self.integers.quantize(op, node, y, *node.inputs[7:9])]
+        ys, yz = node.inputs[7:]
+        return [self.integers.quantize(op, node, op.Where(node.inputs[0], first, second), ys, yz)]
 
     def attention(self, op: Builder, node: Node) -> list[Value]:
         """QAttention: com.microsoft's Attention of floats."""
         x, w, bias, xs, ws, mask, xz, wz, past = (*node.inputs, *[None] * 4)[:9]
         inputs = [self.integers.dequantize(op, x, xs, xz, -1, node), self.integers.dequantize(op, w, ws, wz, 1, node)]
-        outputs = op.Attention(
-            *inputs, bias, mask, past, domain=MICROSOFT, outputs=len(node.outputs), **attributes_of(node)
-        )
+        attributes = attributes_of(node)
+        outputs = op.Attention(*inputs, bias, mask, past, domain=MICROSOFT, outputs=len(node.outputs), **attributes)
         return [outputs] if isinstance(outputs, Value) else list(outputs)
 
     def embed(self, op: Builder, node: Node) -> list[Value]:
@@ -200,17 +198,8 @@ class _QuantizedReader:
         ids, segments, *tables = node.inputs[:7]
         pairs = zip(tables, node.inputs[8:13], node.inputs[13:18], strict=True)
         floats = [x if x is None else self.integers.dequantize(op, x, scale, zero, 1, node) for x, scale, zero in pairs]
-        return list(
-            op.EmbedLayerNormalization(
-                ids,
-                segments,
-                *floats,
-                node.inputs[7],
-                domain=MICROSOFT,
-                outputs=len(node.outputs),
-                **attributes_of(node),
-            )
-        )
+        settings: Any = {"domain": MICROSOFT, "outputs": len(node.outputs), **attributes_of(node)}
+        return list(op.EmbedLayerNormalization(ids, segments, *floats, node.inputs[7], **settings))
 
     def gemm(self, op: Builder, node: Node) -> list[Value]:
         """QGemm: alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾ + c, quantized where a scale is given."""
@@ -238,9 +227,8 @@ class _QuantizedReader:
         """Conv of (x − zero) and (w − zero), in units of the scale behind it."""
         x, w, x_zero, w_zero = (*node.inputs, None, None)[:4]
         weight = self.in_steps(op, node, w, w_zero, 0)
-        return [
-            self.mark_integer(node, op.Conv(self.integers.subtract_zero(op, x, x_zero), weight, **attributes_of(node)))
-        ]
+        y = op.Conv(self.integers.subtract_zero(op, x, x_zero), weight, **attributes_of(node))
+        return [self.mark_integer(node, y)]
 
     def mark_integer(self, node: Node, y: Value) -> Value:
         """Mark a float as the node's integer output."""

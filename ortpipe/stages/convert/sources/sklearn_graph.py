@@ -1,6 +1,8 @@
-"""A fitted scikit-learn estimator or Pipeline as one graph."""
+"""A fitted scikit-learn estimator or Pipeline as one graph, and rows as its input: an array, or named columns."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,16 +21,122 @@ from ortpipe.stages.convert.sources.estimators import (
     check_estimator,
     class_path,
     end_of,
-    label_of,
     plain_classes,
     source_values,
+    write_outputs,
 )
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
-from ortpipe.stages.convert.sources.sklearn_rows import InputForm, form_for, predict_quietly
-from ortpipe.stages.convert.sources.sklearn_walk import PIPELINE, check_transformer, is_idle, parts_of, transform
+from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, frame
+from ortpipe.stages.convert.sources.sklearn_walk import (
+    COLUMN_TRANSFORMER,
+    COMPOSITIONS,
+    PIPELINE,
+    check_transformer,
+    is_idle,
+    parts_of,
+    transform,
+)
 
 NO_CLASS_WEIGHTS = "the estimator's class weights are not in the loss: its own objective is not known"
 EXACT = ("StandardScaler", "MinMaxScaler")  # which treat a number and its float32 value alike
+EMPTY: Mapping[str, str | None] = {}
+
+
+@dataclass(frozen=True)
+class InputForm:
+    """The inputs of an estimator's graph.
+
+    Attributes:
+        table: names of a table's columns, each an input [N]; None: a single input X [N, K] holds all columns.
+        names: of the columns of X, if the estimator reads columns by name.
+        truth: columns of the table that hold truth values, as the words true and false.
+    """
+
+    table: tuple[str, ...] | None
+    names: tuple[str, ...] = ()
+    truth: frozenset[str] = frozenset()
+
+    def as_estimator_input(
+        self,
+        inputs: Mapping[str, np.ndarray],
+        empty: Mapping[str, str | None] = EMPTY,
+        truth: Set[str] | None = None,
+    ) -> Any:
+        """Return rows as the estimator takes them.
+
+        Empty text becomes nan, or the value in `empty`; the words true and false of the columns `truth`, by default all
+        columns of truth values, become booleans, or 1 and 0 beside missing values.
+        """
+        truth = self.truth if truth is None else truth
+        if self.table is None:
+            [array] = inputs.values()
+            array = array.reshape(len(array), -1)
+            if not self.names:
+                return array
+            columns = dict(zip(self.names, array.T, strict=True))
+        else:
+            columns = {
+                name: _truth(inputs[name]) if name in truth else _column(inputs[name], empty.get(name, np.nan))
+                for name in self.table
+                if name in inputs
+            }
+        return frame(columns)
+
+
+def _truth(array: np.ndarray) -> np.ndarray:
+    words = array.reshape(-1)
+    missing, is_true = words == "", words == "true"
+    return np.where(missing, np.nan, is_true) if missing.any() else is_true
+
+
+def _column(array: np.ndarray, empty: Any) -> np.ndarray:
+    array = array.reshape(-1)
+    if array.dtype.kind not in "USO":
+        return array
+    words = array.astype(object)
+    return np.where(words == "", empty, words)
+
+
+def form_for(estimator: Any, rows: Rows | None) -> InputForm:
+    """Return the form of input that fits an estimator, and the rows if there are any."""
+    fitted_names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
+    if rows is None:
+        return InputForm(fitted_names) if fitted_names and _by_name(estimator) else InputForm(None)
+    inputs = rows.inputs
+    all_columns = all(array.ndim == 1 or array.shape[1:] == (1,) for array in inputs.values())
+    has_text = any(array.dtype.kind in "USO" for array in inputs.values())
+    if len(inputs) == 1 and not has_text and not rows.kept:
+        names = next(iter(rows.columns.values()), ())
+        expected_names = fitted_names or (names if _by_name(estimator) else ())
+        return InputForm(
+            None, expected_names if len(expected_names) == np.prod(next(iter(inputs.values())).shape[1:]) else ()
+        )
+    if not all_columns:
+        rule = "scikit-learn estimators take one input, or the columns of a table."
+        raise ConvertError(rule, got=sorted(inputs), fix="Give one array of features, or arrays of one dimension each.")
+    truth = frozenset(name for name, column in rows.kept.items() if column.of == "truth")
+    return InputForm(fitted_names or tuple(inputs), truth=truth)
+
+
+def _by_name(estimator: Any) -> bool:
+    """Return whether an estimator selects columns by name, or reads words: it then needs a table's raw columns."""
+    path = class_path(estimator)
+    if path == COLUMN_TRANSFORMER:
+        return True
+    if path in COMPOSITIONS:
+        steps = estimator.steps if hasattr(estimator, "steps") else estimator.transformer_list
+        return any(_by_name(step) for _, step in steps if not is_idle(step))
+    inner = getattr(
+        estimator, "best_estimator_", getattr(estimator, "estimator", getattr(estimator, "regressor", None))
+    )
+    return path in ENCODERS or (inner is not None and hasattr(inner, "get_params") and _by_name(inner))
+
+
+def predict_quietly(predict: Callable[..., Any], rows: Any) -> np.ndarray:
+    """Return scikit-learn's prediction without its warnings, which do not matter to the conversion."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.asarray(predict(rows))
 
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
@@ -83,16 +191,8 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
         order = {name: place for place, name in enumerate(form.table)}
         graph.inputs[:] = sorted(graph.inputs, key=lambda value: order[str(value.name)])
         _check_kinds(graph, rows)
-    if end.logits is not None:
-        op.rename(end.logits, "scores" if end.is_scores else "logits")
-    classes: tuple[int | str, ...] | None = None
-    if end.task == "regression":
-        graph.outputs.append(op.rename(end.prediction, "prediction"))
-    else:
-        classes = None if end.task == "multilabel" else plain_classes(last.classes_)
-        if not end.is_scores:
-            op.rename(end.prediction, "probabilities")
-        graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
+    classes = None if end.task in ("regression", "multilabel") else plain_classes(last.classes_)
+    write_outputs(op, end, classes)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return predict_quietly(

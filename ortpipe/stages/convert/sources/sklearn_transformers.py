@@ -16,13 +16,23 @@ PROBES = 256  # rows per call of a step's transform
 
 
 def scaler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
-    """(x − center) / scale, each part if the scaler has that setting, clipped to [−1, 1] if the scaler clips."""
-    center = getattr(step, "mean_" if hasattr(step, "with_std") else "center_", None)
-    if center is not None and getattr(step, "with_mean", getattr(step, "with_centering", True)):
+    """(x − center) / scale, each part if the scaler has that setting; clipped to [−1, 1] if it clips."""
+    center, scale = center_and_scale(step)
+    if center is not None:
         x = op.Sub(x, op.const(center.astype(dtype)))
-    if step.scale_ is not None and getattr(step, "with_std", getattr(step, "with_scaling", True)):
-        x = op.Div(x, op.const(step.scale_.astype(dtype)))
+    if scale is not None:
+        x = op.Div(x, op.const(scale.astype(dtype)))
     return op.Clip(x, -1.0, 1.0) if getattr(step, "clip", False) else x
+
+
+def center_and_scale(step: Any) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Return the center and scale of a StandardScaler, RobustScaler or MaxAbsScaler; None: it has none."""
+    match type(step).__name__:
+        case "StandardScaler":
+            return step.mean_ if step.with_mean else None, step.scale_ if step.with_std else None
+        case "RobustScaler":
+            return step.center_ if step.with_centering else None, step.scale_ if step.with_scaling else None
+    return None, step.scale_
 
 
 def min_max_scaler(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
@@ -134,7 +144,8 @@ def nystroem(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 def check_settings(step: Any) -> None:
     """Reject settings of a step that have no operators."""
     if type(step).__name__ == "FunctionTransformer":
-        check_function(step)
+        if step.func is not None or step.kw_args:
+            numpy_function(step.func, step.kw_args)
     elif type(step).__name__ == "Nystroem" and step.kernel not in ("rbf", "linear", "poly", "polynomial", "sigmoid"):
         rule, fix = "A kernel must be rbf, linear, poly or sigmoid.", "Choose one of these."
         raise ConvertError(rule, got=f"kernel={step.kernel!r} of Nystroem", fix=fix)
@@ -151,49 +162,41 @@ def bernoulli_rbm(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 def function_transformer(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """A NumPy function that has an operator; without a function, x itself."""
-    if step.func is None:
-        return x
-    check_function(step)
-    return elementwise(op, step.func.__name__, x)
+    return x if step.func is None else numpy_function(step.func, step.kw_args)(op, x)
 
 
-def elementwise(op: Builder, name: str, x: ir.Value) -> ir.Value:
-    """Apply a NumPy function, one of FUNCTIONS, to each number."""
-    match name:
-        case "log1p":
-            return op.Log(op.Add(x, 1.0))
-        case "expm1":
-            return op.Sub(op.Exp(x), 1.0)
-        case "log2" | "log10":
-            return op.Div(op.Log(x), float(np.log(int(name[3:]))))
-        case "square":
-            return op.Mul(x, x)
-        case "cbrt":
-            return op.Mul(op.Sign(x), op.Pow(op.Abs(x), 1 / 3))
-    return getattr(op, FUNCTIONS[name])(x)
+def _operator(name: str) -> Callable[[Builder, ir.Value], ir.Value]:
+    return lambda op, x: getattr(op, name)(x)
 
 
-FUNCTIONS = {  # NumPy function → operator; "": several operators
-    **{name: name.capitalize() for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "cos", "tanh")},
-    **dict.fromkeys(("log1p", "expm1", "log2", "log10", "square", "cbrt"), ""),
-    "absolute": "Abs",
-    "fabs": "Abs",
-    "negative": "Neg",
-    "reciprocal": "Reciprocal",
-    "rint": "Round",
-    "sign": "Sign",
+# NumPy function → the same in operators
+FUNCTIONS: dict[str, Callable[[Builder, ir.Value], ir.Value]] = {
+    **{name: _operator(name.capitalize()) for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "cos", "tanh")},
+    "log1p": lambda op, x: op.Log(op.Add(x, 1.0)),
+    "expm1": lambda op, x: op.Sub(op.Exp(x), 1.0),
+    "log2": lambda op, x: op.Div(op.Log(x), float(np.log(2))),
+    "log10": lambda op, x: op.Div(op.Log(x), float(np.log(10))),
+    "square": lambda op, x: op.Mul(x, x),
+    "cbrt": lambda op, x: op.Mul(op.Sign(x), op.Pow(op.Abs(x), 1 / 3)),
+    "absolute": _operator("Abs"),
+    "fabs": _operator("Abs"),
+    "negative": _operator("Neg"),
+    "reciprocal": _operator("Reciprocal"),
+    "rint": _operator("Round"),
+    "sign": _operator("Sign"),
 }
 
 
-def check_function(step: Any) -> None:
-    """Reject a FunctionTransformer whose function has no operator."""
-    has_operator = step.func is None or (isinstance(step.func, np.ufunc) and step.func.__name__ in FUNCTIONS)
-    if not has_operator or step.kw_args:
+def numpy_function(function: Any, keywords: Any) -> Callable[[Builder, ir.Value], ir.Value]:
+    """Return the function in operators; reject a function without them, or with keywords."""
+    name = getattr(function, "__name__", function)
+    if not isinstance(function, np.ufunc) or name not in FUNCTIONS or keywords:
         raise ConvertError(
             "A FunctionTransformer's function must have an operator: one of NumPy's, without keywords.",
-            got=f"{getattr(step.func, '__name__', step.func)} with keywords {step.kw_args or 'none'}",
+            got=f"{name} with keywords {keywords or 'none'}",
             fix=f"Take one of {', '.join(f'numpy.{name}' for name in FUNCTIONS)}, or make the column in the data.",
         )
+    return FUNCTIONS[name]
 
 
 AFFINE = (

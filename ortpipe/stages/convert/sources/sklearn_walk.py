@@ -1,19 +1,29 @@
-"""Compositions of transformers in a graph: one after another, side by side, or each on its own columns."""
+"""Transformers in a graph: one after another, side by side, each on its own columns; inverted, of a target."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
-from ortpipe.errors import ConvertError
-from ortpipe.stages.convert.sources.estimators import class_path
+from ortpipe.errors import ConvertError, ModelError
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import within
+from ortpipe.graph.importing.lower import inline, prepared
+from ortpipe.stages.convert.sources.estimators import End, class_path, end_of
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
-from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
-from ortpipe.stages.convert.sources.sklearn_onnx import by_skl2onnx, has_converter
-from ortpipe.stages.convert.sources.sklearn_transformers import TRANSFORMERS, check_settings
+from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, ML, ML_VERSION
+from ortpipe.stages.convert.sources.sklearn_transformers import (
+    FUNCTIONS,
+    TRANSFORMERS,
+    center_and_scale,
+    check_settings,
+)
 
 PIPELINE, COLUMN_TRANSFORMER = "sklearn.pipeline.Pipeline", "sklearn.compose.ColumnTransformer"
 FEATURE_UNION = "sklearn.pipeline.FeatureUnion"
+WORDS = ("CountVectorizer", "TfidfVectorizer", "HashingVectorizer")  # which read one column of texts
+LOCALE = "C.UTF-8"  # exists without language packs, unlike skl2onnx's default en_US.UTF-8
 UNSUPPORTED = {  # transformers that need their training rows, trees or a solver when they predict
     "DictVectorizer": "its rows are dictionaries: give their entries as columns of a table",
     "KNNImputer": "it looks for neighbours among the training rows: take SimpleImputer",
@@ -63,12 +73,7 @@ def check_transformer(step: Any) -> None:
             raise ConvertError(rule, got=f"{path}: {UNSUPPORTED[name]}", fix="Take another step, or none.")
         if path in TRANSFORMERS:
             check_settings(part)
-        elif (
-            path not in TRANSFORMERS
-            and path not in ENCODERS
-            and not hasattr(part, "get_support")
-            and not has_converter(part)
-        ):
+        elif path not in ENCODERS and not hasattr(part, "get_support") and not has_converter(part):
             raise ConvertError(
                 "A step before the last must be one that ortpipe or skl2onnx converts.",
                 got=path,
@@ -94,6 +99,42 @@ def transform(flow: Flow, step: Any, columns: Columns) -> Columns:
     return Columns.of(flow, by_skl2onnx(flow, step, columns), _width(step, columns))
 
 
+def has_converter(step: Any) -> bool:
+    """Return whether skl2onnx has a converter for a transformer's class, its own or a registered one."""
+    from skl2onnx._supported_operators import sklearn_operator_name_map
+
+    return type(step) in sklearn_operator_name_map
+
+
+def by_skl2onnx(flow: Flow, step: Any, columns: Columns) -> ir.Value:
+    """Apply skl2onnx's graph of a transformer to columns, inlined, with all numbers as constants."""
+    import skl2onnx
+
+    data_types = skl2onnx.common.data_types
+    op, options = flow.op, None
+    if type(step).__name__ in WORDS:
+        x, input_type = columns.words(), data_types.StringTensorType([None, 1])
+        options = {type(step): {"locale": LOCALE}}
+    else:
+        x = columns.floats()
+        float_type = data_types.DoubleTensorType if flow.dtype == np.float64 else data_types.FloatTensorType
+        input_type = float_type([None, columns.width])
+    target = {"": op.graph.opset_imports[""], ML: ML_VERSION}
+    try:
+        model = skl2onnx.to_onnx(step, initial_types=[("X", input_type)], target_opset=target, options=options)
+        inner = prepared(model, op)
+    except (RuntimeError, NotImplementedError, ValueError, TypeError, KeyError, ModelError) as error:
+        raise ConvertError(
+            "A step that ortpipe does not convert itself must be one that skl2onnx can convert.",
+            got=f"{type(step).__name__}: {str(error).strip().splitlines()[0]}",
+            fix="Take another step, or make its columns in the data.",
+        ) from error
+    [output] = inner.graph.outputs
+    inline(op, inner, {"X": x}, type(step).__name__)
+    dtype = ir.DataType.from_numpy(flow.dtype)
+    return output if output.dtype == dtype else op.Cast(output, to=dtype)
+
+
 def _width(step: Any, columns: Columns) -> int | None:
     if type(step).__name__ == "FunctionTransformer":
         return columns.width
@@ -112,16 +153,12 @@ def _pipeline(flow: Flow, pipeline: Any, columns: Columns) -> Columns:
 def _column_transformer(flow: Flow, step: Any, columns: Columns) -> Columns:
     outputs = []
     for name, part, _ in step.transformers_:
-        places = _places(step, name, columns.width)
+        places = np.arange(columns.width)[step._transformer_to_input_indices[name]].tolist()
         if part is None or part == "drop" or not len(places):
             continue
         output = transform(flow, part, columns.pick(places))
         outputs.append(_apply_weight(flow, output, (step.transformer_weights or {}).get(name)))
     return Columns.side_by_side(flow, outputs)
-
-
-def _places(step: Any, name: str, width: int) -> list[int]:
-    return np.arange(width)[step._transformer_to_input_indices[name]].tolist()
 
 
 def _feature_union(flow: Flow, step: Any, columns: Columns) -> Columns:
@@ -142,4 +179,88 @@ COMPOSITIONS: Mapping[str, Callable[[Flow, Any, Columns], Columns]] = {
     PIPELINE: _pipeline,
     COLUMN_TRANSFORMER: _column_transformer,
     FEATURE_UNION: _feature_union,
+}
+
+
+def transformed_target(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
+    """The inner regressor's prediction, back on the target's own scale: what losses compare with labels."""
+    with within(op.graph, "regressor_"):
+        end = end_of(op, estimator.regressor_, x, dtype)
+    value = _inverse(op, estimator.transformer_, end.prediction, dtype)
+    note = (
+        "the loss is of the target on its own scale; scikit-learn fitted the regressor on it as "
+        f"{type(estimator.transformer_).__name__} gives it"
+    )
+    return End("regression", None, value, notes=(*end.notes, note), rounding=end.rounding)
+
+
+def _inverse(op: Builder, step: Any, y: ir.Value, dtype: Any) -> ir.Value:
+    path = class_path(step)
+    if path == "sklearn.pipeline.Pipeline":
+        for _, part in reversed(step.steps):
+            y = y if is_idle(part) else _inverse(op, part, y, dtype)
+        return y
+    if path not in INVERSES:
+        raise ConvertError(
+            "The transformer of a target must be one whose inverse ortpipe supports.",
+            got=path,
+            fix=f"Take one of {', '.join(name.rpartition('.')[2] for name in INVERSES)}.",
+        )
+    return INVERSES[path](op, step, y, np.dtype(dtype))
+
+
+def _scaler_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+    """y · scale + center, each part if the scaler has that setting."""
+    center, scale = center_and_scale(step)
+    return _line(op, y, scale, center, dtype)
+
+
+def _min_max_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+    """(y − min) / scale."""
+    return _line(op, y, 1 / step.scale_, -step.min_ / step.scale_, dtype)
+
+
+def _line(op: Builder, y: ir.Value, factor: Any, shift: Any, dtype: np.dtype) -> ir.Value:
+    y = y if factor is None else op.Mul(y, op.const(np.asarray(factor).astype(dtype)))
+    return y if shift is None else op.Add(y, op.const(np.asarray(shift).astype(dtype)))
+
+
+def _function_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+    """The inverse function, one of NumPy's."""
+    inverse = step.inverse_func
+    if inverse is None:
+        return y
+    if not isinstance(inverse, np.ufunc) or inverse.__name__ not in FUNCTIONS or step.inv_kw_args:
+        rule = "A target's inverse function must have an operator: one of NumPy's, without keywords."
+        names = ", ".join(f"numpy.{name}" for name in FUNCTIONS)
+        raise ConvertError(rule, got=getattr(inverse, "__name__", inverse), fix=f"Take one of {names}.")
+    return FUNCTIONS[inverse.__name__](op, y)
+
+
+def _power_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+    """Box-Cox (y·λ + 1)^(1/λ), or Yeo-Johnson: for y ≥ 0 that − 1, for y < 0 1 − that of −y with 2 − λ."""
+    if step.standardize:
+        y = _scaler_inverse(op, step._scaler, y, dtype)
+    if step.method == "box-cox":
+        return op.Exp(_log_root(op, y, step.lambdas_, dtype))
+    positive = op.Sub(op.Exp(_log_root(op, op.Relu(y), step.lambdas_, dtype)), 1.0)
+    negative = op.Sub(op.Exp(_log_root(op, op.Relu(op.Neg(y)), 2 - step.lambdas_, dtype)), 1.0)
+    return op.Sub(positive, negative)
+
+
+def _log_root(op: Builder, y: ir.Value, lambdas: np.ndarray, dtype: np.dtype) -> ir.Value:
+    """log(y·λ + 1)/λ; y where λ is 0."""
+    is_zero = np.abs(lambdas) < np.spacing(1.0)
+    base = op.Add(op.Mul(y, op.const(np.where(is_zero, 0, lambdas).astype(dtype))), 1.0)
+    root = op.Div(op.Log(base), op.const(np.where(is_zero, 1, lambdas).astype(dtype)))
+    return op.Where(op.const(is_zero), y, root) if is_zero.any() else root
+
+
+INVERSES: dict[str, Callable[[Builder, Any, ir.Value, np.dtype], ir.Value]] = {
+    "sklearn.preprocessing.StandardScaler": _scaler_inverse,
+    "sklearn.preprocessing.MinMaxScaler": _min_max_inverse,
+    "sklearn.preprocessing.MaxAbsScaler": _scaler_inverse,
+    "sklearn.preprocessing.RobustScaler": _scaler_inverse,
+    "sklearn.preprocessing.FunctionTransformer": _function_inverse,
+    "sklearn.preprocessing.PowerTransformer": _power_inverse,
 }

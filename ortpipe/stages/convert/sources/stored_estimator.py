@@ -153,7 +153,9 @@ class _SafeUnpickler(pickle._Unpickler):
             return _array
         if (module, name) == ("numpy._core.multiarray", "_reconstruct"):
             return _empty
-        if (module, name) in PLAIN or (module == "numpy" and np.generic in getattr(vars(np).get(name), "__mro__", ())):
+        if name in PLAIN.get(module, ()) or (
+            module == "numpy" and np.generic in getattr(vars(np).get(name), "__mro__", ())
+        ):
             return super().find_class(module, name)
         if module.partition(".")[0] == "sklearn" and "tests" not in module.split(".") and "." not in name:
             cls = super().find_class(module, name)
@@ -187,23 +189,17 @@ PARTS = (
     "sklearn._loss.link",
     "sklearn.neural_network._stochastic_optimizers",
 )
-PLAIN = {
-    ("numpy._core.multiarray", "scalar"),
-    ("numpy._core.numeric", "_frombuffer"),
-    ("numpy", "dtype"),
-    ("numpy.random._pickle", "__randomstate_ctor"),
-    ("numpy.random._pickle", "__bit_generator_ctor"),
-    ("numpy.random._pickle", "__generator_ctor"),
-    ("numpy.random.bit_generator", "SeedSequence"),
-    ("numpy.random.bit_generator", "__pyx_unpickle_SeedSequence"),
-    ("numpy.random._mt19937", "MT19937"),
-    ("numpy.random._pcg64", "PCG64"),
-    ("scipy.sparse._csr", "csr_matrix"),
-    ("scipy.sparse._csr", "csr_array"),
-    ("sklearn.compose._column_transformer", "make_column_selector"),
-    ("sklearn.utils._bunch", "Bunch"),
-    ("builtins", "slice"),
-    ("builtins", "set"),
-    ("collections", "OrderedDict"),
-    ("collections", "defaultdict"),
+PLAIN = {  # module → functions and classes that only make values
+    "numpy._core.multiarray": {"scalar"},
+    "numpy._core.numeric": {"_frombuffer"},
+    "numpy": {"dtype"},
+    "numpy.random._pickle": {"__randomstate_ctor", "__bit_generator_ctor", "__generator_ctor"},
+    "numpy.random.bit_generator": {"SeedSequence", "__pyx_unpickle_SeedSequence"},
+    "numpy.random._mt19937": {"MT19937"},
+    "numpy.random._pcg64": {"PCG64"},
+    "scipy.sparse._csr": {"csr_matrix", "csr_array"},
+    "sklearn.compose._column_transformer": {"make_column_selector"},
+    "sklearn.utils._bunch": {"Bunch"},
+    "builtins": {"slice", "set"},
+    "collections": {"OrderedDict", "defaultdict"},
 }

@@ -335,14 +335,9 @@ def _runner(
         arrays |= {name: torch().from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with torch().no_grad(), _quiet():
             leaves = pytree.tree_leaves(predict(arrays))
-        result: np.ndarray = _numpy(leaves, names, output)
-        return result
+        return np.asarray(leaves[list(names).index(output)].detach().to(torch().float64).numpy())
 
     return run
-
-
-def _numpy(leaves: Sequence[Any], names: Sequence[str], output: str) -> np.ndarray:
-    return np.asarray(leaves[list(names).index(output)].detach().to(torch().float64).numpy())
 
 
 @contextlib.contextmanager

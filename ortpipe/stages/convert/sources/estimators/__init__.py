@@ -13,11 +13,10 @@ from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Catalogue
 from ortpipe.stages.convert.sources.estimators.end import End as End
-from ortpipe.stages.convert.sources.estimators.end import label_of as label_of
 from ortpipe.stages.convert.sources.estimators.end import plain_classes as plain_classes
 from ortpipe.stages.convert.sources.estimators.end import source_values as source_values
 from ortpipe.stages.convert.sources.estimators.end import two_columns as two_columns
-from ortpipe.stages.convert.sources.estimators.unsupported import reason
+from ortpipe.stages.convert.sources.estimators.end import write_outputs as write_outputs
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 Ends = Callable[[Builder, Any, ir.Value, Any], End]
@@ -25,101 +24,80 @@ AROUND = "ortpipe.stages.convert.sources"
 HERE = f"{AROUND}.estimators"
 
 
-def _paths(module: str, members: Mapping[str, str]) -> dict[str, str | Ends]:
-    """Return class path → function, given function → classes of a scikit-learn module."""
-    functions = {name: function for function, names in members.items() for name in names.split()}
-    return {f"sklearn.{module}.{name}": f"{HERE}.{function}" for name, function in functions.items()}
-
-
+CONVERTED = {  # module of scikit-learn → function here → classes
+    "linear_model": {
+        "linear:least_squares": "LinearRegression",
+        "meta:inner": "RANSACRegressor",
+        "linear:sparse_features": "Lars LarsCV OrthogonalMatchingPursuit OrthogonalMatchingPursuitCV",
+        "linear:ridge": "Ridge RidgeCV",
+        "linear:elastic_net": "Lasso LassoCV LassoLars LassoLarsCV LassoLarsIC ElasticNet ElasticNetCV "
+        "MultiTaskLasso MultiTaskLassoCV MultiTaskElasticNet MultiTaskElasticNetCV",
+        "linear:bayesian_ridge": "BayesianRidge",
+        "linear:ard": "ARDRegression",
+        "linear:huber": "HuberRegressor",
+        "linear:quantile": "QuantileRegressor",
+        "linear:sgd": "SGDRegressor",
+        "linear:passive_aggressive": "PassiveAggressiveRegressor",
+        "linear:theil_sen": "TheilSenRegressor",
+        "linear:glm": "PoissonRegressor GammaRegressor TweedieRegressor",
+        "linear_classifiers:logistic": "LogisticRegression LogisticRegressionCV",
+        "linear_classifiers:sgd": "SGDClassifier Perceptron",
+        "linear_classifiers:passive_aggressive": "PassiveAggressiveClassifier",
+        "linear_classifiers:ridge": "RidgeClassifier RidgeClassifierCV",
+    },
+    "svm": {
+        "linear_classifiers:linear_svc": "LinearSVC",
+        "linear_classifiers:linear_svr": "LinearSVR",
+        "kernel:svc": "SVC NuSVC",
+        "kernel:svr": "SVR NuSVR",
+    },
+    "kernel_ridge": {"kernel:kernel_ridge": "KernelRidge"},
+    "cross_decomposition": {"linear:pls": "PLSRegression PLSCanonical CCA"},
+    "discriminant_analysis": {
+        "linear_classifiers:discriminant": "LinearDiscriminantAnalysis",
+        "bayes:quadratic": "QuadraticDiscriminantAnalysis",
+    },
+    "naive_bayes": {
+        "bayes:gaussian": "GaussianNB",
+        "bayes:multinomial": "MultinomialNB ComplementNB",
+        "bayes:bernoulli": "BernoulliNB",
+        "bayes:categorical": "CategoricalNB",
+    },
+    "neighbors": {"bayes:nearest_centroid": "NearestCentroid"},
+    "neural_network": {"neural:mlp": "MLPClassifier MLPRegressor"},
+    "model_selection": {
+        "meta:searched": "GridSearchCV RandomizedSearchCV HalvingGridSearchCV HalvingRandomSearchCV",
+        "meta:threshold": "FixedThresholdClassifier TunedThresholdClassifierCV",
+    },
+    "ensemble": {
+        "meta:voting": "VotingClassifier VotingRegressor",
+        "meta:bagging": "BaggingClassifier BaggingRegressor",
+        "meta:stacking": "StackingClassifier StackingRegressor",
+    },
+    "calibration": {"meta:calibrated": "CalibratedClassifierCV"},
+    "semi_supervised": {"meta:inner": "SelfTrainingClassifier"},
+    "frozen": {"meta:frozen": "FrozenEstimator"},
+    "multiclass": {
+        "several:one_vs_rest": "OneVsRestClassifier",
+        "several:one_vs_one": "OneVsOneClassifier",
+    },
+    "multioutput": {
+        "several:regressors": "MultiOutputRegressor RegressorChain",
+        "several:multi_output_classifier": "MultiOutputClassifier",
+        "several:classifier_chain": "ClassifierChain",
+    },
+}
 ESTIMATORS: Catalogue[Ends] = Catalogue(
     "estimator that ortpipe converts",
     {
-        **_paths(
-            "linear_model",
-            {
-                "linear:least_squares": "LinearRegression",
-                "meta:inner": "RANSACRegressor",
-                "linear:sparse_features": "Lars LarsCV OrthogonalMatchingPursuit OrthogonalMatchingPursuitCV",
-                "linear:ridge": "Ridge RidgeCV",
-                "linear:elastic_net": "Lasso LassoCV LassoLars LassoLarsCV LassoLarsIC ElasticNet ElasticNetCV",
-                "linear:multi_task": "MultiTaskLasso MultiTaskLassoCV MultiTaskElasticNet MultiTaskElasticNetCV",
-                "linear:bayesian_ridge": "BayesianRidge",
-                "linear:ard": "ARDRegression",
-                "linear:huber": "HuberRegressor",
-                "linear:quantile": "QuantileRegressor",
-                "linear:sgd": "SGDRegressor",
-                "linear:passive_aggressive": "PassiveAggressiveRegressor",
-                "linear:theil_sen": "TheilSenRegressor",
-                "linear:glm": "PoissonRegressor GammaRegressor TweedieRegressor",
-                "linear_classifiers:logistic": "LogisticRegression LogisticRegressionCV",
-                "linear_classifiers:sgd": "SGDClassifier",
-                "linear_classifiers:perceptron": "Perceptron",
-                "linear_classifiers:passive_aggressive": "PassiveAggressiveClassifier",
-                "linear_classifiers:ridge": "RidgeClassifier RidgeClassifierCV",
-            },
-        ),
-        **_paths(
-            "svm",
-            {
-                "linear_classifiers:linear_svc": "LinearSVC",
-                "linear_classifiers:linear_svr": "LinearSVR",
-                "kernel:svc": "SVC NuSVC",
-                "kernel:svr": "SVR NuSVR",
-            },
-        ),
-        **_paths("kernel_ridge", {"kernel:kernel_ridge": "KernelRidge"}),
-        **_paths("cross_decomposition", {"linear:pls": "PLSRegression PLSCanonical CCA"}),
-        **_paths(
-            "discriminant_analysis",
-            {
-                "linear_classifiers:discriminant": "LinearDiscriminantAnalysis",
-                "bayes:quadratic": "QuadraticDiscriminantAnalysis",
-            },
-        ),
-        **_paths(
-            "naive_bayes",
-            {
-                "bayes:gaussian": "GaussianNB",
-                "bayes:multinomial": "MultinomialNB ComplementNB",
-                "bayes:bernoulli": "BernoulliNB",
-                "bayes:categorical": "CategoricalNB",
-            },
-        ),
-        **_paths("neighbors", {"bayes:nearest_centroid": "NearestCentroid"}),
-        **_paths("neural_network", {"neural:mlp": "MLPClassifier MLPRegressor"}),
-        **_paths(
-            "model_selection",
-            {
-                "meta:searched": "GridSearchCV RandomizedSearchCV HalvingGridSearchCV HalvingRandomSearchCV",
-                "meta:threshold": "FixedThresholdClassifier TunedThresholdClassifierCV",
-            },
-        ),
-        **_paths(
-            "ensemble",
-            {
-                "meta:voting": "VotingClassifier VotingRegressor",
-                "meta:bagging": "BaggingClassifier BaggingRegressor",
-                "meta:stacking": "StackingClassifier StackingRegressor",
-            },
-        ),
-        "sklearn.compose.TransformedTargetRegressor": f"{AROUND}.sklearn_target:transformed_target",
+        **{
+            f"sklearn.{module}.{name}": f"{HERE}.{function}"
+            for module, members in CONVERTED.items()
+            for function, names in members.items()
+            for name in names.split()
+        },
+        "sklearn.compose.TransformedTargetRegressor": f"{AROUND}.sklearn_walk:transformed_target",
         "sklearn.pipeline.Pipeline": f"{AROUND}.sklearn_graph:predictor",
-        **_paths("calibration", {"calibration:calibrated": "CalibratedClassifierCV"}),
-        **_paths("semi_supervised", {"meta:inner": "SelfTrainingClassifier"}),
-        **_paths("frozen", {"meta:frozen": "FrozenEstimator"}),
-        **_paths(
-            "multiclass",
-            {"several:one_vs_rest": "OneVsRestClassifier", "several:one_vs_one": "OneVsOneClassifier"},
-        ),
-        **_paths(
-            "multioutput",
-            {
-                "several:multi_output_regressor": "MultiOutputRegressor",
-                "several:multi_output_classifier": "MultiOutputClassifier",
-                "several:regressor_chain": "RegressorChain",
-                "several:classifier_chain": "ClassifierChain",
-            },
-        ),
     },
 )
 # estimators that pass a table's columns on to their members unchanged
@@ -132,6 +110,32 @@ PASSES_COLUMNS = {
     *(f"sklearn.ensemble.{kind}{what}" for kind in ("Voting", "Stacking") for what in ("Classifier", "Regressor")),
     *(f"sklearn.multiclass.{kind}Classifier" for kind in ("OneVsRest", "OneVsOne")),
     *(f"sklearn.multioutput.MultiOutput{what}" for what in ("Classifier", "Regressor")),
+}
+
+TREES = "trees: the choice of a leaf has no gradient"
+NEIGHBOURS = "nearest neighbours: it looks up rows and has no parameters"
+OUTLIERS = "unsupervised: it detects outliers"
+CLUSTERS = "unsupervised: it finds clusters"
+REASONS = {  # class path, or how it begins → why a predictor is not converted
+    "sklearn.tree.": TREES,
+    "sklearn.ensemble.IsolationForest": OUTLIERS,
+    "sklearn.ensemble.AdaBoost": "votes and medians of members have no gradient",
+    "sklearn.ensemble.": TREES,
+    "sklearn.neighbors.LocalOutlierFactor": OUTLIERS,
+    "sklearn.neighbors.KernelDensity": "unsupervised: it estimates a density",
+    "sklearn.neighbors.NeighborhoodComponentsAnalysis": "ortpipe cannot convert this transformer",
+    "sklearn.neighbors.": NEIGHBOURS,
+    "sklearn.semi_supervised.Label": NEIGHBOURS,
+    "sklearn.svm.OneClassSVM": OUTLIERS,
+    "sklearn.linear_model.SGDOneClassSVM": OUTLIERS,
+    "sklearn.covariance.EllipticEnvelope": OUTLIERS,
+    "sklearn.covariance.": "unsupervised: it estimates a covariance",
+    "sklearn.cluster.": CLUSTERS,
+    "sklearn.mixture.": CLUSTERS,
+    "sklearn.dummy.": "it predicts a constant and ignores the features",
+    "sklearn.isotonic.IsotonicRegression": "it is a lookup table for one column",
+    "sklearn.gaussian_process.": "its predictions use all training rows and arbitrary compositions of kernels",
+    "sklearn.multiclass.OutputCodeClassifier": "it predicts the label of the nearest code and has no scores",
 }
 
 
@@ -156,6 +160,15 @@ def check_supported(table: Mapping[str, Any], path: str, role: str, key: str | N
         raise ConvertError(rule, key=key, got=f"{path}: {why}", fix=fix)
     rule = f"{role} must be one that ortpipe converts."
     raise ConvertError(rule, key=key, got=path, fix=nearest(path, table))
+
+
+def reason(path: str) -> str | None:
+    """Return why a class path is not converted; None if no reason is known.
+
+    >>> reason("sklearn.ensemble.RandomForestClassifier")
+    'trees: the choice of a leaf has no gradient'
+    """
+    return next((why for prefix, why in REASONS.items() if path.startswith(prefix)), None)
 
 
 def class_path(step: Any) -> str:

@@ -92,6 +92,18 @@ def label_of(op: Builder, end: End, classes: Classes | None) -> ir.Value:
     return op.Gather(op.const(np.array(classes, str if strings else np.int64)), index)
 
 
+def write_outputs(op: Builder, end: End, classes: Classes | None) -> None:
+    """Name the end's values as skl2onnx does; make the prediction, and a classifier's label, the graph's outputs."""
+    if end.logits is not None:
+        op.rename(end.logits, "scores" if end.is_scores else "logits")
+    if end.task == "regression":
+        op.graph.outputs.append(op.rename(end.prediction, "prediction"))
+        return
+    if not end.is_scores:
+        op.rename(end.prediction, "probabilities")
+    op.graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
+
+
 def source_values(estimator: Any, end: End, rows: Any) -> np.ndarray:
     """Return scikit-learn's prediction for rows, in the form of the graph's prediction."""
     if end.task == "regression":

@@ -11,7 +11,7 @@ from ortpipe.stages.convert.dialects.coupling import couple
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmoid_end, softmax_end, with_width
 from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, class_weight, summed
-from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
+from ortpipe.stages.convert.sources.estimators.several import REMAINDER, per_class
 
 NORM = "½·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"
 BEFORE_PLATT = "its hinge loss, followed by Platt's log loss on other folds"

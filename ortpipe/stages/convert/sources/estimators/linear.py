@@ -1,6 +1,6 @@
 """Linear regressors: ŷ = x · coefficient + intercept, each with the objective that scikit-learn fits it by."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,9 +27,13 @@ def scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
     return op.Gemm(x, weight, parameter(op, estimator, "intercept", "intercept_", ["reshape", -1], dtype=dtype))
 
 
-def regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any, objective: Objective | None) -> End:
-    """Return the end of a linear regressor with an objective."""
-    return End("regression", None, scores(op, estimator, x, dtype), objective=objective)
+def regressor(objective: Callable[[Any], Objective]) -> Callable[[Builder, Any, ir.Value, Any], End]:
+    """Return the function that writes a linear regressor with the objective of its settings."""
+
+    def write(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+        return End("regression", None, scores(op, estimator, x, dtype), objective=objective(estimator))
+
+    return write
 
 
 def coefficient(**strengths: float) -> Mapping[str, Strengths]:
@@ -37,24 +41,14 @@ def coefficient(**strengths: float) -> Mapping[str, Strengths]:
     return {"coefficient": strengths}
 
 
-def least_squares(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+@regressor
+def least_squares(estimator: Any) -> Objective:
     """Σ (ŷ − y)²."""
     missing = "the constraint to non-negative coefficients" if getattr(estimator, "positive", False) else ""
-    return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
+    return summed("l2", missing=missing)
 
 
-def sparse_features(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """Σ (ŷ − y)² with a limited number of nonzero coefficients."""
-    missing = "its feature selection (training updates all coefficients)"
-    return regressor(op, estimator, x, dtype, summed("l2", missing=missing))
-
-
-def ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """Σ (ŷ − y)² + α·‖w‖²."""
-    return regressor(op, estimator, x, dtype, ridge_objective(estimator, "l2"))
-
-
-def ridge_objective(estimator: Any, loss: str | Mapping[str, Any], **fields: Any) -> Objective:
+def ridge_objective(estimator: Any, loss: str | Mapping[str, Any] = "l2", **fields: Any) -> Objective:
     """Σ l + α·‖w‖²; for a RidgeCV with its selected α."""
     alpha = np.ravel(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
     if np.ptp(alpha):
@@ -63,58 +57,49 @@ def ridge_objective(estimator: Any, loss: str | Mapping[str, Any], **fields: Any
     return summed(loss, coefficient(l2=float(alpha[0])), missing, **fields)
 
 
-def elastic_net(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """1/(2N)·Σ (ŷ − y)² + α·ρ·‖w‖₁ + ½·α·(1 − ρ)·‖w‖², a Lasso with ρ = 1; here twice that."""
+@regressor
+def elastic_net(estimator: Any) -> Objective:
+    """1/(2N)·Σ (ŷ − y)² + α·ρ·‖w‖₁ + ½·α·(1 − ρ)·‖w‖², a Lasso with ρ = 1; here twice that.
+
+    For several tasks, ‖w‖₁ is Σⱼ ‖wⱼ‖ with wⱼ the coefficients of a feature.
+    """
     alpha = float(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
     share = float(getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", 1)))
     missing = "the constraint to non-negative coefficients" if getattr(estimator, "positive", False) else ""
-    penalty = coefficient(l1=2 * alpha * share, l2=alpha * (1 - share))
-    return regressor(op, estimator, x, dtype, averaged("l2", penalty, missing, divides_weights=True))
+    kind = "group" if type(estimator).__name__.startswith("MultiTask") else "l1"
+    penalty = coefficient(**{kind: 2 * alpha * share, "l2": alpha * (1 - share)})
+    return averaged("l2", penalty, missing, divides_weights=True)
 
 
-def multi_task(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """1/(2N)·‖Ŷ − Y‖² + α·ρ·Σⱼ ‖wⱼ‖ + ½·α·(1 − ρ)·‖W‖², with wⱼ the coefficients of a feature; here twice that."""
-    alpha = float(getattr(estimator, "alpha_", getattr(estimator, "alpha", 0)))
-    share = float(getattr(estimator, "l1_ratio_", getattr(estimator, "l1_ratio", 1)))
-    penalty = coefficient(group=2 * alpha * share, l2=alpha * (1 - share))
-    return regressor(op, estimator, x, dtype, averaged("l2", penalty, divides_weights=True))
-
-
-def bayesian_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+@regressor
+def bayesian_ridge(estimator: Any) -> Objective:
     """½·α·Σ (ŷ − y)² + ½·λ·‖w‖², the posterior's mode for the estimated α and λ."""
     penalty, missing = coefficient(l2=float(estimator.lambda_ / estimator.alpha_)), JOINT.format("alpha_ and lambda_")
-    return regressor(op, estimator, x, dtype, summed("l2", penalty, missing))
+    return summed("l2", penalty, missing)
 
 
-def ard(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """½·α·Σ (ŷ − y)² + ½·Σⱼ λⱼ·wⱼ²."""
-    return regressor(op, estimator, x, dtype, summed("l2", missing="its lambda_, one value per feature"))
-
-
-def huber(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+@regressor
+def huber(estimator: Any) -> Objective:
     """Σ σ + σ·H((ŷ − y)/σ) + α·‖w‖² of H(z) = z² up to ε, 2·ε·|z| − ε² beyond.
 
     With σ fixed, σ·H(d/σ) is 2/σ times the Huber loss of δ = ε·σ.
     """
     loss = {"name": "huber", "delta": float(estimator.epsilon * estimator.scale_)}
     penalty = coefficient(l2=float(estimator.alpha * estimator.scale_ / 2))
-    return regressor(op, estimator, x, dtype, summed(loss, penalty, JOINT.format(f"sigma ({estimator.scale_:.6g})")))
+    return summed(loss, penalty, JOINT.format(f"sigma ({estimator.scale_:.6g})"))
 
 
-def quantile(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+@regressor
+def quantile(estimator: Any) -> Objective:
     """1/N·Σ pinball(y − ŷ) + α·‖w‖₁."""
     loss = {"name": "quantile", "quantile": float(estimator.quantile)}
     penalty = coefficient(l1=float(estimator.alpha))
-    return regressor(op, estimator, x, dtype, averaged(loss, penalty, divides_weights=True))
+    return averaged(loss, penalty, divides_weights=True)
 
 
-def sgd(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+@regressor
+def sgd(estimator: Any) -> Objective:
     """1/N·Σ l + α·R(w): ½·‖w‖², ‖w‖₁ or their mix; its squared error has a factor ½."""
-    return regressor(op, estimator, x, dtype, sgd_regression(estimator))
-
-
-def sgd_regression(estimator: Any) -> Objective:
-    """Return the objective of SGD with a loss of values."""
     name, epsilon = estimator.loss, float(estimator.epsilon)
     loss, factor = {
         "squared_error": ({"name": "l2"}, 2.0),
@@ -132,17 +117,11 @@ def sgd_penalty(estimator: Any, factor: float = 1.0) -> Mapping[str, Strengths]:
     return {} if share is None else coefficient(l1=alpha * share, l2=alpha * (1 - share) / 2)
 
 
-def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+@regressor
+def passive_aggressive(estimator: Any) -> Objective:
     """For each row the smallest step that brings l to 0, or one bounded by C."""
     loss = {"name": estimator.loss, "epsilon": float(estimator.epsilon)}
-    objective = averaged(loss, missing="its step sizes, bounded by C (it minimizes no sum over rows)")
-    return regressor(op, estimator, x, dtype, objective)
-
-
-def theil_sen(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """The spatial median of the least squares of many subsets of rows."""
-    objective = averaged("l1", missing="its median of fits to subsets, which is not a loss per row")
-    return regressor(op, estimator, x, dtype, objective)
+    return averaged(loss, missing="its step sizes, bounded by C (it minimizes no sum over rows)")
 
 
 def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -166,5 +145,11 @@ def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def pls(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """(x − mean) · coefficient + intercept."""
     x = op.Sub(x, op.const(np.asarray(estimator._x_mean).astype(dtype)))
-    objective = summed("l2", missing="its restriction to a few components (training updates all coefficients)")
-    return regressor(op, estimator, x, dtype, objective)
+    missing = "its restriction to a few components (training updates all coefficients)"
+    return regressor(lambda _: summed("l2", missing=missing))(op, estimator, x, dtype)
+
+
+ridge = regressor(ridge_objective)
+sparse_features = regressor(lambda _: summed("l2", missing="its feature selection (training updates all coefficients)"))
+ard = regressor(lambda _: summed("l2", missing="its lambda_, one value per feature"))
+theil_sen = regressor(lambda _: averaged("l1", missing="its median of fits to subsets, which is not a loss per row"))

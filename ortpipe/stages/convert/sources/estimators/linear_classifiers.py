@@ -7,7 +7,13 @@ import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, scores_end, sigmoid_end, softmax_end
-from ortpipe.stages.convert.sources.estimators.linear import coefficient, ridge_objective, scores, sgd_penalty
+from ortpipe.stages.convert.sources.estimators.linear import (
+    coefficient,
+    regressor,
+    ridge_objective,
+    scores,
+    sgd_penalty,
+)
 from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, Objective, averaged, class_weight, summed
 
 SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its factor
@@ -69,29 +75,17 @@ def logistic_objective(estimator: Any) -> Objective:
 
 
 def sgd(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """1/N·Σ l + α·R(w), of one class against the rest where there are more than two."""
+    """1/N·Σ l + α·R(w), of one class against the rest where there are more than two; also a Perceptron's."""
     z = scores(op, estimator, x, dtype)
-    objective = sgd_objective(estimator)
+    objective = None
+    if estimator.loss in SCORES:  # its other losses are of values
+        loss, factor = SCORES[estimator.loss]
+        weights = weights_of_scores(estimator)
+        objective = averaged(of_classes(estimator, loss), sgd_penalty(estimator, factor), class_weight=weights)
     if estimator.loss == "log_loss":
         return sigmoid_end(op, z, objective) if len(estimator.classes_) == 2 else one_vs_rest(op, z, objective)
     # the probabilities of modified_huber, (clip(z, −1, 1) + 1)/2, have no gradient far from the boundary: use scores
     return scores_end(op, z, estimator.classes_, objective)
-
-
-def sgd_objective(estimator: Any) -> Objective | None:
-    """Return the objective of a loss of scores; None for its losses of values."""
-    if estimator.loss not in SCORES:
-        return None
-    loss, factor = SCORES[estimator.loss]
-    penalty = sgd_penalty(estimator, factor)
-    return averaged(of_classes(estimator, loss), penalty, class_weight=weights_of_scores(estimator))
-
-
-def perceptron(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """Σ max(0, −s·z), and α·R(w) where it has a penalty."""
-    loss = of_classes(estimator, "perceptron")
-    objective = averaged(loss, sgd_penalty(estimator), class_weight=weights_of_scores(estimator))
-    return scores_end(op, scores(op, estimator, x, dtype), estimator.classes_, objective)
 
 
 def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -135,11 +129,11 @@ def _with_intercept(estimator: Any, penalty: dict[str, float]) -> dict[str, dict
     return terms
 
 
-def linear_svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+@regressor
+def linear_svr(estimator: Any) -> Objective:
     """C·Σ l + ½·‖w‖² with the intercept among w; here divided by C."""
     loss = {"name": estimator.loss, "epsilon": float(estimator.epsilon)}
-    objective = summed(loss, _with_intercept(estimator, {"l2": 1 / (2 * float(estimator.C))}))
-    return End("regression", None, scores(op, estimator, x, dtype), objective=objective)
+    return summed(loss, _with_intercept(estimator, {"l2": 1 / (2 * float(estimator.C))}))
 
 
 def discriminant(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:

@@ -1,7 +1,7 @@
 """Estimators that fit one member for each class, pair of classes or label, side by side or in a chain."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,17 +15,28 @@ from ortpipe.stages.convert.sources.estimators.end import End, scores_end
 from ortpipe.stages.convert.sources.estimators.linear_classifiers import one_vs_rest as normalized
 from ortpipe.stages.convert.sources.estimators.meta import ALONE, margin
 from ortpipe.stages.convert.sources.estimators.objective import Objective, Strengths
-from ortpipe.stages.convert.sources.estimators.pairs import REMAINDER, per_class
+
+REMAINDER = "scores are counted votes of pairs and a bounded remainder: gradients pass through the remainder alone"
 
 
-def _members(op: Builder, estimator: Any, x: ir.Value, dtype: Any, names: Sequence[str]) -> list[End]:
-    ends = []
+def _members(
+    op: Builder,
+    estimator: Any,
+    x: ir.Value,
+    dtype: Any,
+    names: Sequence[str],
+    chained: Callable[[End], ir.Value] | None = None,
+) -> list[End]:
+    """Return the members' ends; with `chained`, each member also reads that value of earlier members."""
+    ends: list[End] = []
     for i, (name, fitted) in enumerate(zip(names, estimator.estimators_, strict=True)):
         if class_path(fitted).endswith("._ConstantPredictor"):
             rule, fix = "Every class must occur in the rows for fitting.", "Leave out that class or label."
             raise ConvertError(rule, got=f"{name}, which all rows have or none has", fix=fix)
         with member(op, name, "estimators_", i):
             ends.append(end_of(op, fitted, x, dtype))
+        if chained is not None:
+            x = op.Concat(x, chained(ends[-1]), axis=-1)
     return ends
 
 
@@ -77,14 +88,6 @@ def one_vs_one(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     return scores_end(op, scores, labels)._replace(notes=(REMAINDER,))
 
 
-def multi_output_regressor(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """One member for each column of y."""
-    names = [f"output{i}" for i in range(len(estimator.estimators_))]
-    ends = _members(op, estimator, x, dtype, names)
-    value = op.Concat(*(end.prediction for end in ends), axis=-1)
-    return End("regression", None, value, objective=sum_of_objectives(ends, names))
-
-
 def multi_output_classifier(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """One member of two classes 0 and 1 for each label."""
     names = [f"output{i}" for i in range(len(estimator.estimators_))]
@@ -107,40 +110,55 @@ def _check_labels(classes: Sequence[Any]) -> None:
             )
 
 
+def regressors(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
+    """One member for each column of y; in a chain, it also reads the predictions of earlier members."""
+    order = getattr(estimator, "order_", None)
+    places = range(len(estimator.estimators_)) if order is None else [int(i) for i in order]
+    names = [f"output{i}" for i in places]
+    ends = _members(op, estimator, x, dtype, names, None if order is None else lambda end: end.prediction)
+    value = op.Concat(*(ends[i].prediction for i in np.argsort(places)), axis=-1)
+    objective = sum_of_objectives(ends, names)
+    return End("regression", None, value, objective=objective if order is None else _together(objective))
+
+
 def classifier_chain(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """One member for each label, which reads the predictions of those before it."""
     _check_labels(estimator.classes_)
     method = estimator.chain_method_
     columns: list[ir.Value] = []
-    ends = []
-    for i, fitted in enumerate(estimator.estimators_):
-        with member(op, f"label{int(estimator.order_[i])}", "estimators_", i):
-            ends.append(end_of(op, fitted, x, dtype))
-        z = margin(op, ends[-1])
+
+    def chained(end: End) -> ir.Value:
+        z = margin(op, end)
         columns.append(z)
-        chained_value = z if method == "decision_function" else op.Sigmoid(z)
-        if method == "predict":
-            chained_value = op.cast(op.Greater(z, op.like(0, z)), z)
-        x = op.Concat(x, chained_value, axis=-1)
-    z = op.Concat(*(columns[i] for i in np.argsort(estimator.order_)), axis=-1)
+        value = z if method == "decision_function" else op.Sigmoid(z)
+        return op.cast(op.Greater(z, op.like(0, z)), z) if method == "predict" else value
+
     names = [f"label{int(i)}" for i in estimator.order_]
+    ends = _members(op, estimator, x, dtype, names, chained)
+    z = op.Concat(*(columns[i] for i in np.argsort(estimator.order_)), axis=-1)
     note = ("members read the labels of those before them, and a label has no gradient",) if method == "predict" else ()
     prediction = z if ends[0].is_scores else op.Sigmoid(z)
-    return End("multilabel", z, prediction, objective=_without_independence(sum_of_objectives(ends, names)), notes=note)
+    return End("multilabel", z, prediction, objective=_together(sum_of_objectives(ends, names)), notes=note)
 
 
-def regressor_chain(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """One member for each column of y, which reads the predictions of those before it."""
-    ends = []
-    for i, fitted in enumerate(estimator.estimators_):
-        with member(op, f"output{int(estimator.order_[i])}", "estimators_", i):
-            ends.append(end_of(op, fitted, x, dtype))
-        x = op.Concat(x, ends[-1].prediction, axis=-1)
-    value = op.Concat(*(ends[i].prediction for i in np.argsort(estimator.order_)), axis=-1)
-    names = [f"output{int(i)}" for i in estimator.order_]
-    return End("regression", None, value, objective=_without_independence(sum_of_objectives(ends, names)))
-
-
-def _without_independence(objective: Objective | None) -> Objective | None:
+def _together(objective: Objective | None) -> Objective | None:
     """Note in the objective that gradients of later members move those before them."""
     return objective and dataclasses.replace(objective, missing=ALONE)
+
+
+def per_class(op: Builder, second: ir.Value, chosen: ir.Value, count: int) -> tuple[ir.Value, ir.Value]:
+    """Return votes + s/(3·(|s| + 1)) of sums s of confidences, [N, classes], and the votes.
+
+    These are the scores of scikit-learn's `_ovr_decision_function`.
+    `second` [N, pairs] is the confidence in a pair's second class, `chosen` whether the pair votes for it.
+    """
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    signs = np.zeros((len(pairs), count))
+    for p, (i, j) in enumerate(pairs):
+        signs[p, i], signs[p, j] = -1, 1
+    dtype = second.dtype.numpy() if second.dtype is not None else np.float32
+    total = op.MatMul(second, op.const(signs.astype(dtype)))
+    is_second = op.cast(chosen, second)
+    # is_second is the second class's vote; the first gets 1 − that
+    votes = op.Add(op.MatMul(is_second, op.const(signs.astype(dtype))), op.const((signs < 0).sum(axis=0).astype(dtype)))
+    return op.Add(votes, op.Div(total, op.Mul(op.Add(op.Abs(total), 1), 3))), votes

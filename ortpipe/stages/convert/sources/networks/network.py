@@ -17,7 +17,7 @@ from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.settings import Config, Count, Seed
 from ortpipe.stages.convert.outputs.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.estimators import End, label_of, plain_classes, two_columns
+from ortpipe.stages.convert.sources.estimators import End, plain_classes, two_columns, write_outputs
 from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures, Impute, features
 from ortpipe.stages.convert.sources.networks.layers import Law, Layers, shape, with_type_of
 
@@ -64,15 +64,9 @@ class Network(Config, abc.ABC):
         layers = Layers(op, np.dtype(dtype), self.seed or 0, self.weights)
         outputs = self.body(layers, rows, labels)
         end, members = labels.end(op, outputs)
-        if end.logits is not None:
-            op.rename(end.logits, "logits")
         if members is not None:
             op.rename(members, "members")
-        if end.task == "regression":
-            graph.outputs.append(op.rename(end.prediction, "prediction"))
-        else:
-            op.rename(end.prediction, "probabilities")
-            graph.outputs.extend([op.rename(label_of(op, end, labels.classes), "label"), end.prediction])
+        write_outputs(op, end, labels.classes)
         meaning = Meaning(
             end.task,
             str(end.logits.name) if end.logits is not None else None,
