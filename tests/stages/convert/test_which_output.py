@@ -90,6 +90,13 @@ def test_of_two_outputs_of_other_numbers_one_must_be_chosen():
         convert(onnx.parser.parse_model(f"{FLAGS} {text} {{ {nodes} }}"), data=data)
 
 
+def test_of_two_regressions_whose_signs_agree_one_must_be_chosen():
+    text = "g (float[N,2] x) => (float[N,1] a, float[N,1] b) <float[2,1] w = {1, 2}, float k = {3}, float[1,1] c = {9}>"
+    model = onnx.parser.parse_model(f"{FLAGS} {text} {{ m = MatMul(x, w) q = Mul(m, m) a = Add(q, c) b = Mul(a, k) }}")
+    with pytest.raises(ConvertError, match=r"one must be chosen(.|\n)*prediction=a or .*prediction=b"):
+        convert(model, data=Data(Rows({"x": X}, X.sum(axis=1) + 0.5)))
+
+
 SPLIT = f"{Z} p = Softmax(z) a, b1, c = Split<axis=1>(p) label = ArgMax<axis=1, keepdims=0>(p)"
 
 
