@@ -157,4 +157,5 @@ def test_only_the_door_reads_axes_of_older_opsets_or_asks_for_the_opset():
     assert [file for file in readers if not file.endswith(ALWAYS_ATTRIBUTES)] == []
     asking = re.compile(r"^[^#\n\"']*\bopset(s|_version)?\b[^\n\"']*(<|>|<=|>=) *\d", re.MULTILINE)
     asks = {file for file, text in reading.items() if asking.search(text)}
-    assert asks <= {"compat/initializers.py", "stages/convert/dialects/quantized.py"}  # of a caller; an attribute's name
+    # of a caller; an attribute's name
+    assert asks <= {"compat/initializers.py", "stages/convert/dialects/quantized.py"}
