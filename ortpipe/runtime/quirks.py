@@ -32,11 +32,7 @@ QUIRKS = {
         "Mul, MatMul", "x·σ(x), or a transposed operand, in float64", "no fused kernel", OLD, "runtime/quirks.py"
     ),
     "overwritten_statistics": Quirk(
-        "BatchNormalization",
-        "training, next statistics unread",
-        "overwrites its inputs",
-        NEWER,
-        "runtime/session.py",
+        "BatchNormalization", "training, next statistics unread", "overwrites its inputs", NEWER, "runtime/session.py"
     ),
     "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", OLD, "graph/core/doubles.py"),
     "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", OLD, "stages/convert/sources/networks/layers.py"),
@@ -46,11 +42,7 @@ QUIRKS = {
     "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", OLD, "autodiff/expansions/__init__.py"),
     "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", NEWER, "graph/importing/lower.py"),
     "counted_pads": Quirk(
-        "AveragePool",
-        "ceil_mode and count_include_pad",
-        "divides by places outside of the pads",
-        OLD,
-        "graph/importing/lower.py",
+        "AveragePool", "ceil_mode, count_include_pad", "counts more than the pads", OLD, "graph/importing/lower.py"
     ),
     "automatic_pads": Quirk(
         "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", OLD, "graph/importing/lower.py"

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from annotated_types import Lt
 from joblib import effective_n_jobs
 from sklearn.base import BaseEstimator
@@ -19,17 +20,19 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.frames import plain
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, ConvertError, DataError, note_in_words, words
 from ortpipe.facts import Facts, Task, read_metadata
 from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.sklearn.frames import FrameInputs, columns_of, read
 from ortpipe.sklearn.parts import check_task, loss_of, optimizer_of, penalty_of, schedule_of, source_of, with_defaults
-from ortpipe.sklearn.predictor import Predictor
 from ortpipe.sklearn.progress import Callback, EndOfFit, Listener, progress_bar
 from ortpipe.sklearn.show import html
 from ortpipe.sklearn.weights import row_weights, with_mean_one
@@ -48,6 +51,7 @@ from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.schedules import Schedule
 from ortpipe.stages.train.stage import train
 
+ROWS = 2**14  # per call: a row's activations take many times its memory
 WORDS = {  # settings of the stages → arguments
     "add_loss.": "",
     "convert.": "",
@@ -64,6 +68,29 @@ WORDS = {  # settings of the stages → arguments
     "train/": "",
 }
 FLOATS = (np.float64, np.float32)
+
+
+class Predictor:
+    """Runs a model that is described by its metadata."""
+
+    def __init__(self, model: bytes, threads: int) -> None:
+        self._proto = onnx.ModelProto.FromString(model)
+        self.facts = Facts.from_json(read_metadata(self._proto))
+        inner = ir.from_proto(self._proto)
+        keep_outputs(inner, list(dict.fromkeys([self.facts.prediction, self.facts.logits or self.facts.prediction])))
+        self._session = Session(inner, RuntimeConfig(threads))
+
+    def __call__(self, inputs: FrameInputs, output: str) -> np.ndarray:
+        """Return the prediction for rows, or its logits."""
+        count = len(next(iter(inputs.arrays.values())))
+        fed = feed_inputs(
+            self._proto, self.facts, Rows(inputs.arrays, np.zeros(count, np.int8), kept=inputs.raw_columns)
+        )
+        cuts = (slice(first, first + ROWS) for first in range(0, count, ROWS))
+        outputs = [self._session.run({name: a[cut] for name, a in fed.items()}, [output])[0] for cut in cuts]
+        return outputs[0] if len(outputs) == 1 else np.concatenate(outputs)
+
+
 _PREDICTORS: weakref.WeakKeyDictionary[Any, Predictor] = weakref.WeakKeyDictionary()  # sessions are not pickled
 
 

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,14 +19,13 @@ from ortpipe.app.tracking.description import description
 from ortpipe.app.tracking.keys import keys
 from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metrics, model_params, params, stage_tags
 from ortpipe.app.tracking.model import log_model, logged_model, register
-from ortpipe.app.tracking.points import log_points
 from ortpipe.app.tracking.target import Target
 from ortpipe.bounded import all_regular, file_below, files_below, has_file, parse_json, read_below
 from ortpipe.files import atomic_write
 from ortpipe.stages.train.losses import Epoch
 
 LEDGER = "mlflow.json"
-PER_CALL = 100  # params or tags, MLflow's limit
+PER_CALL, POINTS = 100, 1000  # MLflow's limits of params or tags, and of points of metrics
 RUN = "ortpipe.run"  # the tag with the run's own id, which finds its record again
 CONFIG = ("config.yaml", "environment.json")
 DRAWN = ("figures", "report.md", "report.html")  # a sweep's job may get these long after its end
@@ -212,3 +212,25 @@ class MlflowRun:
 def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run or sweep that began: a job may have failed before."""
     return has_file(folder, FILE) and has_file(folder, CONFIG[0])
+
+
+def log_points(client: Any, run_id: str, points: Sequence[Any]) -> None:
+    """Record points, MLflow's `Metric`s; a point that is recorded already is not duplicated."""
+    for first in range(0, len(points), POINTS):
+        _send(client, run_id, points[first : first + POINTS])
+
+
+def _send(client: Any, run_id: str, points: Sequence[Any]) -> None:
+    """Send points; print a warning for each that MLflow rejects, so that it takes no other along."""
+    try:
+        client.log_batch(run_id, metrics=points)
+    except Exception as error:
+        if getattr(error, "error_code", None) != "INVALID_PARAMETER_VALUE":
+            raise
+        if len(points) > 1:
+            half = len(points) // 2
+            _send(client, run_id, points[:half])
+            _send(client, run_id, points[half:])
+        else:
+            reason = str(error).partition("\n")[0][:300]
+            print(f"warning: MLflow rejects the metric {points[0].key!r}: {reason}", file=sys.stderr)

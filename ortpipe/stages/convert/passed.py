@@ -21,14 +21,13 @@ from_model, from_path = later("ortpipe.stages.convert.sources.onnx_file", "from_
 def read_passed(source: Any, config: ConvertConfig, data: Data | None) -> Forward:
     """Return the forward model of a source that is no config, as `config.source` describes it."""
     settings = config.source if isinstance(config.source, GraphSettings) else Given()
+    torch = sys.modules.get("torch")  # no module exists before this import
     forward: Forward
     if isinstance(source, onnx.ModelProto):
         forward = from_model(source, settings, data)
     elif isinstance(source, str | Path):
         forward = from_path(source, settings, data)
-    elif "torch" in sys.modules and isinstance(
-        source, sys.modules["torch"].nn.Module
-    ):  # a module exists only after this import
+    elif torch is not None and isinstance(source, torch.nn.Module):
         if settings.origin == Given().origin:
             settings = Given(**vars(settings) | {"name": f"torch:{type(source).__name__}"})
         forward = from_module(source, settings, data)

@@ -13,7 +13,7 @@ from ortpipe.app.run.record import FINISHED, RunRecord
 from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.keys import LONGEST, keys
 from ortpipe.app.tracking.metrics import Results, metrics
-from ortpipe.app.tracking.points import log_points
+from ortpipe.app.tracking.mlflow_run import log_points
 from ortpipe.app.tracking.sqlite import uri_of
 
 NAMES = [
