@@ -108,7 +108,7 @@ def test_a_command_whose_output_is_lost_fails() -> None:
             [sys.executable, "-m", "ortpipe", "--version"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, check=False
         )
     assert done.returncode == 1
-    assert b"error: There must be room" in done.stderr
+    assert b"error: The disk must have space" in done.stderr
 
 
 def test_a_name_that_commands_the_terminal_is_shown_and_not_obeyed(tmp_path, capsys) -> None:
