@@ -285,7 +285,7 @@ READERS = re.compile(
     r"\.(read_bytes|read_text|iterdir|glob|rglob|is_symlink)\(|\bos\.(walk|listdir|scandir|open)\(|(?<![\w.])open\("
     r"|\.open\(|\bjson\.loads?\(|\byaml\.(safe_)?load|\bnp\.load\(|\bzlib\.decompress|\bpickle\.loads?\("
 )
-PLACES = ("app/**/*.py", "pipeline/*.py", "artifact.py", "facts.py", "graph/files/state_dict.py", "data/tokens.py")
+PLACES = ("app/**/*.py", "pipeline/*.py", "artifact*.py", "facts.py", "graph/files/state_dict.py", "data/tokens.py")
 PLACES += ("stages/convert/sources/snapshot.py", "stages/convert/sources/stored_estimator.py")
 OWN_FILES = {  # what a file may still read: what this process or this installation wrote, and names in a folder
     "app/claim.py": "names in the run's own folder",
@@ -302,7 +302,7 @@ OWN_FILES = {  # what a file may still read: what this process or this installat
     "app/sweep/live.py": "logs of a job that runs",
     "app/terminal.py": "this process's streams",
     "app/tracking/model.py": "a tag",
-    "artifact.py": "a checked .safetensors file, and files that it wrote",
+    "artifact_folder.py": "a checked .safetensors file, and files that it wrote",
     "facts.py": "what it has just written",
     "pipeline/digest.py": "hashes a file",
     "pipeline/locks.py": "locks",

@@ -34,7 +34,7 @@ store, said = Store(Path(sys.argv[1])), []
 def publish(name):
     signature = f"{name} (float[N,1] X) => (float[N,1] Y) <float[1] W = {{1}}>"
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {signature} {{Y = Mul(X, W)}}')
-    facts = Facts("regression", ("X",), ("Y",), "Y", ("W",), lineage=({"stage": "convert"},))
+    facts = Facts("regression", ("X",), ("Y",), "Y", ("W",), lineage=({"stage": "convert", "version": 1},))
     artifact = Artifact(model, facts, {"losses/step": np.zeros(1)})
     parts = {"input": None, "version": 1, "config": name}
     store.publish("convert", key_of(parts), parts, artifact, 1.0, said.append)

@@ -282,7 +282,7 @@ def test_labels_of_an_output_that_convert_does_not_name_say_how_to_name_it(path)
 
 def test_a_metric_names_a_head_that_the_model_has(path):
     data = Data(rows(), validation=rows(), test=rows())
-    wrong = {"sise/r2": "Did you mean 'size'", "size/accuracy": "for a regression head", "r2": "in front: size/r2"}
+    wrong = {"sise/r2": "Did you mean 'size'", "size/accuracy": "for a regression head", "r2": "head's name: size/r2"}
     for name, message in wrong.items():
         with pytest.raises(EvaluateError, match=message):
             evaluate(convert(None, source(path), data=data), EvaluateConfig((name,)), data=data)

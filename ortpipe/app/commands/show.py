@@ -13,6 +13,7 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.table import aligned
 from ortpipe.artifact import without_metadata
+from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.graph.core.apart import pieces
 from ortpipe.graph.core.query import all_nodes
@@ -45,7 +46,9 @@ def run(arguments: Sequence[str]) -> None:
     elif options.dot:
         print(to_dot(subject.model, parameters), end="")
     elif options.svg is not None:
-        print(f"picture  {atomic_write(local(options.svg, '--svg'), to_svg(subject.model, parameters))}")
+        if (picture := local(options.svg, "--svg")).suffix != ".svg":
+            raise ConfigError("The name of a picture must end in .svg.", got=options.svg, fix="Change its ending.")
+        print(f"picture  {atomic_write(picture, to_svg(subject.model, parameters))}")
     elif options.json:
         print(json.dumps(describe(subject), indent=1))
     else:
@@ -82,11 +85,8 @@ def describe(subject: FoundModel) -> dict[str, Any]:
 
 def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
     count = math.prod(tensor.dims)
-    return {
-        "type": type_of(tensor),
-        "numbers": count,
-        "bytes": math.ceil(count * ir.DataType(tensor.data_type).itemsize),
-    }
+    size = math.ceil(count * ir.DataType(tensor.data_type).itemsize)
+    return {"type": type_of(tensor), "numbers": count, "bytes": size}
 
 
 def _text(subject: FoundModel) -> str:

@@ -177,5 +177,5 @@ def test_lbfgs_refuses_a_stream_before_any_work(tmp_path):
     streamed, held = parts(tmp_path, load_diabetes)
     source, config = gradients(held), TrainConfig(OPTIMIZERS["lbfgs"]())
     for refuse in (lambda: check(source.facts, config, data=streamed), lambda: train(source, config, data=streamed)):
-        with pytest.raises(TrainError, match=r"all rows at once(.|\n)*a stream of \d+ rows"):
+        with pytest.raises(TrainError, match=r"all rows in memory(.|\n)*a stream of \d+ rows"):
             refuse()
