@@ -28,7 +28,7 @@ def write(folder: Path) -> None:
 
 
 def settings() -> str:
-    """Return every key of a config, with what it may be, its default and what it means."""
+    """Return every key of a config with its type, default and description."""
     lead = (
         "# Every setting\n\nWritten from the code: what a key may be, its default in Python, and what it means. "
         "The files under `conf/` choose defaults of their own ([choices](choices.md)); `ortpipe --cfg job` shows "
@@ -38,7 +38,7 @@ def settings() -> str:
 
 
 def _tables(cls: Any, prefix: str, title: str = "The outermost keys", level: int = 2) -> Iterator[str]:
-    """Yield a heading, what a class says of itself, a table of its fields, and the same of those below."""
+    """Yield the heading, docstring and table of fields of a class, and of the classes in its fields."""
     meanings, rows, below = _attributes(cls), [], []
     for name, (field, hint) in fields_of(cls).items():
         key, catalogue, group = f"{prefix}{name}", catalogue_of(hint), group_of(hint)
@@ -79,7 +79,7 @@ def choices() -> str:
 
 
 def commands() -> str:
-    """Return what each command says of itself with --help."""
+    """Return the --help text of each command."""
     lines = ["# Commands", "What `ortpipe COMMAND --help` says. `ortpipe` alone, with `key=value`, is a run."]
     for name in COMMANDS:
         module = importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}")
@@ -91,7 +91,7 @@ def commands() -> str:
 
 
 def _attributes(cls: Any) -> dict[str, str]:
-    """Return what the docstrings of a class, and of those below it, say of each attribute."""
+    """Return the description of each attribute from the docstrings of a class and its bases."""
     found: dict[str, str] = {}
     for kind in reversed(cls.__mro__):
         _, _, section = inspect.cleandoc(vars(kind).get("__doc__") or "").partition("Attributes:\n")
@@ -105,7 +105,7 @@ def _attributes(cls: Any) -> dict[str, str]:
 
 
 def _first(cls: Any) -> str:
-    """Return what a docstring says in front of its sections."""
+    """Return the text of a docstring before its sections."""
     text = inspect.cleandoc(cls.__doc__ or "")
     text = re.split(r"\n\n?(?:Attributes|Raises|Returns|Args):\n|\n\n?>>> ", text)[0].strip()
     return "" if text.startswith(f"{cls.__name__}(") else text.replace("<", "\\<")
