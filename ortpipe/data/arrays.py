@@ -73,7 +73,7 @@ def _header(file: IO[bytes], end: int) -> tuple[int, np.dtype, tuple[int, ...], 
 def npz_arrays(path: Path) -> dict[str, Array]:
     """Return the arrays of an .npz file by name: mapped if stored uncompressed, else in memory.
 
-    NumPy cannot map a member of an archive; the member's local header tells where its array begins.
+    NumPy cannot map a member of an archive; the member's local header gives the offset of its array.
     """
     arrays: dict[str, Array] = {}
     with zipfile.ZipFile(path) as archive, path.open("rb") as file:

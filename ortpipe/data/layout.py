@@ -28,7 +28,7 @@ FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Ar
 
 @dataclass(frozen=True)
 class TableLayout:
-    """Which columns of a table are read, and what each one is."""
+    """The columns of a table that are read, with their roles."""
 
     source: TableSource  # the user's settings
     inputs: Mapping[str, tuple[str, ...]]  # input → its columns

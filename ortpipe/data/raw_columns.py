@@ -113,7 +113,7 @@ def numbers(column: pa.Array, dtype: np.dtype) -> np.ndarray:
 
 
 def texts(column: pa.Array, missing: Sequence[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct texts of a column, and each row's place among them; "" stands for a missing value.
+    """Return the distinct texts of a column, and each row's place among them; "" is a missing value.
 
     Dates and times are in UTC, marked by a final Z if the column has a time zone.
     """
@@ -132,7 +132,7 @@ def texts(column: pa.Array, missing: Sequence[str] = ()) -> tuple[np.ndarray, np
 
 
 class RawColumnReader:
-    """Reads a raw column in pieces, and collects what it holds.
+    """Reads a raw column in pieces, and collects its values.
 
     Args:
         name: the name of the column.

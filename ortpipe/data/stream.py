@@ -52,7 +52,7 @@ class Stream(RowSet):
         part: the part as its place in `PARTS`, and the draw that splits the rows; None: all rows.
         head: the output whose labels `label` holds.
         spill: the temporary file from which parts and samples are read once they are written there.
-        first_rows: the first rows, once somebody has asked for them; shared by views of the same rows.
+        first_rows: the first rows, once they are requested; shared by views of the same rows.
     """
 
     on_disk: ClassVar[bool] = True
@@ -132,7 +132,7 @@ class Stream(RowSet):
         return prefetch(super().pieces(most))
 
     def head(self, count: int) -> Rows:
-        """Return the first `count` rows; up to FIRST rows of what was read stay in memory."""
+        """Return the first `count` rows; up to FIRST of the rows read stay in memory."""
         if not self._first_rows or len(self._first_rows[0]) < min(count, len(self)):
             pieces, most = list[Rows](), max(count, FIRST)
             for piece in self._read(None):

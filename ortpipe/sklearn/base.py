@@ -129,7 +129,7 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
         onnx_: the trained model, a ModelProto; its metadata describe it.
         history_: `loss` and, with early stopping, `validation_loss` of each epoch.
         n_iter_: the number of epochs, including those before a warm start or partial_fit.
-        notes_: the stages' notes on what they changed or assumed.
+        notes_: the stages' notes on their changes and assumptions.
         tensors_: the training's state by name, as the train stage returns it.
         n_features_in_, feature_names_in_: number and names of the features of X.
     """

@@ -14,7 +14,7 @@ from ortpipe.errors import DataError
 
 
 class FrameInputs(NamedTuple):
-    """The inputs of rows, and the kinds of those that are raw columns."""
+    """The inputs of rows, and the kinds of the raw columns among them."""
 
     arrays: Mapping[str, np.ndarray]
     raw_columns: Mapping[str, RawColumn]

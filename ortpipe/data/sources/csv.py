@@ -25,7 +25,7 @@ from ortpipe.errors import listing
 from ortpipe.settings import Fix, Must
 
 DELIMITERS = {chr(code) for code in range(1, 128)} - {'"', "\r", "\n"}
-STRADDLES = "straddles two block boundaries"  # what Arrow says of a row that is longer than a block
+STRADDLES = "straddles two block boundaries"  # Arrow's message about a row that is longer than a block
 
 
 def is_encoding(name: str) -> bool:

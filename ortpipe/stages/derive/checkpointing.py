@@ -1,8 +1,8 @@
-"""Checkpointing: the backward pass computes again, segment by segment, what it would keep otherwise.
+"""Checkpointing: the backward pass recomputes forward values, segment by segment, instead of keeping them.
 
-Forward nodes are cut into segments (Chen et al., 2016). What one segment hands to another is kept; the rest that the
-backward pass reads is computed anew from it, as soon as the gradients of the segments behind are known, except for the
-last segment. Results of random nodes and of those with subgraphs are kept, too: one drawn twice would differ.
+The forward nodes are cut into segments (Chen et al., 2016). Values that one segment passes to another are kept. The
+backward pass recomputes the other values from them once the gradients of the later segments are known. The last segment
+is not recomputed. Results of random nodes and of nodes with subgraphs are kept too: a second draw would differ.
 """
 
 import itertools
@@ -144,7 +144,7 @@ def _computed_again(
 def _behind(op: Builder, x: Value, empty: Value) -> Value:
     """Return x again, bit for bit, but not before a gradient is known: with no entries of that scattered into it.
 
-    So what is computed from it is never merged with what the forward pass computed, and does not stand there early.
+    Nodes that read the copy are therefore neither merged with forward nodes nor computed early.
     """
     if x.dtype == ir.DataType.STRING:
         return x

@@ -1,4 +1,4 @@
-"""What a config says about derive."""
+"""The settings of derive."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -26,12 +26,12 @@ class Lora(Config):
 
 @dataclass(frozen=True)
 class DeriveConfig(Config):
-    """What is differentiated, and by which engine.
+    """The settings of derive: the values to differentiate, and the engine.
 
     Attributes:
         engine: a member of the catalogue of engines.
         parameters: exact names or globs of the float initializers to train; by default those that `graph.parameters`
-            takes for parameters by what reads them and what they hold. With adapters: those beside them, by default
+            recognises by their readers and contents. With adapters: the parameters to train beside them, by default
             none.
         frozen: exact names or globs of parameters to leave as they are.
         output: the value to differentiate, a name, or several; by default the loss. Each that is not a scalar takes
@@ -40,8 +40,8 @@ class DeriveConfig(Config):
         inputs: data inputs whose gradients become outputs too.
         forward_outputs: keep the forward outputs beside loss and gradients (train needs them).
         check: compare the gradients with central finite differences on a few training rows, before training.
-        checkpointing: `auto`, or names or globs of forward values: what lies between these is computed again by the
-            backward pass instead of kept, which mostly takes less memory, and more time; the gradients stay the same.
+        checkpointing: `auto`, or names or globs of forward values. The backward pass recomputes the values between them
+            instead of keeping them, which mostly takes less memory and more time. The gradients stay the same.
         adapters: train low-rank adapters beside frozen weights instead of the weights.
     """
 

@@ -122,7 +122,7 @@ def _cotangents(facts: Facts, prediction: np.ndarray, width: list[int]) -> Itera
 
 
 class _Fitted:
-    """A stand-in for the estimator that scikit-learn requires."""
+    """The estimator argument that scikit-learn requires, without a function."""
 
     def fit(self) -> None:
         """Do nothing: the model is in the scorer."""

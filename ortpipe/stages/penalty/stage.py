@@ -19,8 +19,9 @@ VERSION = 4
 def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     """Return the model whose loss is loss + Σ strength · penalty(w) over the chosen parameters.
 
-    The penalty is added once per batch, whatever the loss's reduction. That of `auto` is the source's objective over
-    all rows: beside a sum, each batch adds the share of its rows. Without strengths the model does not change.
+    The penalty is added once per batch, for every reduction of the loss. The penalty `auto` is that of the source's
+    objective over all rows: if the loss is a sum, each batch adds the share of its rows. Without strengths, the model
+    is returned unchanged.
 
     Raises:
         PenaltyError: the model has no loss, or a pattern matches no parameter.

@@ -20,7 +20,7 @@ class Native(Config):
     def __call__(
         self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
     ) -> tuple[ir.Model, dict[str, str]]:
-        """See `Engine`; an operator on the way without a rule is a DeriveError, which names its node."""
+        """See `Engine`. An operator without a rule raises DeriveError, which names its node."""
         model = expanded(model, [loss], (*parameters, *inputs))
         graph = model.graph
         without_identities(graph)

@@ -111,7 +111,7 @@ class Ort(Config):
     yield_op: bool = False
 
     def __call__(self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]) -> Derived:
-        """See `Engine`; an operator on the way without a gradient, or with a wrong one, is a DeriveError."""
+        """See `Engine`. An operator without a gradient, or with a wrong one, raises DeriveError."""
         nodes = differentiable(model, [loss], [*parameters, *inputs])
         read = {x.name for node in nodes for x in operands(node) if x is not None}  # it fails on others
         trained, fed = ([name for name in names if name in read] for names in (parameters, inputs))
