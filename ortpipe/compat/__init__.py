@@ -1,6 +1,6 @@
 """The names of onnxcustom and experimental-experiment, as thin layers over the stages.
 
-A script needs only new import lines. Where the original computed something wrong, the docstring says so.
+A script needs only new import lines. Where the original computed something wrong, the docstring explains it.
 """
 
 import importlib

@@ -19,7 +19,7 @@ from ortpipe.runtime.session import Session
 
 
 class Tensor(np.ndarray):
-    """An array that also answers `numpy()`, as an OrtValue does."""
+    """An array that also has `numpy()`, as an OrtValue does."""
 
     def numpy(self) -> np.ndarray:
         """Return the plain array."""
@@ -44,7 +44,7 @@ class OrtGradientForwardBackward:
         class_name: the name of the function's class, `cls_type_`.
         sess_options: an onnxruntime.SessionOptions; only its number of threads is used.
         providers: `cpu` or CPUExecutionProvider, once or for every input.
-        provider_options, run_options, graph_builder_config, device_index, debug: not used, and a warning says so.
+        provider_options, run_options, graph_builder_config, device_index, debug: not used; they raise a warning.
         enable_logging: log construction and calls to the logger `ortpipe`.
 
     Raises:

@@ -252,7 +252,7 @@ class NoLearningPenalty(BaseLearningPenalty):
 class ElasticLearningPenalty(BaseLearningPenalty):
     """l1·Σ|w| + l2·Σw², added to the loss of every batch and differentiated with it.
 
-    The original subtracted 2·l2·w + l1·sign(w) from the weights at every step, whatever the learning rate.
+    The original subtracted 2·l2·w + l1·sign(w) from the weights at every step, for any learning rate.
 
     Raises:
         ConfigError: a strength is negative.

@@ -90,7 +90,7 @@ def add_loss_output(
         PenaltyError: a penalised tensor does not exist.
         ConfigError: a setting out of its range.
 
-    Running the model on a label that is neither 0 nor 1 fails at a node whose name says so.
+    Running the model on a label that is neither 0 nor 1 fails at a node whose name gives the reason.
 
     Where the originals differ: weights of shape [N] were broadcast to [N, N], which gave (Σ lᵢ)·(Σ wᵢ); an int as
     penalty was rejected; a value named `label` gave a broken model, and the caller's model was changed.

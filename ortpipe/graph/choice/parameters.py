@@ -31,7 +31,7 @@ def choose(graph: ir.Graph, *outputs: ir.Value, declared: Mapping[str, str | Non
     """Choose the parameters among the float initializers that any of the outputs depends on.
 
     Parameters are weights of products, convolutions, normalizations and recurrences, slopes of PRelu, embeddings, and
-    initializers that are added to the results of those or scale them per channel. Masks, tables of sines and cosines,
+    initializers that are added to their results or scale them per channel. Masks, tables of sines and cosines,
     bases of Fourier transforms, settings of operators, running statistics, single numbers and everything else are not.
     `declared` overrides this by name: the reason not to train an initializer, or None to train it.
 

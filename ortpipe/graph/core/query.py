@@ -1,4 +1,4 @@
-"""Queries of a graph: its values, its parameters, and what depends on what."""
+"""Queries of a graph: its values, its parameters, and their dependencies."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase

@@ -24,8 +24,8 @@ BITS = {kind.value: int(8 * kind.itemsize) for kind in ir.DataType if kind not i
 def check_sound(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:
     """Raise ModelError for a malformed model, in one pass over its fields.
 
-    A model is malformed if a string is not UTF-8, a tensor's type, dimensions and bytes do not agree, a name stands for
-    two values, or local functions are recursive or too large. Tensors named in `apart` have their values elsewhere.
+    A model is malformed if a string is not UTF-8, a tensor's type, dimensions and bytes do not agree, two values
+    have one name, or local functions are recursive or too large. Tensors named in `apart` have their values elsewhere.
     """
     for tensor in _tensors(model):
         if tensor.name not in apart:
@@ -75,7 +75,7 @@ def _with_ranks(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _tensors(message: Message) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a message, and check every string on the way."""
+    """Yield every tensor of a message, and check every string."""
     for field, value in [] if isinstance(message, onnx.TensorProto) else message.ListFields():
         scalar = field.type != field.TYPE_MESSAGE  # a sequence's elem_type is a message
         if scalar and field.name in ("elem_type", "key_type") and value not in (0, onnx.TensorProto.STRING, *BITS):

@@ -33,7 +33,7 @@ NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.E
 
 def read(path: Path) -> onnx.ModelProto:
     """Read an .onnx file, external data included; raises as `read_apart`."""
-    return _sound(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # whatever its suffix
+    return _sound(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # for any suffix
 
 
 def read_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:

@@ -166,7 +166,7 @@ class _View:
 
 
 class _Other(dict[Any, Any]):
-    """Stands for any other object of a pickle: accepts every call and does nothing."""
+    """Replaces any other object of a pickle: accepts every call and does nothing."""
 
     def __init__(self, *_: Any) -> None:
         super().__init__()

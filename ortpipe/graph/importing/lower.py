@@ -91,7 +91,7 @@ def moved_windows(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
         settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
         pads = [[*attribute.ints] for attribute in padded[node.output[0]].attribute if attribute.name == "pads"]
         mode, is_dilated = settings.get("auto_pad", b""), any(step > 1 for step in settings.get("dilations", ()))
-        if not mode.startswith(b"SAME") or not pads or (is_dilated and node.op_type == "Conv"):  # that is refused there
+        if not mode.startswith(b"SAME") or not pads or (is_dilated and node.op_type == "Conv"):  # rejected there
             continue
         kernel = settings.get("kernel_shape") or [*weights.get(node.input[1], ())][2:]
         places, strides = (d.dim_value for d in dims[node.input[0]][2:]), settings.get("strides") or [1] * len(kernel)

@@ -37,7 +37,7 @@ class _Box:
 
     title: str
     lines: list[str] = field(default_factory=list)
-    kind: str = ""  # io, p (has trained parameters), r (stands for several nodes)
+    kind: str = ""  # io, p (has trained parameters), r (several nodes)
     reads: list[str] = field(default_factory=list)
     makes: list[str] = field(default_factory=list)
 

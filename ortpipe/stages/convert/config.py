@@ -12,7 +12,7 @@ from ortpipe.stages.convert.sources import SOURCES, ModelSource
 
 @dataclass(frozen=True)
 class ConvertConfig(Config):
-    """The source of the model, and how closely it must predict what the source predicts.
+    """The source of the model, and the tolerance of its predictions.
 
     Attributes:
         source: a member of the catalogue of sources.
@@ -23,7 +23,7 @@ class ConvertConfig(Config):
             initializers, such as the zero biases of a fresh model, which training would then move together.
         head: new layers that replace the network's end.
         quantize: `qdq` rounds the operands of products to int8 and back, in training too; the run gets an int8 model.
-        seed: of the head's weights, and of those that a source samples.
+        seed: of the weights of a new head, and of sampled weights.
         init: weights by name from another run, artifact, .onnx or .safetensors file, instead of the source's.
     """
 

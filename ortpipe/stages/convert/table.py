@@ -32,7 +32,7 @@ def _typical(column: np.ndarray, kind: str) -> float | str | None:
 def check_missing(session: Session, inputs: Mapping[str, np.ndarray], outputs: Sequence[str], rows: Rows) -> None:
     """Reject a column with missing numbers if the model predicts nan for them."""
     first = {name: array[:1] for name, array in inputs.items()}
-    single_input = len(inputs) == len(rows.kept) == 1  # the only array belongs to the only input, whatever its name
+    single_input = len(inputs) == len(rows.kept) == 1  # the only array belongs to the only input under any name
     for name, table_column in zip(inputs, rows.kept.values(), strict=True) if single_input else rows.kept.items():
         if not table_column.missing or name not in inputs or inputs[name].dtype.kind != "f":
             continue

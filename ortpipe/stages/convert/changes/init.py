@@ -14,7 +14,7 @@ class WeightsFrom(Config):
 
     Attributes:
         path: a run's or an artifact's folder, an .onnx file, or a .safetensors file.
-        map: name or glob in the file → name in the model, where `*` and `?` stand for the text they matched; null
+        map: name or glob in the file → name in the model, where `*` and `?` insert the matched text; null
             leaves them out. The first match counts; names without a match stay.
         transpose: names or globs of the model's weights that the file holds transposed, such as those of MatMul in an
             exported file against PyTorch's.
@@ -22,7 +22,7 @@ class WeightsFrom(Config):
             lists them.
     """
 
-    path: str = field(metadata={"identity": False})  # `files` are told apart by content
+    path: str = field(metadata={"identity": False})  # `files` are compared by content
     map: Mapping[str, str | None] = field(default_factory=dict)
     transpose: tuple[str, ...] = ()
     strict: bool = True

@@ -34,7 +34,7 @@ WEIGHTS_ONLY = frozenset(("DequantizeLinear", "GatherBlockQuantized", "MatMulNBi
 
 
 class DialectReport(NamedTuple):
-    """Notes on what was rewritten, and the tolerance of predictions because of rounding to integers."""
+    """Notes on the rewritten nodes, and the tolerance of predictions because of rounding to integers."""
 
     notes: tuple[str, ...]
     rounding: float = 0.0

@@ -14,7 +14,7 @@ from ortpipe.graph.core.builder import Builder, Rewrite
 from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
 from ortpipe.stages.convert.dialects.layers import layer_normalization
 
-MASKED = -10000.0  # default of what a mask adds
+MASKED = -10000.0  # the default value that a mask adds
 
 
 def embed_layer_normalization(op: Builder, node: Node) -> list[Value | None]:

@@ -1,4 +1,4 @@
-"""The head of a graph: what its prediction holds, and the logits behind it, found by running candidates.
+"""The head of a graph: the kind of its prediction, and the logits behind it, found by running candidates.
 
 The end of the graph, behind its last weights, runs on random numbers. A candidate is the logits if its softmax or
 sigmoid equals the results; no pattern of operators is searched.
@@ -36,7 +36,7 @@ CLOSE, CLOSE_HALF = 2e-5, 5e-3  # a Clip to [1e-5, 1 − 1e-5] only guards a log
 
 @dataclass(frozen=True)
 class Head:
-    """What the graph alone tells of a prediction.
+    """The kind of a prediction, as the graph alone shows it.
 
     The prediction is softmax(logits), sigmoid(logits), the pair [1 − σ(logits), σ(logits)], the logarithm of one of
     them, opposite scores [−s, s], or none of these kinds.
@@ -44,7 +44,7 @@ class Head:
 
     kind: Kind | None = None
     logits: ir.Value | None = None  # of the prediction's type and shape ([N, 1] for a pair)
-    bound: Seen | None = None  # values of the prediction, whatever the weights are; None: unknown
+    bound: Seen | None = None  # values of the prediction for any weights; None: unknown
     axis: int | None = None  # of classes, where the prediction is not [N, K]
 
 

@@ -75,7 +75,7 @@ class Prediction:
     """A float output, and the evidence of its meaning."""
 
     name: str
-    declared: Sequence[int | None] | None  # its shape as far as the graph tells it
+    declared: Sequence[int | None] | None  # its shape as far as the graph declares it
     labelled: bool  # the model also has an output of labels
     head: Head  # the activation at its end
     settings: OutputSettings  # explicit settings; they win unless the evidence contradicts them
@@ -178,7 +178,7 @@ class Prediction:
 
     @functools.cached_property
     def _labels_are(self) -> Literal["classes", "0 or 1", "values"] | None:
-        """Return what the labels of the training rows are beside a prediction of this shape; None: unknown."""
+        """Return the kind of the training rows' labels for a prediction of this shape; None: unknown."""
         labels, width = self._distinct, self.width or 1
         if not len(labels):
             return None
@@ -274,7 +274,7 @@ class Prediction:
             )
 
     def _contradiction(self, reading: Reading) -> ConvertError:
-        """Return the error that says why none of the readings is possible, with those that are, whatever is set."""
+        """Return the error for a reading that is impossible, with the readings that are possible for any settings."""
         possible = [other for other in READINGS if self._against(*other, by_name=False) is None]
         possible = [other for other in possible if other[0] != "multilabel" or self.width != 1]
         return self._open(possible, f"{self._against(*reading)}, which excludes {READINGS[reading]} ({reading[0]})")

@@ -22,10 +22,10 @@ class GraphSettings(Config, ABC):
             a value inside the graph, by name: the graph then ends there.
         task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
             and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
-        scores: what a classifier's prediction holds, `probabilities` or raw scores (`logits`); by default read off
+        scores: the kind of a classifier's prediction, `probabilities` or raw scores (`logits`); by default read off
             the graph and the values of real rows. Of two columns, the logit is the second less the first,
             and of opposite ones, [−s, s], the second.
-        classes: the label of each class index; by default what the model says, else 0, 1, 2 …
+        classes: the label of each class index; by default those of the model, else 0, 1, 2 …
         class_axis: the prediction's axis of classes or columns, such as 1 of images [N, K, H, W], or `none`: each
             number is its own prediction; by default that of its Softmax, else the last one, or 1 of images. Its other
             axes are the elements of a row, each with a label and a loss of its own: steps, pixels.
@@ -33,7 +33,7 @@ class GraphSettings(Config, ABC):
             task, scores, classes, class_axis, all of which are optional.
         lift: whether weights in Constant nodes, and those of branches, become initializers, which training can move:
             those that it would move by default if they were initializers, or names and globs of constants. In a file
-            that ortpipe wrote, constants are what must not be trained, and stay.
+            that ortpipe wrote, constants must not be trained, and stay.
         fixed: constant values of inputs that hold no data, by name: one number for all places, or a list of all.
         shape: sizes of inputs that the file leaves free, by name; null keeps a size.
         batch: for a file that takes one row, or a fixed number, at a time: rewrite it for any number of rows where that
@@ -42,7 +42,7 @@ class GraphSettings(Config, ABC):
         batch_axis: the axis of rows where it is not the first, for all inputs and outputs or by name; by default the
             one along which, in runs of real rows, rows do not depend on each other.
         quantized: of a quantized file, whose integer weights become floats, whether activations are still rounded to
-            its integers (`fake`: gradients pass as if not, but for what is clipped) or only clipped (`float`).
+            its integers (`fake`: gradients pass as if not, except for clipped values) or only clipped (`float`).
         dtype: float32 reads float16 and bfloat16 as float32, inputs and outputs too; by default types stay.
     """
 

@@ -31,7 +31,7 @@ class OnnxFile(GraphSettings):
         path: the file, or a folder with model.onnx and config.json, whose labels are the classes.
     """
 
-    path: str = field(metadata={"identity": False})  # `files` are told apart by content
+    path: str = field(metadata={"identity": False})  # `files` are compared by content
 
     @property
     def origin(self) -> str:

@@ -15,7 +15,7 @@ Read = Callable[[bool], ir.Value]  # (as words) → [N, width]; the reader of a 
 
 @dataclass(frozen=True)
 class Flow:
-    """The graph that a Pipeline is written into, and what its steps report.
+    """The graph that a Pipeline is written into, and the reports of its steps.
 
     Attributes:
         op: appends to the graph.

@@ -80,7 +80,7 @@ class SklearnEstimator(Config):
     scaler: Annotated[str, one_of("scaler", SCALERS)] | None = None
     steps: tuple[Any, ...] | None = None
     function: str | None = None
-    path: str | None = field(default=None, metadata={"identity": False})  # `files` are told apart by content
+    path: str | None = field(default=None, metadata={"identity": False})  # `files` are compared by content
     trust: bool = False
     seed: Seed | None = None
 

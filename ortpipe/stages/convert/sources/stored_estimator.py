@@ -110,7 +110,7 @@ def _shown(value: object) -> str:
 
 
 def _format_error(matrix: Any) -> str | None:
-    """Return what is wrong with a sparse matrix's indices; None if they are valid."""
+    """Return the error in a sparse matrix's indices; None if they are valid."""
     if not hasattr(matrix, "check_format"):
         return f"the format {matrix.format}, which is not checked"
     try:
@@ -133,7 +133,7 @@ class _SafeUnpickler(pickle._Unpickler):
 
     It is pickle's implementation in Python, because that in C does not show which object a state is set on: a state
     would change a class for the whole process, and a dtype of objects that claims to hold none would take bytes for
-    pointers. So would an array of objects over a buffer: a pickle gets a stand-in for numpy.ndarray.
+    pointers. So would an array of objects over a buffer: a pickle gets `_array` in place of numpy.ndarray.
     """
 
     def load_build(self) -> None:
@@ -172,7 +172,7 @@ class _SafeUnpickler(pickle._Unpickler):
 
 
 def _array(*_: Any) -> None:
-    """Stand in for numpy.ndarray, which a pickle passes on and never calls."""
+    """Replace numpy.ndarray, which a pickle passes on and never calls."""
     _reject("numpy.ndarray over a buffer")
 
 

@@ -33,7 +33,7 @@ class Torch(GraphSettings):
 
     module: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
-    path: str | None = field(default=None, metadata={"identity": False})  # `files` are told apart by content
+    path: str | None = field(default=None, metadata={"identity": False})  # `files` are compared by content
     trust: bool = False
     weights: str | None = field(default=None, metadata={"identity": False})
     types: Mapping[str, Kind] = field(default_factory=dict)

@@ -122,7 +122,7 @@ def regressors(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 
 def classifier_chain(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
-    """One member for each label, which reads the predictions of those before it."""
+    """One member for each label, which reads the predictions of the previous members."""
     _check_labels(estimator.classes_)
     method = estimator.chain_method_
     columns: list[ir.Value] = []

@@ -27,7 +27,7 @@ class CNN(Network):
         kernel: rows and columns of each convolution.
         norm: none, or `batch`, per channel.
         activation: f.
-        join: what the last layer reads: every number of every channel (`flatten`), or the `mean` of each channel.
+        join: the input of the last layer: every number of every channel (`flatten`), or the `mean` of each channel.
         dropout: share of the last layer's input that is 0 in training.
     """
 

@@ -61,7 +61,7 @@ def features(
         op: writes into the graph.
         rows: the training rows.
         dtype: of the numbers.
-        impute: what a missing number becomes.
+        impute: the replacement of missing numbers.
         standardize: whether to scale numbers.
     """
     dtype, kinds = np.dtype(dtype), {name: table_column.kind for name, table_column in rows.kept.items()}

@@ -29,8 +29,8 @@ class Network(Config, abc.ABC):
     """A network with random initial weights, whose outputs fit the labels of the training rows.
 
     Attributes:
-        task: what it predicts; null: text, booleans and at most twenty different integers are classes, a table of 0
-            and 1 is one label per column, and other numbers are values.
+        task: its kind of prediction; null: text, booleans and at most twenty different integers are classes, a table
+            of 0 and 1 is one label per column, and other numbers are values.
         classes: of a classifier; null: those of the training rows.
         standardize: (x − mean) / deviation of the training rows, each by its weight, inside the graph.
         scale_target: a regression's last layer predicts (y − mean) / deviation, and the graph ends in the labels' own
@@ -93,11 +93,11 @@ class Network(Config, abc.ABC):
 
 @dataclass(frozen=True)
 class TableNetwork(Network):
-    """A network whose inputs are a table: one array of numbers, or columns as they stand (data.source.encode=keep).
+    """A network whose inputs are a table: one array of numbers, or raw columns (data.source.encode=keep).
 
     Attributes:
-        impute: what a missing number becomes, the `median` or `mean` of the training rows, with a 1 beside it.
-        words: what a column of words becomes: an `embedding`, a trained vector for each word, or a column of 0
+        impute: the replacement of a missing number, the `median` or `mean` of the training rows, with a 1 beside it.
+        words: the form of a column of words: an `embedding`, a trained vector for each word, or a column of 0
             and 1 for each (`one_hot`); a word that the training rows do not hold is zeros.
         word_size: of the vectors; null: min(600, 1.6·n^0.56) for n words, fastai's rule.
     """
