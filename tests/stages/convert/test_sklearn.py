@@ -1,4 +1,5 @@
 import dataclasses
+import os
 import pickle
 import subprocess
 import sys
@@ -583,7 +584,7 @@ print(digest)
 
 def test_two_processes_convert_to_the_same_digest():
     root = str(Path(ortpipe.__file__).parent.parent)
-    command, seed = [sys.executable, "-c", PROCESS, root], {"PYTHONHASHSEED": "1"}
+    command, seed = [sys.executable, "-c", PROCESS, root], {**os.environ, "PYTHONHASHSEED": "1"}
     other = subprocess.run(command, capture_output=True, text=True, check=True, env=seed).stdout.strip()
     ours: dict[str, str] = {}
     with warnings.catch_warnings():
