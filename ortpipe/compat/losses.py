@@ -22,7 +22,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.check import infer, parsed
 from ortpipe.graph.core.edit import keep_outputs, name_dimensions
-from ortpipe.graph.files.serial import OPSET
+from ortpipe.graph.core.types import OPSET
 from ortpipe.graph.importing.opsets import at_opset
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES, Loss, Scores

@@ -7,6 +7,8 @@ import onnx_ir as ir
 
 from ortpipe.graph.core.operators import having
 
+OPSET = 21  # the newest opset that onnxruntime-training 1.19.2 runs
+IR_VERSION = 10  # the newest IR version that it loads
 LIKE_FIRST, PREDICATES = having("unary", "like_first"), having("predicate")
 BROADCASTING, FIRST_TYPE = having("broadcasts"), having("first_type", "reduces")
 SHAPE = having("shape")

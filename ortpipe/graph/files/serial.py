@@ -24,8 +24,6 @@ from ortpipe.graph.core.query import graphs
 from ortpipe.graph.core.sound import HEAVY, check_sound, is_large
 
 Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
-OPSET = 21  # the newest opset that onnxruntime-training 1.19.2 runs
-IR_VERSION = 10  # the newest IR version that it loads
 LARGEST = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit
 OLDEST_IR_VERSION = 8  # older models are written at this one; before 4, initializers had to be inputs, too
 NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name

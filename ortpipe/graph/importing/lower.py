@@ -26,7 +26,8 @@ from ortpipe.graph.core.edit import initializers_to_constants
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.query import all_nodes, called, sizes
 from ortpipe.graph.core.sound import FIX, check_valid
-from ortpipe.graph.files.serial import IR_VERSION, OLDEST_IR_VERSION, OPSET
+from ortpipe.graph.core.types import IR_VERSION, OPSET
+from ortpipe.graph.files.serial import OLDEST_IR_VERSION
 from ortpipe.graph.importing.opsets import at_opset
 
 Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the extent of a window

@@ -18,7 +18,7 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import inferred, parsed
 from ortpipe.graph.core.query import all_nodes, called, constant
-from ortpipe.graph.files.serial import OPSET
+from ortpipe.graph.core.types import OPSET
 from ortpipe.graph.importing.functions import is_function, with_bodies, write_defaults
 from ortpipe.graph.importing.sizes import fold_sizes
 

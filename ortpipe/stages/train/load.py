@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.builder import Names, gc_paused, used_names
 from ortpipe.graph.core.check import clean, proto_apart
-from ortpipe.graph.files.serial import IR_VERSION
+from ortpipe.graph.core.types import IR_VERSION
 from ortpipe.graph.forms.modes import is_random, set_seeds
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session

@@ -10,8 +10,9 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import sound
+from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.graph.files import serial
-from ortpipe.graph.files.serial import IR_VERSION, OPSET, read, write
+from ortpipe.graph.files.serial import read, write
 from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 

@@ -12,7 +12,7 @@ from ortpipe.data.sources.function import Function
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
-from ortpipe.graph.files.serial import IR_VERSION, OPSET
+from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources.networks.columns import features
 from ortpipe.stages.convert.sources.networks.dates import date_numbers

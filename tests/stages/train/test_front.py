@@ -10,7 +10,7 @@ from ortpipe import Rows, SplitConfig, add_loss, convert, derive, split, train
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import TrainError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.files.serial import IR_VERSION, OPSET
+from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.l2 import L2

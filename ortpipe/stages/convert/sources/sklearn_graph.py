@@ -13,7 +13,7 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import marked, within
-from ortpipe.graph.files.serial import IR_VERSION, OPSET
+from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.stages.convert.outputs.meaning import Meaning
 from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.estimators import (

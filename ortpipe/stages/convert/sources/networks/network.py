@@ -12,7 +12,7 @@ from ortpipe.artifact import Task
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.files.serial import IR_VERSION, OPSET
+from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.settings import Config, Count, Seed
 from ortpipe.stages.convert.outputs.meaning import Meaning
