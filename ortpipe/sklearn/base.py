@@ -26,7 +26,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, ConvertError, DataError, note_in_words, words
 from ortpipe.facts import Facts, Task, read_metadata
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session

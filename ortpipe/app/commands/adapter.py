@@ -7,7 +7,7 @@ from ortpipe.app.lookup import HELP, find
 from ortpipe.errors import ConfigError
 from ortpipe.facts import without_metadata
 from ortpipe.files import atomic_write
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.apart import attach
 from ortpipe.graph.core.check import finish_apart, parsed
 from ortpipe.graph.files.serial import write_atomically

@@ -18,7 +18,7 @@ from ortpipe.data.rows import Data
 from ortpipe.data.split import load
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.apart import put_together
 from ortpipe.graph.files.restore import Decision, restore
 from ortpipe.graph.files.state_dict import SUFFIXES as STATE_DICTS

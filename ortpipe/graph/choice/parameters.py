@@ -1,30 +1,20 @@
 """Choose the float initializers that are parameters, and give each node that reads a shared one its own copy."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from ortpipe.graph.choice.choice import Choice
 from ortpipe.graph.choice.readers import Use, UseFinder, size_of
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names, used_names
 from ortpipe.graph.core.origins import KEY, mark
 
-SHOWN = 3  # names in a sentence
 COPIED = 16  # from how many entries on weights are not equal by chance
 NOTHING: Mapping[str, str | None] = {}
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The parameters to train by default."""
-
-    trained: tuple[str, ...]  # names, in the graph's order
-    untrained: Mapping[str, str]  # the other float initializers that the output depends on, with the reason
-    shared: Mapping[str, int]  # how many nodes read a trained one as a weight, if more than one
 
 
 def choose(graph: ir.Graph, *outputs: ir.Value, declared: Mapping[str, str | None] = NOTHING) -> Choice:
@@ -58,21 +48,6 @@ def choose(graph: ir.Graph, *outputs: ir.Value, declared: Mapping[str, str | Non
     return Choice(tuple(trained), untrained, shared)
 
 
-def sentence(trained: Sequence[str], untrained: Mapping[str, str], *, by_default: bool = False) -> str:
-    """Return a sentence on which float initializers are trained and which are not.
-
-    >>> sentence(["w", "b"], {"mask": "a mask", "t": "one number", "s": "one number"})
-    'trains 2 of 5 float initializers: w, b; leaves mask (a mask), t, s (one number)'
-    """
-    reasons: dict[str, list[str]] = {}
-    for name, reason in untrained.items():
-        reasons.setdefault(reason, []).append(name)
-    text = f"trains {len(trained)} of {len(trained) + len(untrained)} float initializers{' by default' * by_default}"
-    text += f": {some(trained)}" if trained else ""
-    whys = ", ".join(f"{some(names)} ({reason})" for reason, names in reasons.items())
-    return text + (f"; leaves {whys}" if whys else "")
-
-
 def copies(graph: ir.Graph, names: Sequence[str]) -> list[str]:
     """Return which of these weights are equal or transposed copies of another one, but for small or constant ones."""
     seen, described = dict[Any, list[tuple[str, np.ndarray]]](), list[str]()
@@ -88,16 +63,6 @@ def copies(graph: ir.Graph, names: Sequence[str]) -> list[str]:
                 break
         alike.append((name, array))
     return described
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first of these names, and the number of the others.
-
-    >>> some(["a", "b", "c", "d", "e"])
-    'a, b, c and 2 more'
-    """
-    more = len(names) - SHOWN
-    return ", ".join(names) if more <= 1 else f"{', '.join(names[:SHOWN])} and {more} more"
 
 
 def _why_not(value: ir.Value, uses: Sequence[Use]) -> str | None:

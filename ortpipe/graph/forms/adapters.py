@@ -18,7 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.choice.readers import Use, UseFinder
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
 from ortpipe.graph.core.check import FAILURES, infer, inferred, parsed

@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, ModelError
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import to_inference

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.facts import Facts
-from ortpipe.graph.choice.parameters import Choice
+from ortpipe.graph.choice.choice import Choice
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.stages.convert.outputs.meaning import Meaning

@@ -15,7 +15,7 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.errors import ModelError
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import parsed
 from ortpipe.graph.core.origins import Origin, Place, put

@@ -7,7 +7,8 @@ from typing import Any
 from ortpipe.artifact import Artifact, HeadFacts
 from ortpipe.data.rows import Data, check_data
 from ortpipe.errors import ConvertError, under
-from ortpipe.graph.choice.parameters import choose, copies, sentence, some, untie
+from ortpipe.graph.choice.choice import sentence, some
+from ortpipe.graph.choice.parameters import choose, copies, untie
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.check import finish_apart

@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
 from ortpipe.facts import Facts
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.choice.readers import UseFinder
 from ortpipe.graph.core import query
 from ortpipe.graph.forms.adapters import ROUNDS, insert, why_not

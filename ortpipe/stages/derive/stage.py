@@ -14,7 +14,8 @@ from ortpipe.autodiff.kernels import forget_kernel_gradients
 from ortpipe.autodiff.walk import name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
-from ortpipe.graph.choice.parameters import choose, sentence, some
+from ortpipe.graph.choice.choice import sentence, some
+from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.graph.core.edit import keep_outputs

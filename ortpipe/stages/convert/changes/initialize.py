@@ -11,7 +11,7 @@ import onnx_ir as ir
 import safetensors
 
 from ortpipe.errors import ConvertError, under
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.graph.files import serial

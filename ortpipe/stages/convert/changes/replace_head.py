@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, under
-from ortpipe.graph.choice.parameters import choose, some
+from ortpipe.graph.choice.choice import some
+from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs

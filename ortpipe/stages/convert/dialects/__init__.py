@@ -7,7 +7,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import infer

@@ -5,7 +5,7 @@ import difflib
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, nearest
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.stages.convert.reading.reading import Reading
 from ortpipe.stages.convert.reading.which_output import choose_output, label_outputs

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from ortpipe.artifact import read_metadata
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights, attach, take_apart
 from ortpipe.graph.core.check import parsed

@@ -6,7 +6,7 @@ from functools import partial
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, ModelError
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.forms.modes import settle
 from ortpipe.graph.importing.batch import name_batch

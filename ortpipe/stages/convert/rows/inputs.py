@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, nearest
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having

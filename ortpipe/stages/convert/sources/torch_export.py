@@ -18,7 +18,7 @@ import onnx
 from ortpipe.bounded import check_archive, check_pickle
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError, listing
-from ortpipe.graph.choice.parameters import some
+from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.origins import mark
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
 from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, GraphSettings
