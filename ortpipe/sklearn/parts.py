@@ -15,7 +15,9 @@ from ortpipe.errors import ConfigError, nearest
 from ortpipe.settings import Catalogue, article, fields_of
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.add_loss.losses.auto import Auto
-from ortpipe.stages.convert.sources import SOURCES, Forward
+from ortpipe.stages.convert.forward import Forward
+from ortpipe.stages.convert.imported import Imported
+from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 from ortpipe.stages.convert.sources.torch_export import from_module
@@ -43,7 +45,7 @@ class GivenGraph(OnnxFile):
 
     model: Any = None
 
-    def __call__(self, data: Data | None, dtype: str) -> Forward:
+    def __call__(self, data: Data | None, dtype: str) -> Imported:
         """Read or export the model, which keeps its types."""
         read = from_model if isinstance(self.model, onnx.ModelProto) else from_module
         return read(self.model, self, data)

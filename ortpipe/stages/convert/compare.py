@@ -1,8 +1,6 @@
 """Comparing a converted model with its source on real rows."""
 
-import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -16,19 +14,22 @@ from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.settings import later
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.converted import Converted
+from ortpipe.stages.convert.forward import Converted
+from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.rows.compared_rows import compared_rows
 
 MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 # for tables
-table_of, check_missing = later("ortpipe.stages.convert.table", "table_of", "check_missing")
+[check_missing] = later("ortpipe.stages.convert.table", "check_missing")
 
 
-def compared(converted: Converted, config: ConvertConfig, data: Data) -> Converted:
-    """Compare the outputs of real rows with the source's; raise ConvertError where they differ."""
-    forward, facts, rows = converted.forward, converted.facts, compared_rows(data)
+def compared(
+    converted: Converted, forward: Imported, config: ConvertConfig, data: Data
+) -> tuple[Converted, dict[str, np.ndarray]]:
+    """Compare the outputs of real rows with the source's, and return them; raise ConvertError where they differ."""
+    facts, rows = converted.facts, compared_rows(data)
     assert converted.finished is not None
     model, names = converted.finished[0], [facts.prediction, *forward.heads]
     inputs = feed_inputs(model, facts, rows)
@@ -41,24 +42,21 @@ def compared(converted: Converted, config: ConvertConfig, data: Data) -> Convert
     notes = _mixing_notes(session, inputs, facts.prediction, predictions[facts.prediction])
     del session, inference, loaded  # frees their weights before a session of the source loads the same ones again
     source_inputs = rows.inputs if forward.as_given else inputs
-    worst = max(_difference(converted, name, y, source_inputs, config) for name, y in predictions.items())
-    record: dict[str, Any] = {"data": data.digest()}
-    record |= {"discrepancy": worst} if forward.expected is not None else {}
-    record |= {"table": table} if rows.kept and (table := table_of(rows, facts)) else {}
-    record["rows"] = {name: list(a.shape[1:]) for name, a in feed_inputs(model, facts, rows.head(1)).items()}
-    single_input = len(facts.inputs) == len(rows.inputs) == 1  # the array fits the input under any name
-    columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
-    facts = dataclasses.replace(facts, columns=columns, categories=rows.categories)
+    worst = max(_difference(converted, forward, name, y, source_inputs, config) for name, y in predictions.items())
     unread = [name for name in rows.kept if name not in facts.inputs and len(rows.kept) > 1]
     notes = [*notes, *([f"does not read {some(unread)} of the data"] if unread else [])]
-    return converted.next(*notes, record=record, facts=facts, predictions=predictions)
+    return converted.next(*notes, record={"discrepancy": worst}), predictions
 
 
 def _difference(
-    converted: Converted, output: str, predicted: np.ndarray, inputs: Mapping[str, np.ndarray], config: ConvertConfig
+    converted: Converted,
+    forward: Imported,
+    output: str,
+    predicted: np.ndarray,
+    inputs: Mapping[str, np.ndarray],
+    config: ConvertConfig,
 ) -> float:
     """Return max|output − source| / max(1, max|source|) of an output."""
-    forward = converted.forward
     count = len(next(iter(inputs.values())))
     if predicted.ndim and len(predicted) != count:
         raise ConvertError(
@@ -67,8 +65,7 @@ def _difference(
             fix="Choose another output with {at}source.prediction, or, where its rows lie on another axis, say which: "
             f"{{at}}source.batch_axis={{{output}: 1}}.",
         )
-    source_output = predicted if forward.expected is None else forward.expected(inputs, output)
-    expected = np.asarray(source_output, np.float64).reshape(predicted.shape)
+    expected = np.asarray(forward.expected(inputs, output), np.float64).reshape(predicted.shape)
     if not np.isfinite(expected).all():
         raise _not_finite(converted, output, expected)
     difference = float(np.abs(predicted - expected).max() / max(1.0, np.abs(expected).max()))

@@ -8,18 +8,23 @@ from typing import Any
 import onnx
 
 from ortpipe.data.rows import Data
+from ortpipe.errors import ConvertError
 from ortpipe.settings import later
 from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, Given, GraphSettings
-from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
 
 from_model, from_path = later("ortpipe.stages.convert.sources.onnx_file", "from_model", "from_path")
 [from_module] = later("ortpipe.stages.convert.sources.torch_export", "from_module")
 
 
-def read_passed(source: Any, config: ConvertConfig, data: Data | None) -> Forward:
-    """Return the forward model of a source that is no config, as `config.source` describes it."""
+def read_passed(source: Any, config: ConvertConfig | None, data: Data | None) -> tuple[Forward, ConvertConfig]:
+    """Return the forward model of a source that is no config, as `config.source` describes it, and the config."""
+    if source is None:
+        rule = "convert needs a source."
+        raise ConvertError(rule, got="None and no config", fix="Give an estimator, a model or a path.")
+    config = config or ConvertConfig(Given())
     settings = config.source if isinstance(config.source, GraphSettings) else Given()
     torch = sys.modules.get("torch")  # no module exists before this import
     forward: Forward
@@ -36,4 +41,4 @@ def read_passed(source: Any, config: ConvertConfig, data: Data | None) -> Forwar
             warnings.warn(f"{type(source).__name__} {IN_INFERENCE}: {advice}.", stacklevel=3)
     else:
         forward = from_estimator(source, data, config.dtype)
-    return forward
+    return forward, config

@@ -5,17 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.data.rows import Rows
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.facts import Facts
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.rows.compared_rows import compared_rows
 
 
-def table_of(rows: Rows, facts: Facts) -> dict[str, Any]:
-    """Return, as JSON values, the table columns that the model reads, and an example row of typical values."""
+def table_record(data: Data, facts: Facts) -> dict[str, Any]:
+    """Return an entry of the lineage: the table columns that the model reads, and an example row of typical values."""
+    rows = compared_rows(data)
     columns = {name: column for name, column in rows.kept.items() if name in facts.inputs}
+    if not columns:
+        return {}
     row = {name: _typical(rows.inputs[name], column.kind) for name, column in columns.items()}
-    return {"columns": {name: vars(column) for name, column in columns.items()}, "row": row} if columns else {}
+    return {"table": {"columns": {name: vars(column) for name, column in columns.items()}, "row": row}}
 
 
 def _typical(column: np.ndarray, kind: str) -> float | str | None:

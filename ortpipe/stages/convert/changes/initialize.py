@@ -16,7 +16,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.graph.files import serial
 from ortpipe.stages.convert.changes.init import WeightsFrom
-from ortpipe.stages.convert.converted import Converted
+from ortpipe.stages.convert.forward import Converted
 
 SHOWN = 8  # names in an error, with their shapes
 

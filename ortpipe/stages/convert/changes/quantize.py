@@ -27,8 +27,8 @@ from ortpipe.graph.core.operators import having
 from ortpipe.graph.forms.int8 import computed_from_weights
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.converted import Converted
 from ortpipe.stages.convert.dialects.integers import stop_gradient
+from ortpipe.stages.convert.forward import Converted
 
 ROWS, PIECE = 512, 64
 PRODUCTS = having("product") & having("int8")
@@ -49,7 +49,7 @@ def quantized(converted: Converted, form: str, source: Any, data: Data | None) -
     if data is None:
         rule, fix = "{key} measures ranges on training rows.", "Give data."
         raise NoRowsError(rule, key="quantize", got="no rows", fix=fix)
-    if forward.rounding and getattr(source, "quantized", None) == "fake":
+    if getattr(forward, "rounding", 0) and getattr(source, "quantized", None) == "fake":
         rule, fix = "{key} rounds a model of floats.", "Set {at}source.quantized=float: it is then rounded once."
         raise ConvertError(rule, key="quantize", got="a quantized file, read as it rounds", fix=fix)
     rows = data.train.sample()

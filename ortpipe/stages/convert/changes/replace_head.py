@@ -15,8 +15,8 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, NewHead
-from ortpipe.stages.convert.converted import Converted, facts_of
-from ortpipe.stages.convert.outputs.meaning import FITTING, Meaning
+from ortpipe.stages.convert.forward import Converted, Meaning, facts_of
+from ortpipe.stages.convert.outputs.meaning import FITTING
 
 SHOWN = 8  # candidates in an error
 

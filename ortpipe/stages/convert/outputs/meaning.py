@@ -11,6 +11,7 @@ from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.metrics.predictions import Seen, classes_last, look
 from ortpipe.settings import Config
+from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.outputs.heads import Head
 
 Form = Literal["logits", "probabilities"]
@@ -33,24 +34,6 @@ SEEN = {
     "outside": "values outside [0, 1]",
 }
 FEW = 5  # labels that a message shows
-
-
-@dataclass(frozen=True)
-class Meaning:
-    """The task, logits and classes of a prediction."""
-
-    task: Task
-    logits: str | None  # name of the value whose softmax or sigmoid gives the probabilities, if any
-    classes: tuple[int | str, ...] | None = None  # the label of each class index
-    opposite: bool | None = None  # the columns are [−s, s]: the logit is s, half of their difference
-    notes: tuple[str, ...] = ()  # assumptions that the user should know
-    class_axis: int | None = None  # see `Facts.class_axis`
-    members: str | None = None  # see `Facts.members`
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The facts that a model has of its prediction."""
-        return {name: value for name, value in vars(self).items() if name != "notes"}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import onnx
 from ortpipe.data.rows import Data
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.files import serial
+from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.reading.graph_settings import GraphSettings
 from ortpipe.stages.convert.reading.prediction import check_heads, choose_prediction
 from ortpipe.stages.convert.reading.reading import opened
@@ -20,7 +21,7 @@ from ortpipe.stages.convert.reading.steps import (
     rewrite_dialects,
     rewrite_ml,
 )
-from ortpipe.stages.convert.sources import Forward, snapshot
+from ortpipe.stages.convert.sources import snapshot
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class OnnxFile(GraphSettings):
         description = path / snapshot.DESCRIPTION
         return (*serial.files(snapshot.model_file(path)), *([description] if description.is_file() else []))
 
-    def __call__(self, data: Data | None, dtype: str) -> Forward:
+    def __call__(self, data: Data | None, dtype: str) -> Imported:
         """Read the file; `dtype` is ignored, the model keeps its own types."""
         path = Path(self.path)
         if not path.is_dir():
@@ -60,7 +61,7 @@ class OnnxFile(GraphSettings):
         return dataclasses.replace(forward, notes=(*([note] if note else []), *forward.notes))
 
 
-def from_path(path: str | Path, settings: GraphSettings, data: Data | None) -> Forward:
+def from_path(path: str | Path, settings: GraphSettings, data: Data | None) -> Imported:
     """Return the forward form of a file's model, as settings describe it."""
     fields = {field.name: getattr(settings, field.name) for field in dataclasses.fields(GraphSettings)}
     return OnnxFile(path=str(path), **fields)(data, "")
@@ -68,7 +69,7 @@ def from_path(path: str | Path, settings: GraphSettings, data: Data | None) -> F
 
 def from_model(
     model: onnx.ModelProto, config: GraphSettings, data: Data | None = None, weights: Weights | None = None
-) -> Forward:
+) -> Imported:
     """Return a model's forward form: loadable opset, ai.onnx.ml rewritten, any number of rows on the first axis.
 
     `weights` are the values of the initializers that are stored outside of `model`.
@@ -82,10 +83,10 @@ def from_model(
     prediction = choose_prediction(reading)
     heads = free_rows(reading, [prediction, *check_heads(reading, prediction)])
     meanings = {name: reading.meaning_of(name, head, is_head=name != prediction) for name, head in heads.items()}
-    return Forward(
+    return Imported(
         reading.model,
         prediction=prediction,
-        meaning=meanings.pop(prediction),
+        meaning_of=meanings.pop(prediction),
         expected=reading.original.run,
         session=reading.original.session_of,
         heads=meanings,

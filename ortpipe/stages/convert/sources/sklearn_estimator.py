@@ -16,7 +16,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError, NoRowsError, nearest
 from ortpipe.hidden import hidden
 from ortpipe.settings import Config, Seed, one_of
-from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
 from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, form_for, steps_of
@@ -105,7 +105,7 @@ class SklearnEstimator(Config):
         path = Path(self.path) if self.path is not None else None
         return (path,) if path is not None and path.is_file() else ()
 
-    def __call__(self, data: Data | None, dtype: str) -> Forward:
+    def __call__(self, data: Data | None, dtype: str) -> Imported:
         """Make or read the estimator, fit it unless it is fitted, and build its graph."""
         if self.path is not None:
             return from_estimator(read_estimator(Path(self.path), self.trust), data, dtype)
@@ -186,7 +186,7 @@ def read_estimator(path: Path, trust: bool) -> Any:
         ) from error
 
 
-def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Forward:
+def from_estimator(estimator: Any, data: Data | None, dtype: str) -> Imported:
     """Return an estimator's forward model; an unfitted one is cloned and fitted on the training rows first."""
     from sklearn import base, exceptions
     from sklearn.utils.validation import check_is_fitted

@@ -14,8 +14,8 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import marked, within
 from ortpipe.graph.core.types import IR_VERSION, OPSET
-from ortpipe.stages.convert.outputs.meaning import Meaning
-from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.forward import Meaning
+from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.sources.estimators import (
     End,
     check_estimator,
@@ -173,7 +173,7 @@ def predictor(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
         return predictor(op, last, columns, dtype)
 
 
-def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
+def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Imported:
     """Return the graph of a fitted estimator; outputs as skl2onnx names them.
 
     Inputs: `X` [N, features], or [N] for each column that the estimator reads, if it reads a table's columns by name.
@@ -208,10 +208,10 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Forward:
             objective = objective.without("its class weights")
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     parts = [part for step in before for part in parts_of(step)]
-    return Forward(
+    return Imported(
         ir.Model(graph, ir_version=IR_VERSION),
         prediction=str(end.prediction.name),
-        meaning=lambda rows: meaning,
+        meaning_of=lambda rows: meaning,
         expected=lambda inputs, output: expected(inputs),
         origin=class_path(last),
         notes=tuple(dict.fromkeys([*flow.notes, *notes])),

@@ -21,8 +21,8 @@ from ortpipe.errors import ConvertError, NoRowsError, listing
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.origins import mark
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
+from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, GraphSettings
-from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources.onnx_file import from_model
 from ortpipe.stages.convert.sources.torch_modes import Modes, check_momentum, torch, translations
 
@@ -144,7 +144,9 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
     raise ConvertError(rule, key="weights", got=f"{path}: a {type(inner).__name__}", fix=fix)
 
 
-def from_module(module: Any, settings: GraphSettings, data: Data | None, types: Mapping[str, str] = NOTHING) -> Forward:
+def from_module(
+    module: Any, settings: GraphSettings, data: Data | None, types: Mapping[str, str] = NOTHING
+) -> Imported:
     """Return a module's forward model: exported in training mode, and compared with the module's predictions."""
     if data is None:
         rule, fix = "Exporting a module needs real rows, for the types and shapes of its inputs.", "Give data."
@@ -167,7 +169,7 @@ def from_module(module: Any, settings: GraphSettings, data: Data | None, types: 
     return _forward(model, program, settings, data, (notes, modes), frozen, _runner(predict, examples, names))
 
 
-def from_program(program: Any, settings: GraphSettings, data: Data | None) -> Forward:
+def from_program(program: Any, settings: GraphSettings, data: Data | None) -> Imported:
     """Return a program's forward model, in training mode even if it was exported in inference mode."""
     modes = Modes(program)
     notes = modes.restore()
@@ -195,7 +197,7 @@ def _forward(
     notes: tuple[Sequence[str], Modes],
     frozen: Mapping[str, str],
     run: Callable[[Mapping[str, np.ndarray], str], np.ndarray | None] | None,
-) -> Forward:
+) -> Imported:
     forward = from_model(model, dataclasses.replace(settings, lift=False), data)
     initializers, specs = forward.model.graph.initializers, program.graph_signature.input_specs
     parameters = {spec.target for spec in specs if spec.kind.name == "PARAMETER"}
@@ -212,7 +214,7 @@ def _forward(
 
     def expected(inputs: Mapping[str, np.ndarray], output: str) -> np.ndarray:
         values = None if run is None else run(inputs, output)
-        return forward.expected(inputs, output) if values is None else values  # type: ignore[misc]
+        return forward.expected(inputs, output) if values is None else values
 
     return dataclasses.replace(
         forward, expected=expected, untrained_reasons=reasons, notes=(*notes[0], *notes[1].notes(), *forward.notes)

@@ -9,8 +9,8 @@ from ortpipe import own
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Seed
+from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.reading.graph_settings import GraphSettings
-from ortpipe.stages.convert.sources import Forward
 from ortpipe.stages.convert.sources import torch_export as export
 from ortpipe.stages.convert.sources.torch_modes import check_installed, torch
 

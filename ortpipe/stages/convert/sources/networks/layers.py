@@ -35,6 +35,7 @@ class Layers:
     def __init__(self, op: Builder, dtype: np.dtype, seed: int, law: Law = "pytorch") -> None:
         self.op, self.dtype, self._law, self._random = op, dtype, law, np.random.default_rng(seed)
         self.notes = list[str]()  # for the user
+        self.untrained = dict[str, str]()  # parameter → why it is not trained
 
     def parameter(self, name: str, array: np.ndarray) -> ir.Value:
         """Add a parameter."""
@@ -151,6 +152,7 @@ class Layers:
         if kind == "layer":
             return with_type_of(self.op.LayerNormalization(x, scale, shift, axis=-1, epsilon=EPSILON), x)
         statistics = self.full(f"{name}.running_mean", [size], 0), self.full(f"{name}.running_var", [size], 1)
+        self.untrained |= {f"{name}.running_mean": "running mean", f"{name}.running_var": "running variance"}
         settings: dict[str, Any] = {"epsilon": EPSILON, "momentum": MOMENTUM, "training_mode": 1, "outputs": 3}
         y = self.op.BatchNormalization(x, scale, shift, *statistics, **settings)[0]
         y.producer().metadata_props[VARIANCE] = UNBIASED

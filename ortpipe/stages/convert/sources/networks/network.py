@@ -13,10 +13,8 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.types import IR_VERSION, OPSET
-from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.settings import Config, Count, Seed
-from ortpipe.stages.convert.outputs.meaning import Meaning
-from ortpipe.stages.convert.sources import Forward
+from ortpipe.stages.convert.forward import Forward, Meaning
 from ortpipe.stages.convert.sources.estimators import End, plain_classes, two_columns, write_outputs
 from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures, Impute, features
 from ortpipe.stages.convert.sources.networks.layers import Law, Layers, shape, with_type_of
@@ -73,20 +71,19 @@ class Network(Config, abc.ABC):
             labels.classes,
             members=str(members.name) if members is not None else None,
         )
-        parameters = {n: v for n, v in graph.initializers.items() if not is_statistic(v)}
+        parameters = {n: v for n, v in graph.initializers.items() if n not in layers.untrained}
         size = sum(v.const_value.size for v in parameters.values() if v.const_value is not None)
         return Forward(
             ir.Model(graph, ir_version=IR_VERSION),
             prediction=str(end.prediction.name),
-            meaning=lambda rows: meaning,
-            expected=None,
+            meaning=meaning,
             origin=name,
             notes=(
                 f"{name}: {size:,} numbers in {len(parameters)} parameters, initialized with seed {self.seed or 0}",
                 *layers.notes,
                 *labels.notes,
             ),
-            untrained_reasons=dict.fromkeys(parameters),
+            untrained_reasons={**dict.fromkeys(parameters), **layers.untrained},
             scaled=labels.scaled,
         )
 

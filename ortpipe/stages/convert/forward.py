@@ -11,13 +11,42 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.facts import Facts
+from ortpipe.facts import Facts, Task
 from ortpipe.graph.choice.choice import Choice
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
-from ortpipe.stages.convert.outputs.meaning import Meaning
-from ortpipe.stages.convert.sources import Forward
-from ortpipe.stages.convert.sources.estimators.objective import Objective
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The task, logits and classes of a prediction."""
+
+    task: Task
+    logits: str | None  # name of the value whose softmax or sigmoid gives the probabilities, if any
+    classes: tuple[int | str, ...] | None = None  # the label of each class index
+    opposite: bool | None = None  # the columns are [−s, s]: the logit is s, half of their difference
+    notes: tuple[str, ...] = ()  # assumptions that the user should know
+    class_axis: int | None = None  # see `Facts.class_axis`
+    members: str | None = None  # see `Facts.members`
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The facts that a model has of its prediction."""
+        return {name: value for name, value in vars(self).items() if name != "notes"}
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A source's model: a network that ortpipe writes; `Imported` is a model that others made."""
+
+    model: ir.Model  # the graph in standard operators
+    prediction: str  # the output that losses and metrics read
+    origin: str  # the source's name in messages
+    notes: tuple[str, ...] = ()  # changes and assumptions, for the user
+    # float initializer → why it is not trained, or None: it is
+    untrained_reasons: Mapping[str, str | None] = field(default_factory=dict)
+    scaled: bool = False  # the prediction is scaled to mean and deviation of the labels
+    meaning: Meaning | None = None  # None: read off the graph and the predictions of real rows
 
 
 @dataclass(frozen=True)
@@ -29,13 +58,12 @@ class Converted:
     facts: Facts
     record: Mapping[str, Any]  # of the lineage
     notes: Sequence[str]
-    source_weights: Mapping[str, np.ndarray]  # to compare trained weights with
     unset: Sequence[str]  # weights that a file of initial weights must hold
     finished: tuple[onnx.ModelProto, Weights] | None  # the checked model; None: a step has changed it since
-    objective: Objective | None
-    predictions: Mapping[str, np.ndarray] = field(default_factory=dict)  # of real rows, by output
     meaning: Meaning | None = None
+    source_weights: Mapping[str, np.ndarray] = field(default_factory=dict)  # to compare trained weights with
     heads: Mapping[str, Meaning] = field(default_factory=dict)
+    objective: Any = None  # of a fitted estimator: see sources/estimators/objective.py
 
     def next(self, *notes: str, record: Mapping[str, Any] | None = None, **changes: Any) -> Converted:
         """Return the model after a step: with these notes, entries of the record, and changes."""
