@@ -15,7 +15,7 @@ from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.graph.files import serial
-from ortpipe.stages.convert.changes.init import WeightsFrom
+from ortpipe.stages.convert.config import WeightsFrom
 from ortpipe.stages.convert.forward import Converted
 
 SHOWN = 8  # names in an error, with their shapes
@@ -33,10 +33,21 @@ def with_weights_of_file(converted: Converted, config: WeightsFrom) -> Converted
     return converted.next(note, record=record, finished=None)
 
 
+def weight_files(path: str) -> tuple[Path, ...]:
+    """Return the existing files that initial weights are read from: the file and its external data."""
+    file = _file(path)
+    return serial.files(file) if file.suffix != ".safetensors" else (file,) if file.is_file() else ()
+
+
+def _file(path: str) -> Path:
+    """Return the file; in a folder, its model."""
+    return Path(path) / "model.onnx" if Path(path).is_dir() else Path(path)
+
+
 def _initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> tuple[dict[str, str], str]:
     """Set initializers, and those in `needed` under `strict`; return the name in the file of each, and a note."""
     values_by_name = {name: value for name, value in model.graph.initializers.items() if value.dtype in query.FLOATS}
-    source_arrays = _floats(config.file)
+    source_arrays = _floats(_file(config.path))
     target_by_source = _new_names(list(source_arrays), config.map)
     source_by_target = {target: name for name, target in target_by_source.items()}
     source_of = {target: source_by_target[target] for target in values_by_name if target in source_by_target}

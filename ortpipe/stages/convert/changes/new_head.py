@@ -1,12 +1,9 @@
-"""The settings of a new head: the layers that replace a network's end."""
+"""The layers of a new head: their names and settings."""
 
-import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ortpipe.errors import ConfigError, nearest
-from ortpipe.settings import Config, Seed
 
 POOLS = {"mean": "GlobalAveragePool", "max": "GlobalMaxPool"}
 PLAIN = {"relu": "Relu", "tanh": "Tanh", "sigmoid": "Sigmoid"}
@@ -14,33 +11,18 @@ SETTINGS = {"linear": "a width, as in {linear: 10}", "dropout": "a share, as in 
 LAYERS = (*SETTINGS, *PLAIN, "gelu", "flatten", "softmax")
 
 
-@dataclass(frozen=True)
-class NewHead(Config):
-    """The layers that replace a network's end.
+def parse_layers(layers: Sequence[str | Mapping[str, Any]]) -> tuple[tuple[str, Any], ...]:
+    """Return layers, each by its name and its setting (None where it has none)."""
+    return tuple(map(_parse_layer, layers))
 
-    Attributes:
-        layers: `linear: width`, `dropout: share`, `pool: mean` or `max` (over all positions), and `flatten`, `relu`,
-            `tanh`, `gelu`, `sigmoid`, `softmax`. A last sigmoid or softmax makes a classifier; without them the head
-            predicts values, or raw scores if convert.source.task names such a task.
-        cut: name or glob of the value that the first layer reads, [N, F], or [N, C, …] for pool and flatten.
-        seed: of the new weights; by default convert's.
+
+def text_of(parts: Iterable[tuple[str, Any]]) -> str:
+    """Return layers as text.
+
+    >>> text_of([("linear", 10), ("softmax", None)])
+    'linear 10, softmax'
     """
-
-    layers: tuple[str | Mapping[str, Any], ...]
-    cut: str | None = None
-    seed: Seed | None = None
-
-    def __post_init__(self) -> None:
-        if not self.parts:
-            raise ConfigError("A head has layers.", key="layers", got="none", fix="Write [{linear: 10}, softmax].")
-
-    @functools.cached_property
-    def parts(self) -> tuple[tuple[str, Any], ...]:
-        """The layers, each by its name and its setting (None where it has none)."""
-        return tuple(map(_parse_layer, self.layers))
-
-    def __str__(self) -> str:
-        return ", ".join(name if setting is None else f"{name} {setting}" for name, setting in self.parts)
+    return ", ".join(name if setting is None else f"{name} {setting}" for name, setting in parts)
 
 
 def _parse_layer(entry: str | Mapping[str, Any]) -> tuple[str, Any]:

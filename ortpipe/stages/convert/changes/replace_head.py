@@ -14,7 +14,8 @@ from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, NewHead
+from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, text_of
+from ortpipe.stages.convert.config import NewHead
 from ortpipe.stages.convert.forward import Converted, Meaning, facts_of
 from ortpipe.stages.convert.outputs.meaning import FITTING
 
@@ -39,6 +40,7 @@ def with_new_head(converted: Converted, head: NewHead, source: Any) -> Converted
 def _replaced(converted: Converted, head: NewHead, task: Task | None, classes: Any) -> Converted:
     model = converted.forward.model
     value = _value_to_cut(model.graph, query.value(model.graph, converted.forward.prediction), head.cut)
+    layers = text_of(head.parts)
     stack = _LayerStack(model.graph, value, head.seed or 0)
     scores = value
     for place, (name, setting) in enumerate(head.parts):
@@ -51,11 +53,11 @@ def _replaced(converted: Converted, head: NewHead, task: Task | None, classes: A
     meaning = _meaning(head.parts[-1][0], stack.dims[1], str(prediction.name), str(scores.name), task, classes)
     keep_outputs(model, [str(prediction.name)])
     new = f"new weights {some(stack.parameters)}" if stack.parameters else "no new weights"
-    note = f"cuts at {value.name!r} {_shape_text(query.sizes(value))}; behind it {head}: {new}; {meaning.task}"
+    note = f"cuts at {value.name!r} {_shape_text(query.sizes(value))}; behind it {layers}: {new}; {meaning.task}"
     choice = choose(model.graph, prediction, declared=converted.forward.untrained_reasons)
     return converted.next(
         note,
-        record={"head": {"cut": str(value.name), "layers": str(head), "seed": head.seed}},
+        record={"head": {"cut": str(value.name), "layers": layers, "seed": head.seed}},
         choice=choice,
         facts=facts_of(model.graph, str(prediction.name), choice, converted.facts),
         source_weights={},
