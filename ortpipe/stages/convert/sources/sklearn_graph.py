@@ -21,10 +21,9 @@ from ortpipe.stages.convert.sources.estimators import (
     check_estimator,
     class_path,
     end_of,
-    plain_classes,
     source_values,
-    write_outputs,
 )
+from ortpipe.stages.convert.sources.outputs import plain_classes, write_outputs
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, frame
 from ortpipe.stages.convert.sources.sklearn_walk import (
@@ -192,7 +191,7 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Imported:
         graph.inputs[:] = sorted(graph.inputs, key=lambda value: order[str(value.name)])
         _check_kinds(graph, rows)
     classes = None if end.task in ("regression", "multilabel") else plain_classes(last.classes_)
-    write_outputs(op, end, classes)
+    write_outputs(op, end.task, end.prediction, end.logits, classes, end.ranking)
 
     def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
         return predict_quietly(

@@ -13,10 +13,7 @@ from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Catalogue
 from ortpipe.stages.convert.sources.estimators.end import End as End
-from ortpipe.stages.convert.sources.estimators.end import plain_classes as plain_classes
 from ortpipe.stages.convert.sources.estimators.end import source_values as source_values
-from ortpipe.stages.convert.sources.estimators.end import two_columns as two_columns
-from ortpipe.stages.convert.sources.estimators.end import write_outputs as write_outputs
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 Ends = Callable[[Builder, Any, ir.Value, Any], End]

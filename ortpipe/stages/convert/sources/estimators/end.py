@@ -6,11 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Task
-from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.estimators.objective import Objective
-
-Classes = tuple[int | str, ...]
+from ortpipe.stages.convert.sources.outputs import two_columns
 
 
 class End(NamedTuple):
@@ -31,11 +29,6 @@ class End(NamedTuple):
     def is_scores(self) -> bool:
         """Whether the prediction is raw scores."""
         return self.prediction is self.logits
-
-
-def two_columns(op: Builder, p: ir.Value) -> ir.Value:
-    """[1 − p, p]: the probabilities of both classes."""
-    return op.Concat(op.Sub(1, p), p, axis=-1)
 
 
 def with_width(value: ir.Value, width: int) -> ir.Value:
@@ -67,41 +60,6 @@ def softmax_end(op: Builder, logits: ir.Value, classes: Any, objective: Objectiv
 def sigmoid_end(op: Builder, logits: ir.Value, objective: Objective | None = None) -> End:
     """Return the end of a classifier of two classes whose p is σ(z)."""
     return End("binary", with_width(logits, 1), two_columns(op, op.Sigmoid(logits)), objective=objective)
-
-
-def plain_classes(classes: Any) -> Classes:
-    """Return class labels as int or str."""
-    labels = np.asarray(classes).tolist()
-    for label in labels:
-        if not isinstance(label, str) and not float(label).is_integer():
-            rule = "Class labels must be strings or integers."
-            raise ConvertError(rule, got=repr(label), fix="Encode the labels first.")
-    return tuple(label if isinstance(label, str) else int(label) for label in labels)
-
-
-def label_of(op: Builder, end: End, classes: Classes | None) -> ir.Value:
-    """Return the predicted label: the class that ranks highest, z > 0 for one score, p > ½ for several labels."""
-    values = end.prediction if end.ranking is None else end.ranking
-    if classes is None:
-        return op.Cast(op.Greater(values, 0 if end.is_scores else 0.5), to=ir.DataType.INT64)
-    if values.shape is not None and values.shape[-1] == 1:
-        index = op.Cast(op.Squeeze(op.Greater(values, op.like(0, values)), [-1]), to=ir.DataType.INT64)
-    else:
-        index = op.ArgMax(values, axis=1, keepdims=0)
-    strings = any(isinstance(label, str) for label in classes)
-    return op.Gather(op.const(np.array(classes, str if strings else np.int64)), index)
-
-
-def write_outputs(op: Builder, end: End, classes: Classes | None) -> None:
-    """Name the end's values as skl2onnx does; make the prediction, and a classifier's label, the graph's outputs."""
-    if end.logits is not None:
-        op.rename(end.logits, "scores" if end.is_scores else "logits")
-    if end.task == "regression":
-        op.graph.outputs.append(op.rename(end.prediction, "prediction"))
-        return
-    if not end.is_scores:
-        op.rename(end.prediction, "probabilities")
-    op.graph.outputs.extend([op.rename(label_of(op, end, classes), "label"), end.prediction])
 
 
 def source_values(estimator: Any, end: End, rows: Any) -> np.ndarray:

@@ -10,8 +10,17 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.settings import Count, Share
-from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, Norm, shape, with_type_of
-from ortpipe.stages.convert.sources.networks.network import LabelKind, Network, moments, number_input, only_input
+from ortpipe.stages.convert.sources.networks.labels import LabelKind, moments
+from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
+from ortpipe.stages.convert.sources.networks.more_layers import (
+    check_not_float64,
+    convolution,
+    flat,
+    norm,
+    only_input,
+    reshape,
+)
+from ortpipe.stages.convert.sources.networks.network import Network, number_input
 
 LEAST = 2  # rows and columns of a pooling window
 
@@ -41,7 +50,7 @@ class CNN(Network):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, K]."""
-        layers.check_not_float64("name", "cnn")
+        check_not_float64(layers, "name", "cnn")
         name, array = only_input(rows, "images")
         sizes = list(self.image or array.shape[1:])
         sizes = [1, *sizes] if len(sizes) == LEAST else sizes
@@ -53,15 +62,14 @@ class CNN(Network):
                 fix="Set {key}=[1,8,8] for images that the data hold as vectors of 64.",
             )
         x = number_input(layers, name, rows, standardize=False)
-        x = x if len(array.shape) == 4 else layers.reshape(x, ["N", *sizes])
+        x = x if len(array.shape) == 4 else reshape(layers, x, ["N", *sizes])
         x = self._standard(layers, x, array.reshape(-1, *sizes), rows.sample_weight) if self.standardize else x
-        norm: Norm = self.norm
         for i, channels in enumerate(self.channels):
-            x = layers.norm(layers.convolution(x, f"convs.{i}", channels, self.kernel), f"norms.{i}", norm)
+            x = norm(layers, convolution(layers, x, f"convs.{i}", channels, self.kernel), f"norms.{i}", self.norm)
             x = _pool(layers, layers.activation(x, self.activation))
         if self.join == "mean":
             x = with_type_of(layers.op.ReduceMean(x, [2, 3], keepdims=0), x, ["N", shape(x)[1]])
-        return layers.linear(layers.dropout(layers.flat(x), self.dropout), "output", labels.width)
+        return layers.linear(layers.dropout(flat(layers, x), self.dropout), "output", labels.width)
 
     def _standard(self, layers: Layers, x: ir.Value, images: np.ndarray, weight: np.ndarray | None) -> ir.Value:
         """Return (x − mean) / deviation of each channel."""

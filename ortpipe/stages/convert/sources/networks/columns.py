@@ -17,6 +17,9 @@ from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources.networks.dates import date_numbers
+from ortpipe.stages.convert.sources.networks.layers import Layers, shape, with_type_of
+from ortpipe.stages.convert.sources.networks.more_layers import embedding, flat, side_by_side
+from ortpipe.stages.convert.sources.networks.network import TableNetwork, number_input
 
 ML, ML_OPSET = "ai.onnx.ml", 3
 PARTS = ("days", "month", "day", "weekday", "hour")  # of a date; parts that never vary are left out
@@ -103,6 +106,37 @@ def features(
         examples = [f"{name} {size - 1}" for name, size in sizes.items()]
         notes.append(f"known words of {some(examples)}; any other word is unknown, which is one category")
     return ColumnFeatures(numbers, tuple(names), codes, sizes, tuple(notes))
+
+
+def table_features(network: TableNetwork, layers: Layers, rows: Rows) -> ColumnFeatures:
+    """Write the inputs, and the nodes that turn them into numbers and the codes of words."""
+    if any(array.ndim > 2 for array in rows.inputs.values()):
+        parts = [number_input(layers, name, rows, standardize=network.standardize) for name in rows.inputs]
+        return ColumnFeatures(side_by_side(layers, [flat(layers, part) for part in parts]), ())
+    columns = features(layers.op, rows, layers.dtype, impute=network.impute, standardize=network.standardize)
+    layers.notes.extend(columns.notes)
+    return columns
+
+
+def word_vectors(network: TableNetwork, layers: Layers, columns: ColumnFeatures) -> list[ir.Value]:
+    """Return the vectors [N, d] of each column of words; code 0 is that of an unknown word."""
+    parts, op = list[ir.Value](), layers.op
+    for name, codes in columns.words.items():
+        count = columns.sizes[name]
+        if network.words == "one_hot":
+            table = layers.const(np.eye(count)[:, 1:])
+        else:
+            size = network.word_size or min(600, round(1.6 * (count - 1) ** 0.56))
+            table = embedding(layers, f"embeddings.{name}.weight", count, size)
+        parts.append(with_type_of(op.Gather(table, codes, axis=0), table, ["N", shape(table)[1]]))
+    return parts
+
+
+def table_inputs(network: TableNetwork, layers: Layers, rows: Rows) -> ir.Value:
+    """Write the inputs; return all of their features, [N, K]."""
+    columns = table_features(network, layers, rows)
+    numbers = [] if columns.numbers is None else [columns.numbers]
+    return side_by_side(layers, [*numbers, *word_vectors(network, layers, columns)])
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,12 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Count, Share
+from ortpipe.settings import Count, Share, later
+from ortpipe.stages.convert.sources.networks.labels import LabelKind
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, Norm
-from ortpipe.stages.convert.sources.networks.network import LabelKind, TableNetwork, side_by_side
+from ortpipe.stages.convert.sources.networks.network import TableNetwork
+
+norm, residual_blocks = later("ortpipe.stages.convert.sources.networks.more_layers", "norm", "residual_blocks")
 
 
 @dataclass(frozen=True)
@@ -44,23 +47,11 @@ class MLP(TableNetwork):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, K]."""
-        features = self.features(layers, rows)
-        numbers = [] if features.numbers is None else [features.numbers]
-        x = side_by_side(layers, [*numbers, *self.vectors(layers, features)])
-        x = self._residual(layers, x) if self.residual else self._plain(layers, x)
-        return layers.linear(x, "output", labels.width)
-
-    def _plain(self, layers: Layers, x: ir.Value) -> ir.Value:
-        for i, size in enumerate(self.hidden):
-            x = layers.norm(layers.linear(x, f"layers.{i}", size), f"norms.{i}", self.norm)
+        x = self.inputs(layers, rows)
+        if self.residual:
+            x = residual_blocks(layers, x, self)
+        for i, size in enumerate(() if self.residual else self.hidden):
+            x = layers.linear(x, f"layers.{i}", size)
+            x = x if self.norm == "none" else norm(layers, x, f"norms.{i}", self.norm)
             x = layers.dropout(layers.activation(x, self.activation), self.dropout)
-        return x
-
-    def _residual(self, layers: Layers, x: ir.Value) -> ir.Value:
-        width, *sizes = self.hidden
-        x = layers.linear(x, "input", width)
-        for i, size in enumerate(sizes):
-            y = layers.linear(layers.norm(x, f"blocks.{i}.norm", self.norm), f"blocks.{i}.linear1", size)
-            y = layers.dropout(layers.activation(y, self.activation), self.dropout)
-            x = layers.op.Add(x, layers.dropout(layers.linear(y, f"blocks.{i}.linear2", width), self.dropout))
-        return layers.activation(layers.norm(x, "norm", self.norm), self.activation)
+        return layers.linear(x, "output", labels.width)

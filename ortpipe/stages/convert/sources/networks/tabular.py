@@ -7,12 +7,16 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
-from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures
+from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures, table_features, word_vectors
+from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
-from ortpipe.stages.convert.sources.networks.network import LabelKind, TableNetwork, side_by_side
+from ortpipe.stages.convert.sources.networks.more_layers import flat, full, normal, side_by_side, signs, uniform
+from ortpipe.stages.convert.sources.networks.network import TableNetwork
+from ortpipe.stages.convert.sources.outputs import two_columns
 
 Numbers = Literal["piecewise", "periodic", "plain"]
 WITHIN = 3  # deviations at which initial frequencies are truncated
@@ -59,11 +63,11 @@ class Tabular(TableNetwork):
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return raw outputs [N, members, K]."""
-        x, chunks = self._embed(layers, self.features(layers, rows), rows)
+        x, chunks = self._embed(layers, table_features(self, layers, rows), rows)
         k, width, op = self.members, shape(x)[1], layers.op
-        first = layers.signs if self.numbers == "plain" else layers.normal  # as in the package
+        first = signs if self.numbers == "plain" else normal  # as in the package
         name = "backbone.affine.weight" if self.mini else "backbone.blocks.0.0.r"
-        r = first(name, [k, len(chunks)], repeats=chunks)
+        r = first(layers, name, [k, len(chunks)], repeats=chunks)
         x = op.Mul(layers.op.Unsqueeze(x, [1]), r)
         x.shape = ir.Shape(["N", k, width])
         for i in range(self.blocks):
@@ -71,28 +75,37 @@ class Tabular(TableNetwork):
             x = layers.linear(x, name, self.width) if self.mini else self._member_layer(layers, x, name, scaled=i == 0)
             x = layers.dropout(layers.activation(x, self.activation), self.dropout)
         bound = self.width**-0.5
-        weight = layers.uniform("output.weight", [k, self.width, labels.width], bound)
-        bias = layers.uniform("output.bias", [k, labels.width], bound)
+        weight = uniform(layers, "output.weight", [k, self.width, labels.width], bound)
+        bias = uniform(layers, "output.bias", [k, labels.width], bound)
         y = with_type_of(op.Einsum(x, weight, equation="nki,kio->nko"), x, ["N", k, labels.width])
         return op.Add(y, bias)
+
+    def end(self, op: Builder, raw: ir.Value, labels: LabelKind) -> NetworkEnd:
+        """Write the mean of the members' values or probabilities."""
+        if labels.task == "regression":
+            values = labels.in_units(op, raw)
+            return NetworkEnd(op.ReduceMean(values, [1], keepdims=0), None, values)
+        p = op.Softmax(raw, axis=-1) if labels.task == "multiclass" else op.Sigmoid(raw)
+        p = op.ReduceMean(p, [1], keepdims=0)
+        return NetworkEnd(two_columns(op, p) if labels.task == "binary" else p, None, raw)
 
     def _member_layer(self, layers: Layers, x: ir.Value, name: str, *, scaled: bool) -> ir.Value:
         """Return s ∘ (W·(r ∘ x)) + b of each member; x of the first layer includes r already."""
         k, inner, op = self.members, shape(x)[-1], layers.op
         if not scaled:
-            x = op.Mul(x, layers.full(f"{name}.r", [k, inner], 1))
+            x = op.Mul(x, full(layers, f"{name}.r", [k, inner], 1))
         x = layers.linear(x, name, self.width, bias=False)
-        x = op.Mul(x, layers.full(f"{name}.s", [k, self.width], 1))
+        x = op.Mul(x, full(layers, f"{name}.s", [k, self.width], 1))
         return op.Add(x, layers.bias(f"{name}.bias", self.width, inner, rows=k))
 
     def _embed(self, layers: Layers, features: ColumnFeatures, rows: Rows) -> tuple[ir.Value, list[int]]:
         """Return rows as vectors [N, D], and the number of entries from each column."""
         parts, chunks = list[ir.Value](), list[int]()
         if features.numbers is not None:
-            parts.append(layers.flat(self._numbers(layers, features.numbers, rows)))
+            parts.append(flat(layers, self._numbers(layers, features.numbers, rows)))
             columns = shape(features.numbers)[1]
             chunks += [shape(parts[0])[1] // columns] * columns
-        words = self.vectors(layers, features)
+        words = word_vectors(self, layers, features)
         parts, chunks = [*parts, *words], [*chunks, *(shape(part)[1] for part in words)]
         return side_by_side(layers, parts), chunks
 
@@ -104,8 +117,8 @@ class Tabular(TableNetwork):
         wide = op.Unsqueeze(x, [2])
         wide.shape = ir.Shape(["N", columns, 1])
         if self.numbers == "periodic":
-            c = layers.normal(
-                "num_module.periodic.weight", [columns, self.frequencies], self.frequency_scale, within=WITHIN
+            c = normal(
+                layers, "num_module.periodic.weight", [columns, self.frequencies], self.frequency_scale, within=WITHIN
             )
             angle = op.Mul(wide, op.Mul(c, layers.const(2 * np.pi)))
             waves = with_type_of(
@@ -113,8 +126,8 @@ class Tabular(TableNetwork):
             )
             return op.Relu(self._columns(layers, waves, bias=True))
         bound = self.size**-0.5
-        weight = layers.uniform("num_module.linear0.weight", [columns, self.size], bound)
-        line = op.Add(op.Mul(wide, weight), layers.uniform("num_module.linear0.bias", [columns, self.size], bound))
+        weight = uniform(layers, "num_module.linear0.weight", [columns, self.size], bound)
+        line = op.Add(op.Mul(wide, weight), uniform(layers, "num_module.linear0.bias", [columns, self.size], bound))
         slope, start, low, high = encoding([edges(column, self.bins) for column in values(layers, x, rows).T])
         inside = op.Add(op.Mul(wide, layers.const(slope)), layers.const(start))
         inside = op.Max(op.Min(inside, layers.const(high)), layers.const(low))
@@ -124,9 +137,9 @@ class Tabular(TableNetwork):
         """Apply to each column's vector a linear layer of its own: [N, columns, size]."""
         _, columns, inner = shape(x)
         sizes, name = [columns, inner, self.size], "num_module.linear"
-        weight = layers.uniform(f"{name}.weight", sizes, inner**-0.5 if bias else 0.0)
+        weight = uniform(layers, f"{name}.weight", sizes, inner**-0.5 if bias else 0.0)
         y = with_type_of(layers.op.Einsum(x, weight, equation="nfi,fio->nfo"), x, ["N", columns, self.size])
-        return layers.op.Add(y, layers.uniform(f"{name}.bias", [columns, self.size], inner**-0.5)) if bias else y
+        return layers.op.Add(y, uniform(layers, f"{name}.bias", [columns, self.size], inner**-0.5)) if bias else y
 
 
 def values(layers: Layers, x: ir.Value, rows: Rows) -> np.ndarray:

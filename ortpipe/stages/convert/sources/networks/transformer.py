@@ -9,8 +9,10 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Count, Seed, Share
+from ortpipe.stages.convert.sources.networks.labels import LabelKind
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
-from ortpipe.stages.convert.sources.networks.network import LabelKind, Network, number_input, only_input
+from ortpipe.stages.convert.sources.networks.more_layers import full, norm, normal, only_input, reshape, uniform
+from ortpipe.stages.convert.sources.networks.network import Network, number_input
 
 FAR = -1e4  # added to the scores of padding; within float16's range
 
@@ -56,7 +58,7 @@ class Transformer(Network):
         """Return raw outputs [N, K]."""
         x, counts = self._steps(layers, rows)
         op, steps = layers.op, shape(x)[1]
-        x = op.Add(x, layers.normal("positions", [steps, self.width], 0.02))
+        x = op.Add(x, normal(layers, "positions", [steps, self.width], 0.02))
         mask = None
         if counts is not None:
             with op.formulas():
@@ -64,13 +66,13 @@ class Transformer(Network):
             mask.shape = ir.Shape(["N", 1, 1, steps])
         for i in range(self.blocks):
             name = f"encoder.layers.{i}"
-            y = self._attention(layers, layers.norm(x, f"{name}.norm1", "layer"), f"{name}.self_attn", mask)
+            y = self._attention(layers, norm(layers, x, f"{name}.norm1", "layer"), f"{name}.self_attn", mask)
             x = op.Add(x, layers.dropout(y, self.dropout))
-            y = layers.linear(layers.norm(x, f"{name}.norm2", "layer"), f"{name}.linear1", self.inner)
+            y = layers.linear(norm(layers, x, f"{name}.norm2", "layer"), f"{name}.linear1", self.inner)
             y = layers.dropout(layers.activation(y, self.activation), self.dropout)
             x = op.Add(x, layers.dropout(layers.linear(y, f"{name}.linear2", self.width), self.dropout))
         return layers.linear(
-            self._mean(layers, layers.norm(x, "encoder.norm", "layer"), counts), "output", labels.width
+            self._mean(layers, norm(layers, x, "encoder.norm", "layer"), counts), "output", labels.width
         )
 
     def _steps(self, layers: Layers, rows: Rows) -> tuple[ir.Value, ir.Value | None]:
@@ -91,7 +93,7 @@ class Transformer(Network):
         if self.tokens is None:
             x = number_input(layers, name, rows, standardize=self.standardize)
             steps = [*sizes, 1][:2]
-            x = x if list(array.shape[1:]) == steps else layers.reshape(x, ["N", *steps])
+            x = x if list(array.shape[1:]) == steps else reshape(layers, x, ["N", *steps])
             return layers.linear(x, "input", self.width), None
         whole_numbers = array.dtype.kind in "biu" or (array.dtype.kind == "f" and (array % 1 == 0).all())
         if array.ndim != 2 or not whole_numbers or array.min() < 0 or array.max() >= self.tokens:
@@ -101,7 +103,7 @@ class Transformer(Network):
             fix = "Set {key} to the greatest token + 1, or to null if the numbers are no tokens."
             raise ConvertError("Tokens must be integers from 0 to {key} − 1.", key="tokens", got=actual, fix=fix)
         ids = layers.op.input(name, ir.DataType.INT64, ["N", array.shape[1]])
-        table = layers.normal("embedding.weight", [self.tokens, self.width])
+        table = normal(layers, "embedding.weight", [self.tokens, self.width])
         x = with_type_of(layers.op.Gather(table, ids, axis=0), table, ["N", array.shape[1], self.width])
         if self.padding is None:
             return x, None
@@ -110,17 +112,17 @@ class Transformer(Network):
     def _attention(self, layers: Layers, x: ir.Value, name: str, mask: ir.Value | None) -> ir.Value:
         """Return softmax(q·kᵀ/√d + mask)·v of each head, and a linear layer on all of them."""
         op, e, steps, d = layers.op, self.width, shape(x)[1], self.width // self.heads
-        weight = layers.uniform(f"{name}.in_proj_weight", [3 * e, e], np.sqrt(6 / (4 * e)))
-        projected = layers.product(x, weight, layers.full(f"{name}.in_proj_bias", [3 * e], 0))
+        weight = uniform(layers, f"{name}.in_proj_weight", [3 * e, e], np.sqrt(6 / (4 * e)))
+        projected = layers.product(x, weight, full(layers, f"{name}.in_proj_bias", [3 * e], 0))
         parts = op.Split(projected, axis=-1, num_outputs=3, outputs=3)
-        q, k, v = (layers.reshape(with_type_of(p, x), ["N", steps, self.heads, d]) for p in parts)
+        q, k, v = (reshape(layers, with_type_of(p, x), ["N", steps, self.heads, d]) for p in parts)
         scores = op.Einsum(op.Mul(q, layers.const(d**-0.5)), k, equation="nqhd,nkhd->nhqk")
         with_type_of(scores, x, ["N", self.heads, steps, steps])
         share = layers.dropout(op.Softmax(scores if mask is None else op.Add(scores, mask), axis=-1), self.dropout)
         heads = with_type_of(op.Einsum(share, v, equation="nhqk,nkhd->nqhd"), x, ["N", steps, self.heads, d])
         output = layers.weight(f"{name}.out_proj.weight", [e, e])
         return layers.product(
-            layers.reshape(heads, ["N", steps, e]), output, layers.full(f"{name}.out_proj.bias", [e], 0)
+            reshape(layers, heads, ["N", steps, e]), output, full(layers, f"{name}.out_proj.bias", [e], 0)
         )
 
     def _mean(self, layers: Layers, x: ir.Value, counts: ir.Value | None) -> ir.Value:

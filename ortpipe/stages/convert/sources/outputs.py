@@ -1,0 +1,63 @@
+"""The outputs of a model that ortpipe writes, with the names that skl2onnx gives them."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import ConvertError
+from ortpipe.facts import Task
+from ortpipe.graph.core.builder import Builder
+
+Classes = tuple[int | str, ...]
+
+
+def two_columns(op: Builder, p: ir.Value) -> ir.Value:
+    """[1 − p, p]: the probabilities of both classes."""
+    return op.Concat(op.Sub(1, p), p, axis=-1)
+
+
+def plain_classes(classes: Any) -> Classes:
+    """Return class labels as int or str."""
+    labels = np.asarray(classes).tolist()
+    for label in labels:
+        if not isinstance(label, str) and not float(label).is_integer():
+            rule = "Class labels must be strings or integers."
+            raise ConvertError(rule, got=repr(label), fix="Encode the labels first.")
+    return tuple(label if isinstance(label, str) else int(label) for label in labels)
+
+
+def write_outputs(
+    op: Builder,
+    task: Task,
+    prediction: ir.Value,
+    logits: ir.Value | None,
+    classes: Classes | None,
+    ranking: ir.Value | None = None,
+) -> None:
+    """Name values; make the prediction, and a classifier's label, the graph's outputs.
+
+    The label is the class of the largest entry of `ranking`, by default of the prediction.
+    """
+    is_scores = prediction is logits
+    if logits is not None:
+        op.rename(logits, "scores" if is_scores else "logits")
+    if task == "regression":
+        op.graph.outputs.append(op.rename(prediction, "prediction"))
+        return
+    if not is_scores:
+        op.rename(prediction, "probabilities")
+    label = _label_of(op, prediction if ranking is None else ranking, classes, is_scores=is_scores)
+    op.graph.outputs.extend([op.rename(label, "label"), prediction])
+
+
+def _label_of(op: Builder, values: ir.Value, classes: Classes | None, *, is_scores: bool) -> ir.Value:
+    """Return the predicted label: the class that ranks highest, z > 0 for one score, p > ½ for several labels."""
+    if classes is None:
+        return op.Cast(op.Greater(values, 0 if is_scores else 0.5), to=ir.DataType.INT64)
+    if values.shape is not None and values.shape[-1] == 1:
+        index = op.Cast(op.Squeeze(op.Greater(values, op.like(0, values)), [-1]), to=ir.DataType.INT64)
+    else:
+        index = op.ArgMax(values, axis=1, keepdims=0)
+    strings = any(isinstance(label, str) for label in classes)
+    return op.Gather(op.const(np.array(classes, str if strings else np.int64)), index)
