@@ -63,7 +63,7 @@ class Converted:
     meaning: Meaning | None = None
     source_weights: Mapping[str, np.ndarray] = field(default_factory=dict)  # to compare trained weights with
     heads: Mapping[str, Meaning] = field(default_factory=dict)
-    objective: Any = None  # of a fitted estimator: see sources/estimators/objective.py
+    objective: Any = None  # of a fitted estimator: see objective.py
 
     def next(self, *notes: str, record: Mapping[str, Any] | None = None, **changes: Any) -> Converted:
         """Return the model after a step: with these notes, entries of the record, and changes."""

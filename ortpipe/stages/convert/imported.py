@@ -10,7 +10,7 @@ import onnx
 from ortpipe.graph.core.apart import Weights
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.forward import Forward, Meaning
-from ortpipe.stages.convert.sources.estimators.objective import Objective
+from ortpipe.stages.convert.objective import Objective
 
 MeaningOf = Callable[[np.ndarray | None], Meaning]  # from the prediction of real rows, or None without rows
 

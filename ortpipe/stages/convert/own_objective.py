@@ -8,7 +8,7 @@ from ortpipe.data.feeds import class_index
 from ortpipe.data.rows import Data
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts
-from ortpipe.stages.convert.sources.estimators.objective import Objective
+from ortpipe.stages.convert.objective import Objective
 
 FITTED_BY = "scikit-learn fits it by"
 MATCHING = "the loss auto and the penalty auto"

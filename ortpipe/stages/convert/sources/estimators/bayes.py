@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.convert.objective import Objective, averaged
 from ortpipe.stages.convert.sources.estimators.attributes import const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, softmax_end
-from ortpipe.stages.convert.sources.estimators.objective import Objective, averaged
 
 COUNTED = "its counts, or distribution per class (it minimizes no loss of the labels)"
 

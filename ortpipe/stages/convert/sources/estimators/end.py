@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.convert.sources.estimators.objective import Objective
+from ortpipe.stages.convert.objective import Objective
 from ortpipe.stages.convert.sources.outputs import two_columns
 
 

@@ -8,9 +8,9 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.dialects.coupling import couple
+from ortpipe.stages.convert.objective import ClassWeight, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmoid_end, softmax_end, with_width
-from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.several import REMAINDER, per_class
 
 NORM = "½·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"

@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.convert.objective import ClassWeight, Objective, averaged, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, scores_end, sigmoid_end, softmax_end
 from ortpipe.stages.convert.sources.estimators.linear import (
     coefficient,
@@ -14,7 +15,6 @@ from ortpipe.stages.convert.sources.estimators.linear import (
     scores,
     sgd_penalty,
 )
-from ortpipe.stages.convert.sources.estimators.objective import ClassWeight, Objective, averaged, class_weight, summed
 
 SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its factor
     "hinge": ("hinge", 1.0),

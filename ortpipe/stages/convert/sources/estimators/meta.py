@@ -11,10 +11,10 @@ from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import within
+from ortpipe.stages.convert.objective import averaged
 from ortpipe.stages.convert.sources.estimators import end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, sigmoid_end, softmax_end, with_width
-from ortpipe.stages.convert.sources.estimators.objective import averaged
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 ALONE = "separate fits of its members (training updates them together)"

@@ -9,12 +9,12 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.convert.objective import Objective, Strengths
 from ortpipe.stages.convert.sources.estimators import class_path, end_of
 from ortpipe.stages.convert.sources.estimators.attributes import member
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end
 from ortpipe.stages.convert.sources.estimators.linear_classifiers import one_vs_rest as normalized
 from ortpipe.stages.convert.sources.estimators.meta import ALONE, margin
-from ortpipe.stages.convert.sources.estimators.objective import Objective, Strengths
 
 REMAINDER = "scores are counted votes of pairs and a bounded remainder: gradients pass through the remainder alone"
 
