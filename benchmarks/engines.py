@@ -32,7 +32,7 @@ from ortpipe.app.assemble import plan_of
 from ortpipe.app.cli import packaged_conf
 from ortpipe.app.schema import build
 from ortpipe.data.feeds import feeds
-from ortpipe.data.split import load
+from ortpipe.data.load import load
 from ortpipe.fast import Fast
 from ortpipe.graph.core.builder import Builder
 from ortpipe.pipeline.run import run

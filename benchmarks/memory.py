@@ -128,10 +128,10 @@ def train_on(kind: str, folder: Path) -> None:
     )
     from ortpipe.data import arrays, table_reader  # noqa: F401
     from ortpipe.data.batches import Batches
+    from ortpipe.data.load import DataConfig, load
     from ortpipe.data.sources.csv import Csv
     from ortpipe.data.sources.npy import Npy
     from ortpipe.data.sources.parquet import Parquet
-    from ortpipe.data.split import DataConfig, load
 
     size = sum(file.stat().st_size for file in folder.iterdir())
     found: dict[str, Any] = {"imports": resident("VmRSS")}

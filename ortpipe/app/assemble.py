@@ -25,8 +25,8 @@ from ortpipe.app.tracking.models import with_versions
 from ortpipe.app.words import SETTINGS
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.load import load
 from ortpipe.data.rows import Data
-from ortpipe.data.split import load
 from ortpipe.errors import OrtpipeError, under, words
 from ortpipe.flow import FLOW
 from ortpipe.metrics import check_objective, check_rows, check_value

@@ -13,7 +13,7 @@ import yaml
 from ortpipe.app.tracking.models import with_files
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.app.words import SETTINGS
-from ortpipe.data.split import DataConfig
+from ortpipe.data.load import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
 from ortpipe.metrics import OBJECTIVE, UNWEIGHTED, check_rows
 from ortpipe.runtime.config import RuntimeConfig

@@ -13,13 +13,15 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ortpipe.bounded import check_archive
-from ortpipe.data.config import PARTS, SplitConfig, check_parts
+from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
+from ortpipe.data.part_names import check_parts
 from ortpipe.data.position import by_row, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import Labelled
-from ortpipe.data.rows import Rows, RowSet, check_finite, row_bytes
+from ortpipe.data.row_checks import check_finite
+from ortpipe.data.rows import Rows, RowSet, row_bytes
 from ortpipe.data.stream import Labels, Windowed
 from ortpipe.errors import DataError, nearest
 from ortpipe.hashing import Hasher

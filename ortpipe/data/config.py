@@ -1,12 +1,8 @@
 """How rows are split."""
 
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-
-from ortpipe.data.position import Position
-from ortpipe.errors import ConfigError, DataError, nearest
+from ortpipe.errors import ConfigError
 from ortpipe.settings import Config, Seed, Share
 
 PARTS = ("train", "validation", "test")
@@ -56,12 +52,3 @@ class SplitConfig(Config):
         """The paths of `validation` and `test`, if they are files."""
         paths = {"validation": self.validation, "test": self.test}
         return {part: path for part, path in paths.items() if isinstance(path, str)}
-
-
-def check_parts(codes: np.ndarray, words: Any, column: str, position: Position) -> None:
-    """Reject a split column that holds another word than a part's name (code -1)."""
-    if (codes < 0).any():
-        row = int(np.argmax(codes < 0))
-        [word] = words[row : row + 1].tolist()
-        rule, fix = "split.column may hold only train, validation and test.", nearest(str(word), PARTS)
-        raise DataError(rule, got=f"{word!r} in column {column!r}, {position(row)}", fix=fix)

@@ -1,7 +1,6 @@
 """The random split by fractions: a row's part follows from its number, so that no list of rows is kept."""
 
 import functools
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +9,12 @@ import numpy as np
 
 from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.errors import DataError
+from ortpipe.settings import later
+
+set_parts_by_class, stratified_draw = later("ortpipe.data.stratify", "set_parts_by_class", "stratified_draw")
 
 TRAIN, VALIDATION, TEST = range(len(PARTS))
 BLOCK = 2**14  # rows that are drawn together
-CLASSES = 2**16  # at most, in a stratified split
 
 
 @dataclass(frozen=True)
@@ -51,27 +52,22 @@ class Draw:
         if not any(self.config.fractions) or not len(free):
             return codes
         if self.classes is None:
-            codes[free] = self._next_parts(0, seen, len(free))
+            codes[free] = self.next_parts(0, seen, len(free))
             return codes
-        values, inverse = _distinct(label[free])
-        rows_by_class = np.split(np.argsort(inverse, kind="stable"), np.cumsum(np.bincount(inverse))[:-1])
-        for value, rows in zip(values, rows_by_class, strict=True):
-            if value not in self.classes:
-                raise _changed_error(f"a row of the new class {value!r}")
-            codes[free[rows]] = self._next_parts(self.classes[value], seen, len(rows))
+        set_parts_by_class(self, codes, free, label[free], seen)
         return codes
 
     def check_group(self, group: int, seen: np.ndarray) -> None:
         """Raise if a group, read to its end, has other numbers of rows or of classes than when it was counted."""
         if any(self.config.fractions) and (seen != self.before[group + 1]).any():
-            raise _changed_error(f"another number of rows, or other labels, in group {group + 1}")
+            raise changed_error(f"another number of rows, or other labels, in group {group + 1}")
 
-    def _next_parts(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
+    def next_parts(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
         """Return the parts of the next rows of a class."""
         first = int(seen[number])
         seen[number] += count
         if seen[number] > self.quotas[number][0]:
-            raise _changed_error(f"more rows than the {self.quotas[number][0]} that were counted")
+            raise changed_error(f"more rows than the {self.quotas[number][0]} that were counted")
         start = first // BLOCK
         blocks = range(start, (first + count - 1) // BLOCK + 1)
         codes = [_block(self.config.seed, number, block, *self.quotas[number]) for block in blocks]
@@ -103,63 +99,16 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
             rule, fix = "Every part of the split must have rows.", "Choose larger fractions or give more rows."
             raise DataError(rule, key=name, got=f"split.{name}={fraction} of {rows} rows", fix=fix)
     if not config.stratify or not any(config.fractions):
-        return Draw(config, [(rows, test + validation, test)], None, _cumulative_sums(counts[:, None]))
-    groups = [_count(pieces) for pieces in labels]
-    values = sorted(set().union(*groups))
-    table = np.array([[group[value] for value in values] for group in groups])
-    sizes = table.sum(axis=0)
-    least = min(count for count in (rows - test - validation, validation, test) if count)
-    if sizes.min() < 2:
-        raise _too_few_error(f"one row of class {values[int(sizes.argmin())]!r}")
-    if len(values) > least:
-        raise _too_few_error(f"{len(values)} classes, but a part of {least} rows")
-    tests = _apportion(test, sizes)
-    held_out = tests + _apportion(validation, sizes - tests)
-    quotas = list(zip(sizes.tolist(), held_out.tolist(), tests.tolist(), strict=True))
-    return Draw(config, quotas, {value: number for number, value in enumerate(values)}, _cumulative_sums(table))
+        return Draw(config, [(rows, test + validation, test)], None, cumulative_sums(counts[:, None]))
+    return stratified_draw(config, test, validation, labels)
 
 
-def _cumulative_sums(table: np.ndarray) -> np.ndarray:
+def cumulative_sums(table: np.ndarray) -> np.ndarray:
     """Return the sums of the first 0, 1, 2, … rows."""
     return np.pad(np.cumsum(table, axis=0), ((1, 0), (0, 0)))
 
 
-def _distinct(label: np.ndarray) -> tuple[list[Any], np.ndarray]:
-    """Return the distinct labels, sorted (tuples if of several columns), and each row's place among them."""
-    array = np.array(label.tolist()) if label.dtype == object else label
-    if array.ndim > 2:
-        rule, actual = "A stratified split needs one class per row.", f"labels of shape {array.shape}"
-        raise DataError(rule, key="stratify", got=actual, fix="Set {key}=false.")
-    values, inverse = np.unique(array, axis=0 if array.ndim > 1 else None, return_inverse=True)
-    return [tuple(value) if isinstance(value, list) else value for value in values.tolist()], inverse.reshape(-1)
-
-
-def _count(pieces: Iterable[np.ndarray]) -> Counter[Any]:
-    counts: Counter[Any] = Counter()
-    for label in pieces:
-        values, inverse = _distinct(label)
-        counts.update(dict(zip(values, np.bincount(inverse, minlength=len(values)).tolist(), strict=True)))
-        if len(counts) > CLASSES:
-            raise _too_few_error(f"more than {CLASSES:,} different labels")
-    return counts
-
-
-def _changed_error(actual: str) -> DataError:
+def changed_error(actual: str) -> DataError:
+    """Return the error about data that have changed."""
     fix = "Start again, and do not change the files during the run."
     return DataError("The data must not change after they were split.", got=actual, fix=fix)
-
-
-def _too_few_error(actual: str) -> DataError:
-    rule = "A stratified split needs rows of every class in every part."
-    return DataError(rule, key="stratify", got=actual, fix="Set {key}=false.")
-
-
-def _apportion(count: int, sizes: np.ndarray) -> np.ndarray:
-    """Return each class's share of a count: count · size / total, rounded to add up (largest remainders).
-
-    >>> _apportion(5, np.array([10, 10, 2])).tolist()
-    [2, 2, 1]
-    """
-    shares, remainders = np.divmod(count * sizes, sizes.sum())
-    shares[np.argsort(-remainders, kind="stable")[: count - shares.sum()]] += 1
-    return shares

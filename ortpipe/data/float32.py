@@ -3,10 +3,19 @@
 import numpy as np
 
 from ortpipe.data.position import Position, by_row
-from ortpipe.data.rows import Rows
+from ortpipe.data.row_checks import named
+from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.split import EXACT
 
-EXACT = 2**24  # integers up to here are exact in float32
 LISTED = 12
+
+
+def lost_digits(rows: RowSet) -> tuple[str, ...]:
+    """Return sentences about the columns that lose digits in float32."""
+    digits = LostDigits()
+    for piece in rows.read():
+        digits.update_rows(piece)
+    return tuple(digits.notes())
 
 
 class LostDigits:
@@ -35,7 +44,7 @@ class LostDigits:
 
     def update_rows(self, rows: Rows, position: Position | None = None) -> None:
         """Look at the inputs, labels and weights of rows."""
-        for name, array, columns in rows.named():
+        for name, array, columns in named(rows):
             if _fits_float32(array.dtype) or _largest(array) <= EXACT:
                 continue  # the common case costs no copy
             flat = array.reshape(len(array), -1)

@@ -1,11 +1,24 @@
 """Arrays from lists, frames and series of pandas and Polars, and tensors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError
+
+
+def arrays_of(rows: Rows, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of rows as arrays, with the names of the columns of frames."""
+    names = {name: names for name, value in inputs.items() if (names := column_names(value))}
+    return {
+        "inputs": {name: as_array(f"input {name!r}", value) for name, value in inputs.items()},
+        "label": as_array("label", rows.label),
+        "sample_weight": None if rows.sample_weight is None else as_array("sample_weight", rows.sample_weight),
+        "heads": {name: as_array(f"label of {name!r}", value) for name, value in rows.heads.items()},
+        "columns": {**names, **rows.columns},
+    }
 
 
 def column_names(value: Any) -> tuple[str, ...]:

@@ -8,17 +8,25 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from ortpipe.data.config import PARTS
 from ortpipe.data.draw import Draw
-from ortpipe.data.files import Stamp, stamp
-from ortpipe.data.frames import as_array, column_names
-from ortpipe.data.raw_columns import RawColumn
-from ortpipe.errors import DataError
 from ortpipe.hashing import Hasher, digest_of
+from ortpipe.settings import later
+
+if TYPE_CHECKING:
+    from ortpipe.data.files import Stamp
+    from ortpipe.data.raw_columns import RawColumn
+
+# for lists, frames, raw columns, and wrong arrays; for files that change
+[arrays_of] = later("ortpipe.data.frames", "arrays_of")
+check_rows, reject_head, reject_data, text_of = later(
+    "ortpipe.data.row_checks", "check_rows", "reject_head", "reject_data", "text_of"
+)
+[stamp] = later("ortpipe.data.files", "stamp")
 
 PIECE = 4 * 2**20  # bytes of inputs that are read, or fed to a model, at a time
 LEAST = 4  # bytes that a number counts at least: models read float32
@@ -137,30 +145,22 @@ class Rows(RowSet):
 
     def __post_init__(self) -> None:
         inputs = self.inputs if isinstance(self.inputs, Mapping) else {"X": self.inputs}
-        names = {name: names for name, value in inputs.items() if (names := column_names(value))}
-        self._set(
-            inputs={name: as_array(f"input {name!r}", value) for name, value in inputs.items()},
-            label=as_array("label", self.label),
-            sample_weight=None if self.sample_weight is None else as_array("sample_weight", self.sample_weight),
-            heads={name: as_array(f"label of {name!r}", value) for name, value in self.heads.items()},
-            columns={**names, **self.columns},
-        )
-        if not self.inputs:
-            raise DataError("Data must hold at least one input.", got="none", fix="Add an array of features.")
-        if self.label.ndim == 0 or not len(self.label):
-            actual = f"labels of shape {self.label.shape}"
-            raise DataError("Data must hold at least one row.", got=actual, fix="Give at least one row.")
+        arrays = [self.label, self.sample_weight, *inputs.values(), *self.heads.values()]
+        if all(array is None or isinstance(array, np.ndarray) for array in arrays):
+            self._set(inputs={**inputs}, heads={**self.heads}, columns={**self.columns})
+        else:
+            self._set(**arrays_of(self, inputs))
+        if not self._is_plain():
+            check_rows(self)
+
+    def _is_plain(self) -> bool:
+        """Return whether all arrays have one entry per row and hold text or finite numbers, none of them objects."""
         weight = self.sample_weight
-        if weight is not None and weight.ndim != 1:
-            raise DataError("Row weights must have shape [N].", got=weight.shape, fix="Give one weight per row.")
-        if weight is not None and weight.dtype.kind not in "biuf":
-            actual = f"an array of {weight.dtype}"
-            raise DataError("Row weights must be numbers.", got=actual, fix="Choose another weight column.")
-        raw_inputs = {f"input {name!r}" for name in self.kept}
-        for name, array, columns in self.named():
-            self._check(name, array, columns, raw=name in raw_inputs)
-        if weight is not None and (weight < 0).any():
-            raise DataError("Row weights must not be negative.", got=weight.min(), fix="Choose another weight column.")
+        arrays = [self.label, *self.inputs.values(), *self.heads.values(), *([] if weight is None else [weight])]
+        aligned = bool(self.inputs) and all(array.ndim and len(array) == len(self.label) > 0 for array in arrays)
+        finite = all(a.dtype.kind in "biuSU" or (a.dtype.kind == "f" and np.isfinite(a).all()) for a in arrays)
+        weighs = weight is None or (weight.ndim == 1 and weight.dtype.kind in "biuf" and (weight >= 0).all())
+        return bool(aligned and finite and weighs)
 
     def _set(self, **fields: Any) -> None:
         for name, value in fields.items():
@@ -169,11 +169,7 @@ class Rows(RowSet):
     def of(self, head: str) -> Rows:
         """Return the rows with the labels of a head as `label`; "" is the prediction."""
         if head and head not in self.heads:
-            raise DataError(
-                "Rows must have labels for every output with a loss of its own.",
-                got=f"none for {head!r}, labels for {', '.join(self.heads) or 'the prediction only'}",
-                fix=f"Name the columns or the array of its labels: {{@data.source.heads}}={{{head}: …}}.",
-            )
+            reject_head(self, head)
         return self.replace(label=self.heads[head]) if head else self
 
     def replace(self, **fields: Any) -> Rows:
@@ -181,34 +177,6 @@ class Rows(RowSet):
         rows = copy.copy(self)
         rows._set(**fields)
         return rows
-
-    def named(self) -> Iterator[tuple[str, np.ndarray, Sequence[str]]]:
-        """Yield each array's name in messages, the array, and the names of its columns."""
-        for name, array in self.inputs.items():
-            yield f"input {name!r}", array, self.columns.get(name, ())
-        yield "label", self.label, ()
-        for name, array in self.heads.items():
-            yield f"label of {name!r}", array, ()
-        if self.sample_weight is not None:
-            yield "sample_weight", self.sample_weight, ()
-
-    def _check(self, name: str, array: np.ndarray, columns: Sequence[str], *, raw: bool) -> None:
-        if array.ndim == 0 or len(array) != len(self.label):
-            rule, fix = "Every array must have one entry per row.", "Check for ragged or missing rows."
-            raise DataError(rule, got=f"{name} has shape {array.shape}, the labels {self.label.shape}", fix=fix)
-        if array.dtype == object and not name.startswith("label") and not (raw and _is_text(array)):
-            rule, fix = "Arrays must be rectangular and of one type.", "Check for ragged rows."
-            if _is_text(array):
-                rule = "Arrays of inputs must hold numbers, or text of NumPy's dtype str."
-                fix = "Give columns of words and numbers as a DataFrame: by data=function, or to OrtClassifier."
-            raise DataError(rule, got=f"{name} is an array of Python objects", fix=fix)
-        if array.dtype.kind not in "biufOSU":
-            rule, fix = (
-                "Arrays may hold only numbers, text and truth values.",
-                "Convert dates and other types to numbers.",
-            )
-            raise DataError(rule, got=f"{name} of {array.dtype}", fix=fix)
-        check_finite(name, array, columns, missing=raw)
 
     def __len__(self) -> int:
         return len(self.label)
@@ -299,10 +267,7 @@ class Data:
 
     def __repr__(self) -> str:
         """Return the number of rows of each part, and the shapes of a row."""
-        counts = ", ".join(f"{len(p)} {name}" for name, p in zip(PARTS, self._parts, strict=True) if p is not None)
-        row = self.train.head(1)
-        shapes = ", ".join(f"{name} {list(array.shape[1:])}" for name, array in row.inputs.items())
-        return f"Data({counts} rows of {shapes} → label {list(row.label.shape[1:])})"
+        return text_of(self)
 
     @functools.cached_property
     def digests(self) -> tuple[str | None, ...]:
@@ -337,9 +302,7 @@ class Data:
 def check_data(data: object) -> None:
     """Reject everything but a `Data`, such as rows that were not split."""
     if not isinstance(data, Data):
-        rule = "A stage needs a Data: rows that are split into parts."
-        fix = "Give data=split(Rows(X, y), SplitConfig(test=0.25)), or Data(train=Rows(X, y))."
-        raise DataError(rule, got=type(data).__name__, fix=fix)
+        reject_data(data)
 
 
 def row_bytes(arrays: Iterable[tuple[np.dtype, Sequence[int]]]) -> int:
@@ -361,29 +324,3 @@ def concatenate(pieces: Sequence[Rows]) -> Rows:
         heads={name: np.concatenate([piece.heads[name] for piece in pieces]) for name in first.heads},
         part=np.concatenate(parts) if parts else None,
     )
-
-
-def _is_text(array: np.ndarray) -> bool:
-    return all(issubclass(kind, str) for kind in set(map(type, array.ravel().tolist())))
-
-
-def check_finite(
-    name: str, array: np.ndarray, columns: Sequence[str] = (), first: int = 0, *, missing: bool = False
-) -> None:
-    """Reject infinity, and nan unless `missing`, and name the place; `first` is the number of the array's first row."""
-    if array.dtype.kind != "f" or np.isfinite(array).all():
-        return
-    wrong = np.isinf(array) if missing else ~np.isfinite(array)
-    if not wrong.any():
-        return
-    place = np.argwhere(wrong)[0]
-    column = ""
-    if array.ndim > 1:
-        has_names = array.ndim == 2 and len(columns) == array.shape[1]
-        column = f", column {columns[place[1]]!r}" if has_names else f", column {place[1]}"
-    rule, fix = "Data must be finite.", "Drop or impute such rows before training."
-    if name.startswith("label"):
-        fix = (
-            f"{fix} Mark a step or pixel without a label by a number such as -100, and set {{@add_loss.padding}}=-100."
-        )
-    raise DataError(rule, got=f"{array[tuple(place)]} in {name}, row {first + place[0]}{column}", fix=fix)

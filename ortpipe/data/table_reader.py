@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, is_text, places, plain
-from ortpipe.data.config import PARTS, check_parts
+from ortpipe.data.config import PARTS
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.layout import lay_out, raw_column_notes
+from ortpipe.data.part_names import check_parts
 from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumnReader

@@ -47,7 +47,7 @@ import numpy as np
 from sklearn.linear_model import LinearRegression
 from ortpipe import LOSSES, AddLossConfig, SplitConfig, TrainConfig, add_loss, convert, derive, train
 from ortpipe.data.sources.npy import Npy
-from ortpipe.data.split import DataConfig, load
+from ortpipe.data.load import DataConfig, load
 np.save("X.npy", np.random.default_rng(0).normal(size=(400_000, 20)).astype(np.float32))
 np.save("y.npy", np.ones(400_000, np.float32))
 data = load(DataConfig(Npy("X.npy", stream=True, window=1), SplitConfig(test=0.2, validation=0.1)))

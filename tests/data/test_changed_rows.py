@@ -11,9 +11,9 @@ from pyarrow import parquet
 from ortpipe.data import arrays
 from ortpipe.data.batches import Batches
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import DataConfig, load
 from ortpipe.errors import DataError
 
 ROWS = 60

@@ -9,9 +9,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_class_weight
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.csv import Csv
-from ortpipe.data.split import DataConfig, load
 from ortpipe.errors import ConfigError, DataError, LossError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig

@@ -9,9 +9,9 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.function import Function
-from ortpipe.data.split import DataConfig, load
 from ortpipe.errors import ConfigError, DataError
 
 X, Y = load_diabetes(return_X_y=True)

@@ -8,12 +8,12 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import DataConfig, load
 from ortpipe.data.stream import Stream
 from ortpipe.errors import ConfigError
 from ortpipe.stages.add_loss.config import AddLossConfig

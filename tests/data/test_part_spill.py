@@ -15,11 +15,11 @@ from sklearn.linear_model import LogisticRegression
 
 from ortpipe.data import arrays, part_spill, table_reader
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import PIECE, concatenate
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.spill import Spill
-from ortpipe.data.split import DataConfig, load
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss

@@ -6,9 +6,10 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.bundled import Bundled
-from ortpipe.data.split import DataConfig, load, split
+from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, DataError
 
 X, Y = load_iris(return_X_y=True)

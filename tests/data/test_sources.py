@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from sklearn import datasets
 
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.sources import SOURCES, bundled
 from ortpipe.data.sources.bundled import LOADERS, Bundled
 from ortpipe.data.sources.csv import Csv
@@ -12,7 +13,6 @@ from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.sources.synthetic import Synthetic
-from ortpipe.data.split import DataConfig, load
 from ortpipe.errors import ConfigError, DataError, under
 
 SHAPES = {

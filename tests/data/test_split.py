@@ -5,13 +5,14 @@ import pandas as pd
 import pytest
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.bundled import Bundled
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import DataConfig, load, split
+from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, DataError
 
 COUNT = 60

@@ -10,11 +10,12 @@ from sklearn.datasets import load_digits, load_iris
 from ortpipe.data import batches, rows, stream
 from ortpipe.data.batches import Batches
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Rows, concatenate
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import DataConfig, load, split
+from ortpipe.data.split import split
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 

@@ -6,9 +6,9 @@ import os
 import numpy as np
 import pytest
 
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources import SOURCES
-from ortpipe.data.split import DataConfig, load
 from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import ConfigError, DataError
 

@@ -12,12 +12,13 @@ from pyarrow import parquet
 from sklearn.datasets import load_diabetes
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.function import Function
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.data.split import DataConfig, load, split
+from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, DataError
 
 FRAME = load_diabetes(as_frame=True, scaled=False).frame[["age", "bmi", "target"]]

@@ -14,8 +14,8 @@ from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.folder import SOURCE, kept_input
 from ortpipe.app.schema import build_key
 from ortpipe.artifact import Facts
+from ortpipe.data.load import load
 from ortpipe.data.rows import Data
-from ortpipe.data.split import load
 from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
 from ortpipe.graph.choice.choice import some

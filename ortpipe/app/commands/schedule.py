@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortpipe.app.compose import Parser
-from ortpipe.data.split import load
+from ortpipe.data.load import load
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
 from ortpipe.stages.train.rates import planned, steps_per_epoch, watches

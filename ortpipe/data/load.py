@@ -1,0 +1,48 @@
+"""Load a source and split its rows."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Annotated
+
+from ortpipe.data.class_weight import ClassWeight, class_weights
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.files import stamps
+from ortpipe.data.rows import Data
+from ortpipe.data.sources import SOURCES, Source
+from ortpipe.data.split import split
+from ortpipe.data.tokens import TokensConfig
+from ortpipe.errors import under
+from ortpipe.settings import Config
+
+
+@dataclass(frozen=True)
+class DataConfig(Config):
+    """Where rows come from, how they are split, how classes count, and how a text column is tokenized.
+
+    Attributes:
+        source: where rows come from.
+        split: how rows are split into train, validation and test.
+        tokens: how a text column is tokenized; null: not at all.
+        class_weight: `balanced`, or {class: weight}: the factor of the class's rows in the loss, besides their own
+            weights; metrics do not change.
+    """
+
+    source: Annotated[Source, SOURCES]
+    split: SplitConfig = SplitConfig()
+    tokens: TokensConfig | None = None
+    class_weight: ClassWeight = None
+
+
+def load(config: DataConfig) -> Data:
+    """Read a source and split its rows."""
+    before = stamps(getattr(config.source, "path", None), config.split)
+    with under("source"):
+        rows = config.source(config.split)
+    rows = rows if config.tokens is None else config.tokens(rows)
+    with under("split"):
+        data = split(rows, config.split)
+    weights = class_weights(config.class_weight, data.train)
+    notes = (f"class weights: {', '.join(f'{name} {weight:.4g}' for name, weight in list(weights.items())[:20])}",)
+    return dataclasses.replace(
+        data, files=before, class_weight=weights, notes=(*data.notes, *(notes if weights else ()))
+    )
