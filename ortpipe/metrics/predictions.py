@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from ortpipe.artifact import Facts
-from ortpipe.data.feeds import class_index, fit_label
+from ortpipe.data.elements import fit_label
+from ortpipe.data.feeds import class_index
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics.sequences import decoded, ended

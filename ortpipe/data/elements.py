@@ -1,0 +1,46 @@
+"""Labels of a row's elements, such as steps or pixels."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ortpipe.artifact import Facts
+from ortpipe.data.feed_errors import format_shape
+from ortpipe.data.feeds import sizes_match
+from ortpipe.errors import DataError
+
+
+def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> np.ndarray:
+    """Return labels of elements reshaped to `shape`: class indices [N, E…], or values [N, E…, K].
+
+    Values are expected in the prediction's layout, with columns at `facts.class_axis`; dimensions of 1 may be omitted.
+    A size of None is free.
+    """
+    values, axis = facts.task in ("regression", "multilabel"), facts.class_axis
+    expected = list(shape[1:])
+    if values and axis is not None and axis < len(expected):
+        expected.insert(axis - 1, expected.pop())
+    exact = sizes_match(label.shape[1:], expected)
+    sizes = list(label.shape[1:]) if exact else [d for d in label.shape[1:] if d != 1]
+    if not exact and not sizes_match(sizes, [d for d in expected if d != 1]):
+        raise DataError(
+            "Labels must have the shape of the model's prediction.",
+            got=f"{format_shape(label.shape[1:])} per row",
+            fix=f"Give {format_shape(tuple(expected))} {'values' if values else 'classes'} per row, or set "
+            f"{{@{facts.settings}.class_axis}} to the prediction's axis of classes"
+            + (
+                f"; if classes are predicted, set {{@{facts.settings}.task}}=multiclass{_padding_of(label)}."
+                if values
+                else "; labels that are sequences of another length need the loss ctc."
+            ),
+        )
+    remaining_sizes = iter(sizes)
+    fitted = label if exact else label.reshape(len(label), *(1 if d == 1 else next(remaining_sizes) for d in expected))
+    return np.moveaxis(fitted, axis, -1) if values and axis is not None and axis < len(expected) else fitted
+
+
+def _padding_of(label: np.ndarray) -> str:
+    """Return the setting that ignores elements of a negative label, as the end of a fix; "" if there are none."""
+    is_whole = label.dtype.kind in "if" and label.size > 0 and not (label % 1).any()
+    least = label.min() if is_whole else 0
+    return f" and, if {least:g} marks elements to ignore, {{@add_loss.padding}}={least:g}" if least < 0 else ""

@@ -1,0 +1,53 @@
+"""The batches of a stream: windows of rows that are read while others are used."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ortpipe.data.prefetch import prefetch
+from ortpipe.data.rows import Rows, RowSet
+
+PREFETCHED = 3  # chunks of a stream that are computed in advance
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def in_windows(random: np.random.Generator, count: int, window: int, group_sizes: Sequence[int]) -> np.ndarray:
+    """Return row numbers: the groups are shuffled, then each run of `window` rows in that order."""
+    groups = np.split(np.arange(count), np.cumsum(group_sizes)[:-1])
+    index = np.concatenate([groups[group] for group in random.permutation(len(groups))])
+    cuts = [index[first : first + window] for first in range(0, count, window)]
+    return np.concatenate([cut[random.permutation(len(cut))] for cut in cuts])
+
+
+def streamed(
+    rows: RowSet,
+    feed: Callable[[Rows], Arrays],
+    example: Arrays,
+    size: int,
+    seed: tuple[int, int],
+    shuffle: bool,
+) -> Iterator[tuple[Arrays, np.ndarray]]:
+    """Yield each window of `size` rows and its order: the same rows as by `order`, read once."""
+    random, groups = np.random.default_rng(seed), None
+    if shuffle and size < len(rows):
+        groups = random.permutation(len(rows.counts))
+    window = {name: np.empty((size, *array.shape[1:]), array.dtype) for name, array in example.items()}
+    filled = 0
+    for piece in prefetch(rows.read(groups)):
+        arrays, taken = feed(piece), 0
+        while taken < len(piece):
+            count = min(len(piece) - taken, size - filled)
+            for name, array in arrays.items():
+                window[name][filled : filled + count] = array[taken : taken + count]
+            taken, filled = taken + count, filled + count
+            if filled == size:
+                yield window, random.permutation(filled) if shuffle else np.arange(filled)
+                filled = 0
+    if filled:
+        yield window, random.permutation(filled) if shuffle else np.arange(filled)
+
+
+def prefetched(chunks: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """Yield chunks that a second thread computes in advance."""
+    return prefetch(chunks, PREFETCHED)
