@@ -29,7 +29,7 @@ from ortpipe.data.load import load
 from ortpipe.data.rows import Data
 from ortpipe.errors import OrtpipeError, under, words
 from ortpipe.flow import FLOW
-from ortpipe.metrics import check_objective, check_rows, check_value
+from ortpipe.metrics.objective import check_objective, check_rows, check_value
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run

@@ -15,7 +15,8 @@ from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.app.words import SETTINGS
 from ortpipe.data.load import DataConfig
 from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
-from ortpipe.metrics import OBJECTIVE, UNWEIGHTED, check_rows
+from ortpipe.metrics import UNWEIGHTED
+from ortpipe.metrics.objective import OBJECTIVE, check_rows
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Catalogue, Config, LocalPath, Text, article, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig

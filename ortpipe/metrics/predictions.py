@@ -1,16 +1,18 @@
 """The input of metrics: the labels of rows, and a model's output as labels and probabilities."""
 
-import math
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from ortpipe.artifact import Facts
-from ortpipe.data.elements import fit_label
 from ortpipe.data.feeds import class_index
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.errors import EvaluateError
-from ortpipe.metrics.sequences import decoded, ended
+from ortpipe.settings import later
+
+[of_elements] = later("ortpipe.metrics.elements", "of_elements")
+reject_shapes, reject_infinite, reject_probabilities = later(
+    "ortpipe.metrics.elements", "reject_shapes", "reject_infinite", "reject_probabilities"
+)
 
 Seen = Literal["sum", "unit", "outside"]
 SUMS = {"float64": 1e-4, "float32": 1e-3}  # how far a row's probabilities may sum from 1 (they do if clipped)
@@ -54,28 +56,11 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
         EvaluateError: their shapes differ, or the prediction contradicts the facts.
     """
     label, probability = predicted(facts, prediction)
-    if facts.blank is not None:
-        return Compared(ended(truth, facts.blank), decoded(label, facts.blank), None, weight)
-    if facts.class_axis is not None:
-        truth = fit_label(facts, truth, label.shape)
+    if facts.blank is not None or facts.class_axis is not None or facts.padding is not None:
+        return of_elements(facts, Compared(truth, label, probability, weight))
     if label.shape[1:] != truth.shape[1:]:
-        raise EvaluateError(
-            "Labels must have the width of the model's prediction.",
-            got=f"test labels of shape {truth.shape}, predictions of shape {label.shape}",
-            fix="Choose other labels or another model.",
-        )
-    entry = () if facts.task in ("binary", "multiclass") else label.shape[-1:]
-    elements = label.shape[1 : label.ndim - len(entry)]
-    if elements:
-        weight = None if weight is None else np.repeat(weight, math.prod(elements))
-        probability = None if probability is None else probability.reshape(-1, probability.shape[-1])
-        truth, label = truth.reshape(-1, *entry), label.reshape(-1, *entry)
-    if facts.padding is None:
-        return Compared(truth, label, probability, weight)
-    counts = truth >= 0 if not entry else ~np.isnan(truth).any(axis=-1)
-    arrays = (None if array is None else array[counts] for array in (truth, label, probability, weight))
-    result = Compared(*arrays)  # type: ignore[arg-type]
-    return result._replace(truth=result.truth.astype(np.int64)) if facts.task == "multilabel" else result
+        reject_shapes(truth, label)
+    return Compared(truth, label, probability, weight)
 
 
 def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -83,12 +68,8 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
 
     `facts.prediction` is interpreted per element of a row; a prediction [N, K] has no axes E….
     """
-    if not (finite := np.isfinite(prediction).reshape(len(prediction), -1).all(axis=1)).all():
-        raise EvaluateError(
-            "A metric needs finite predictions.",
-            got=f"nan or inf in {(~finite).sum()} of {len(finite)} rows of {facts.prediction!r}",
-            fix="Scale the inputs, or train with a lower rate ({@train.optimizer.lr}).",
-        )
+    if not np.isfinite(prediction).all():
+        reject_infinite(facts, prediction)
     prediction = classes_last(prediction, facts.class_axis)
     values = prediction.astype(np.float64)
     if facts.task == "regression":
@@ -98,13 +79,7 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
         values = values / 2
     exclusive = facts.task == "multiclass" or (values.shape[-1] == 2 and facts.task == "binary")
     if not raw and (seen := look(prediction)) != "sum" and (exclusive or seen == "outside"):
-        raise EvaluateError(
-            "Probabilities must be in [0, 1], and sum to 1 per row for exclusive classes.",
-            got=f"{facts.prediction!r}: values from {values.min():.6g} to {values.max():.6g}, sums of rows from "
-            f"{values.sum(axis=-1).min():.6g} to {values.sum(axis=-1).max():.6g}",
-            fix=f"Set {{@{facts.settings}.scores}}=logits if they are raw scores, or name probabilities inside the "
-            "graph with {@convert.source.prediction}.",
-        )
+        reject_probabilities(facts, values)
     if exclusive:
         probability = softmax(values) if raw else np.clip(values, 0, 1)
         probability = probability / probability.sum(axis=-1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
@@ -114,25 +89,6 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
         return (p > 0.5).astype(np.int64), p
     probability = np.concatenate([1 - p, p], axis=-1)
     return probability.argmax(axis=-1), probability
-
-
-def as_columns(facts: Facts, prediction: np.ndarray, prefix: str = "") -> dict[str, np.ndarray]:
-    """Return a table of predictions: `prediction` and each `probability_CLASS`, or `prediction`, `prediction_0`, ….
-
-    The MLflow model returns the same columns (`ortpipe.runtime.raw_rows`).
-    """
-    label, probability = predicted(facts, prediction)
-    shares = np.empty((len(label), 0)) if probability is None else probability.reshape(len(label), -1)
-    if facts.task in ("binary", "multiclass"):
-        classes = facts.classes or tuple(range(shares.shape[1]))
-        columns = {f"{prefix}prediction": np.array(classes)[label]}
-    else:
-        wide = label.reshape(len(label), -1)
-        count = wide.shape[1]
-        classes = facts.classes if facts.classes and len(facts.classes) == count else tuple(range(count))
-        names = [f"{prefix}prediction"] if count == 1 else [f"{prefix}prediction_{name}" for name in classes]
-        columns = dict(zip(names, wide.T, strict=True))
-    return columns | {f"{prefix}probability_{name}": share for name, share in zip(classes, shares.T, strict=False)}
 
 
 def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:

@@ -100,7 +100,7 @@ def _as_whole(value: object) -> str:
 def as_columns(facts: dict[str, Any], prediction: np.ndarray, prefix: str) -> dict[str, np.ndarray]:
     """Return the columns of a prediction [N, K], according to the model's metadata.
 
-    See `ortpipe.metrics.predictions.as_columns`.
+    See `ortpipe.metrics.columns.as_columns`.
     """
     if not (finite := np.isfinite(prediction).all(axis=1)).all():
         raise refused(f"The model predicts nan or inf in {(~finite).sum()} of {len(finite)} rows")

@@ -24,7 +24,7 @@ from ortpipe.data.sources.parquet import parquet_batches, parquet_schema
 from ortpipe.data.unseen import UnseenTable
 from ortpipe.errors import ConfigError, DataError, under, words
 from ortpipe.files import sync, temporary
-from ortpipe.metrics.predictions import as_columns
+from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime.session import Session
 from ortpipe.settings import checked, local
 

@@ -19,7 +19,7 @@ from ortpipe.graph.core.apart import pieces
 from ortpipe.graph.core.query import all_nodes
 from ortpipe.graph.pictures.draw import to_dot, to_mermaid, to_text, type_of
 from ortpipe.graph.pictures.svg import to_svg
-from ortpipe.metrics import label
+from ortpipe.metrics.titles import label
 from ortpipe.settings import local
 from ortpipe.stages.convert.sources.stored_estimator import KEY as KEPT
 

@@ -17,7 +17,7 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.rows import Data
 from ortpipe.errors import NoRowsError, OrtpipeError
 from ortpipe.flow import FLOW
-from ortpipe.metrics import check_objective, check_rows
+from ortpipe.metrics.objective import check_objective, check_rows
 
 ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print all errors
 at once: the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator

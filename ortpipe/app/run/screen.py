@@ -9,7 +9,7 @@ from typing import Any
 
 from ortpipe.app.table import aligned
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.metrics import label
+from ortpipe.metrics.titles import label
 from ortpipe.pipeline import events
 from ortpipe.stages.train.losses import Compiled, Epoch
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.sweep.summary import Summary
-from ortpipe.metrics import heading
+from ortpipe.metrics.titles import heading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

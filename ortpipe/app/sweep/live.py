@@ -16,7 +16,7 @@ from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.table import aligned
 from ortpipe.app.terminal import printable
 from ortpipe.errors import TrackingError
-from ortpipe.metrics import heading
+from ortpipe.metrics.titles import heading
 
 EVERY = 1.0  # seconds between two looks at the jobs
 SHARE = 0.02  # the largest fraction of the time for looking

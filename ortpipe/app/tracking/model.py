@@ -27,7 +27,7 @@ from ortpipe.errors import ModelError, TrackingError
 from ortpipe.facts import read_metadata
 from ortpipe.graph.core.apart import Weights, put_together, written_beside
 from ortpipe.graph.core.sound import is_large
-from ortpipe.metrics.predictions import as_columns
+from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime.session import Session
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from ortpipe.artifact import under
-from ortpipe.metrics import label
+from ortpipe.metrics.titles import label
 from ortpipe.picture import picture
 
 FEW = 20  # the largest number of classes or columns with labels

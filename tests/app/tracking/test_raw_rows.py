@@ -18,7 +18,7 @@ from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.parquet import Parquet
-from ortpipe.metrics.predictions import as_columns
+from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime import raw_rows
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig

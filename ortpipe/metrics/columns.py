@@ -1,0 +1,25 @@
+"""Predictions as the columns of a table."""
+
+import numpy as np
+
+from ortpipe.facts import Facts
+from ortpipe.metrics.predictions import predicted
+
+
+def as_columns(facts: Facts, prediction: np.ndarray, prefix: str = "") -> dict[str, np.ndarray]:
+    """Return a table of predictions: `prediction` and each `probability_CLASS`, or `prediction`, `prediction_0`, ….
+
+    The MLflow model returns the same columns (`ortpipe.runtime.raw_rows`).
+    """
+    label, probability = predicted(facts, prediction)
+    shares = np.empty((len(label), 0)) if probability is None else probability.reshape(len(label), -1)
+    if facts.task in ("binary", "multiclass"):
+        classes = facts.classes or tuple(range(shares.shape[1]))
+        columns = {f"{prefix}prediction": np.array(classes)[label]}
+    else:
+        wide = label.reshape(len(label), -1)
+        count = wide.shape[1]
+        classes = facts.classes if facts.classes and len(facts.classes) == count else tuple(range(count))
+        names = [f"{prefix}prediction"] if count == 1 else [f"{prefix}prediction_{name}" for name in classes]
+        columns = dict(zip(names, wide.T, strict=True))
+    return columns | {f"{prefix}probability_{name}": share for name, share in zip(classes, shares.T, strict=False)}

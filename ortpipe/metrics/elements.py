@@ -1,0 +1,65 @@
+"""Predictions of elements (steps, pixels), of sequences, and with padding; errors about predictions."""
+
+import math
+from typing import NoReturn
+
+import numpy as np
+
+from ortpipe.data.elements import fit_label
+from ortpipe.errors import EvaluateError
+from ortpipe.facts import Facts
+from ortpipe.metrics.predictions import Compared
+from ortpipe.metrics.sequences import decoded, ended
+
+
+def of_elements(facts: Facts, compared: Compared) -> Compared:
+    """Return one entry per element without padding, or per sequence."""
+    truth, label, probability, weight = compared
+    if facts.blank is not None:
+        return Compared(ended(truth, facts.blank), decoded(label, facts.blank), None, weight)
+    if facts.class_axis is not None:
+        truth = fit_label(facts, truth, label.shape)
+    if label.shape[1:] != truth.shape[1:]:
+        reject_shapes(truth, label)
+    entry = () if facts.task in ("binary", "multiclass") else label.shape[-1:]
+    elements = label.shape[1 : label.ndim - len(entry)]
+    if elements:
+        weight = None if weight is None else np.repeat(weight, math.prod(elements))
+        probability = None if probability is None else probability.reshape(-1, probability.shape[-1])
+        truth, label = truth.reshape(-1, *entry), label.reshape(-1, *entry)
+    if facts.padding is None:
+        return Compared(truth, label, probability, weight)
+    counts = truth >= 0 if not entry else ~np.isnan(truth).any(axis=-1)
+    arrays = (None if array is None else array[counts] for array in (truth, label, probability, weight))
+    result = Compared(*arrays)  # type: ignore[arg-type]
+    return result._replace(truth=result.truth.astype(np.int64)) if facts.task == "multilabel" else result
+
+
+def reject_shapes(truth: np.ndarray, label: np.ndarray) -> NoReturn:
+    """Raise for labels of another shape than the predictions."""
+    raise EvaluateError(
+        "Labels must have the width of the model's prediction.",
+        got=f"test labels of shape {truth.shape}, predictions of shape {label.shape}",
+        fix="Choose other labels or another model.",
+    )
+
+
+def reject_infinite(facts: Facts, prediction: np.ndarray) -> NoReturn:
+    """Raise for predictions of nan or infinity."""
+    finite = np.isfinite(prediction).reshape(len(prediction), -1).all(axis=1)
+    raise EvaluateError(
+        "A metric needs finite predictions.",
+        got=f"nan or inf in {(~finite).sum()} of {len(finite)} rows of {facts.prediction!r}",
+        fix="Scale the inputs, or train with a lower rate ({@train.optimizer.lr}).",
+    )
+
+
+def reject_probabilities(facts: Facts, values: np.ndarray) -> NoReturn:
+    """Raise for predictions that are no probabilities."""
+    raise EvaluateError(
+        "Probabilities must be in [0, 1], and sum to 1 per row for exclusive classes.",
+        got=f"{facts.prediction!r}: values from {values.min():.6g} to {values.max():.6g}, sums of rows from "
+        f"{values.sum(axis=-1).min():.6g} to {values.sum(axis=-1).max():.6g}",
+        fix=f"Set {{@{facts.settings}.scores}}=logits if they are raw scores, or name probabilities inside the "
+        "graph with {@convert.source.prediction}.",
+    )
