@@ -1,53 +1,42 @@
 """ortpipe trains ONNX models from config files."""
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-_HOMES = {
-    "Artifact": "artifact",
-    "Facts": "artifact",
-    "Data": "data.rows",
-    "Rows": "data.rows",
-    "split": "data.split",
-    "SplitConfig": "data.config",
-    "FLOW": "flow",
-    "OrtpipeError": "errors",
-    "RuntimeConfig": "runtime.config",
-    "load_artifact": "artifact_folder",
-    "save_artifact": "artifact_folder",
-    "convert": "stages.convert.stage",
-    "ConvertConfig": "stages.convert.config",
-    "Given": "stages.convert.reading.graph_settings",
-    "restore": "stages.convert.restore",
-    "add_loss": "stages.add_loss.stage",
-    "AddLossConfig": "stages.add_loss.config",
-    "LOSSES": "stages.add_loss.losses",
-    "penalty": "stages.penalty.stage",
-    "PenaltyConfig": "stages.penalty.config",
-    "derive": "stages.derive.stage",
-    "DeriveConfig": "stages.derive.config",
-    "Lora": "stages.derive.config",
-    "gradient": "autodiff.gradient",
-    "train": "stages.train.stage",
-    "TrainConfig": "stages.train.config",
-    "OPTIMIZERS": "stages.train.optimizers",
-    "SCHEDULES": "stages.train.schedules",
-    "evaluate": "stages.evaluate.stage",
-    "run": "app.runs",
-    "Run": "app.runs",
-    "Sweep": "app.runs",
-    "EvaluateConfig": "stages.evaluate.config",
-}
-__all__ = sorted(_HOMES)
+from ortpipe.doors import door
 
-
-def __dir__() -> list[str]:
-    """Return the public names, which are imported on first use."""
-    return sorted({*globals(), *__all__})
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use, so that `ortpipe --help` does not wait for any of them."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'ortpipe' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"ortpipe.{_HOMES[name]}"), name)
+if TYPE_CHECKING:
+    from ortpipe.app.runs import Run as Run
+    from ortpipe.app.runs import Sweep as Sweep
+    from ortpipe.app.runs import run as run
+    from ortpipe.artifact import Artifact as Artifact
+    from ortpipe.artifact_folder import load_artifact as load_artifact
+    from ortpipe.artifact_folder import save_artifact as save_artifact
+    from ortpipe.autodiff import gradient as gradient
+    from ortpipe.data.config import SplitConfig as SplitConfig
+    from ortpipe.data.rows import Data as Data
+    from ortpipe.data.rows import Rows as Rows
+    from ortpipe.data.split import split as split
+    from ortpipe.errors import OrtpipeError as OrtpipeError
+    from ortpipe.facts import Facts as Facts
+    from ortpipe.flow import FLOW as FLOW
+    from ortpipe.runtime.config import RuntimeConfig as RuntimeConfig
+    from ortpipe.stages.add_loss.config import AddLossConfig as AddLossConfig
+    from ortpipe.stages.add_loss.losses import LOSSES as LOSSES
+    from ortpipe.stages.add_loss.stage import add_loss as add_loss
+    from ortpipe.stages.convert.config import ConvertConfig as ConvertConfig
+    from ortpipe.stages.convert.reading.graph_settings import Given as Given
+    from ortpipe.stages.convert.restore import restore as restore
+    from ortpipe.stages.convert.stage import convert as convert
+    from ortpipe.stages.derive.config import DeriveConfig as DeriveConfig
+    from ortpipe.stages.derive.config import Lora as Lora
+    from ortpipe.stages.derive.stage import derive as derive
+    from ortpipe.stages.evaluate.config import EvaluateConfig as EvaluateConfig
+    from ortpipe.stages.evaluate.stage import evaluate as evaluate
+    from ortpipe.stages.penalty.config import PenaltyConfig as PenaltyConfig
+    from ortpipe.stages.penalty.stage import penalty as penalty
+    from ortpipe.stages.train.config import TrainConfig as TrainConfig
+    from ortpipe.stages.train.optimizers import OPTIMIZERS as OPTIMIZERS
+    from ortpipe.stages.train.schedules import SCHEDULES as SCHEDULES
+    from ortpipe.stages.train.stage import train as train
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

@@ -18,12 +18,12 @@ from ortpipe.facts import Facts as Facts
 from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
 from ortpipe.facts import read_metadata as read_metadata
-from ortpipe.facts import without_metadata as without_metadata
 from ortpipe.facts import write_metadata
 from ortpipe.graph.core.apart import MANY, TYPES, sealed
 from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.edit import keep_needed, keep_outputs
+from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.hashing import Hasher
 from ortpipe.settings import later
 

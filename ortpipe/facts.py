@@ -12,10 +12,10 @@ import onnx
 
 from ortpipe.bounded import parse_json
 from ortpipe.errors import ConfigError, ModelError
+from ortpipe.graph.core.metadata import PREFIX
 from ortpipe.settings import checked, fields_of
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
-PREFIX = "ortpipe."
 REBUILD = "Read it with the version that wrote it, or run the stages again."
 
 
@@ -252,12 +252,3 @@ def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
             raise ModelError("ortpipe's facts in a model's metadata must be JSON.", got=actual, fix=REBUILD) from error
     _typed(Facts, facts)
     return facts
-
-
-def without_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model without ortpipe's facts, which are outdated; other metadata stay."""
-    bare = onnx.ModelProto()
-    bare.CopyFrom(model)
-    del bare.metadata_props[:]
-    bare.metadata_props.extend(p for p in model.metadata_props if not p.key.startswith(PREFIX))
-    return bare

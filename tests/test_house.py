@@ -16,7 +16,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-import ortpipe.app.cli
+import ortpipe.app.compose  # noqa: F401 -- it registers the resolvers of conf/
 from ortpipe.app.schema import build
 from ortpipe.app.tracking.recorders import RECORDERS
 from ortpipe.data.sources import SOURCES as DATA_SOURCES
@@ -125,10 +125,6 @@ def test_the_page_of_catalogues_names_every_member() -> None:
     assert [m for m in members if f"`{m}`" not in text] == []
 
 
-def test_every_public_name_is_where_the_package_looks_for_it() -> None:
-    assert [name for name in ortpipe.__all__ if not hasattr(ortpipe, name)] == []
-
-
 def test_the_front_door_imports_nothing_heavy() -> None:
     code = (
         "import sys, ortpipe.app.cli; "
@@ -178,6 +174,7 @@ def test_a_whole_run_looks_for_no_package_of_an_extra(tmp_path: Path) -> None:
 def test_every_python_file_explains_itself_in_its_first_line() -> None:
     for path in (ROOT / "ortpipe").rglob("*.py"):
         assert re.match(r'"""[^\n]+', path.read_text()), path
+        assert "project" in path.parts or (path.parent / "__init__.py").is_file(), path  # else import-linter skips it
 
 
 def text_without_encoding(code: str) -> list[int]:
@@ -260,10 +257,31 @@ def test_only_heavy_packages_and_commands_are_imported_inside_functions() -> Non
 
 
 def test_few_imports_are_for_types_only() -> None:
-    assert (
-        sum("TYPE_CHECKING" in ast.dump(n.test) for m in MODULES.values() for n in ast.walk(m) if isinstance(n, ast.If))
-        <= TYPE_ONLY
-    )
+    modules = [module for path, module in MODULES.items() if path.name != "__init__.py"]  # those are doors
+    ifs = [node for module in modules for node in ast.walk(module) if isinstance(node, ast.If)]
+    assert sum("TYPE_CHECKING" in ast.dump(node.test) for node in ifs) <= TYPE_ONLY
+
+
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+GUESTS = [contract["allowed_importers"][0] for contract in CONTRACTS if contract["type"] == "protected"]
+DOORS = [m for m in MODULES if m.name == "__init__.py" and "door(__name__)" in m.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("guest", GUESTS)
+def test_a_guest_names_three_files_to_read_first_and_has_tests_of_its_own(guest: str) -> None:
+    folder, _, rest = guest.replace(".", "/"), *importlib.import_module(guest).__doc__.partition("Read first:")[1:]
+    first = re.findall(r"`([\w/]+\.py)`", rest)
+    assert len(first) == 3
+    assert [name for name in first if not (ROOT / folder / name).is_file()] == []
+    assert list((ROOT / folder.replace("ortpipe", "tests", 1)).rglob("test_*.py"))
+
+
+@pytest.mark.parametrize("path", DOORS, ids=lambda path: path.parent.name)
+def test_every_name_of_a_door_exists_and_is_no_module_of_its_folder(path: Path) -> None:
+    package = importlib.import_module(".".join(path.parent.relative_to(ROOT).parts))
+    assert [name for name in package.__all__ if not hasattr(package, name)] == []
+    modules = {module.stem for module in path.parent.iterdir()}  # once imported, a module hides a name
+    assert modules.isdisjoint(package.__all__)
 
 
 def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:

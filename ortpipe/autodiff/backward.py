@@ -17,7 +17,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names
 from ortpipe.graph.core.query import HALVES
-from ortpipe.graph.core.types import equal
+from ortpipe.graph.core.types import equal, same
 
 Gradients = Sequence[Value | None]
 Rules = Mapping[str, Callable[..., Gradients]]
@@ -281,8 +281,3 @@ def quotient(x: ir.Shape | None, y: ir.Shape | None) -> int | None:
             return None
         unshared.remove(d)
     return math.prod(d for d in unshared if isinstance(d, int)) if all(isinstance(d, int) for d in unshared) else None
-
-
-def same(a: ir.Shape, b: ir.Shape) -> bool:
-    """Return whether two shapes are known to be equal."""
-    return a.rank() == b.rank() and all(equal(x, y) for x, y in zip(a, b, strict=True))

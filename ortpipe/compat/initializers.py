@@ -13,7 +13,6 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import DTypeLike
 
-from ortpipe.artifact import without_metadata
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.models import trained_by_default
 from ortpipe.compat.parameters import check_known
@@ -22,6 +21,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names, used_names
 from ortpipe.graph.core.check import checked, finish, parsed
 from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.core.query import all_nodes
 from ortpipe.stages.convert.dialects.standardize import without_zip_map
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, read_metadata, without_metadata
+from ortpipe.artifact import Artifact, read_metadata
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
 from ortpipe.compat.learning_base import BaseLearningOnnx, put, run
@@ -23,6 +23,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish, parsed
 from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.importing.opsets import at_opset
 from ortpipe.settings import Config, NotNegative, checked

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.autodiff.walk import active
+from ortpipe.autodiff import active
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError, DeriveError
 from ortpipe.graph.choice.parameters import choose

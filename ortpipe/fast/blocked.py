@@ -14,8 +14,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.autodiff.kernels import before_turning, find_kernel_gradient
-from ortpipe.autodiff.windows import FAR
+from ortpipe.autodiff import FAR, before_turning, find_kernel_gradient
 from ortpipe.errors import ModelError
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query

@@ -18,10 +18,10 @@ from ortpipe.graph.core.query import graphs
 from ortpipe.graph.core.sound import is_large, weigh
 from ortpipe.graph.files.serial import on_disk
 from ortpipe.graph.forms.modes import moves_statistics
+from ortpipe.runtime import xla
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 from ortpipe.runtime.quirks import failing_fusions, fatal_fusions
-from ortpipe.runtime.xla.client import check_client
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights from which on the runtime maps them from a file instead of copying them repeatedly
@@ -189,7 +189,7 @@ def _not_here(provider: str, what: str) -> EngineError:
 def check_provider(runtime: RuntimeConfig) -> None:
     """Raise before any work if a provider is missing or onnxruntime falls back to another one."""
     if runtime.engine != "onnxruntime":
-        check_client(runtime)
+        xla.check_client(runtime)
     elif runtime.provider != "cpu":
         Session(onnx.parser.parse_model(TRIVIAL), runtime)
 

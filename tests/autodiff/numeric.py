@@ -17,8 +17,7 @@ from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.case.test_case import TestCase
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops import op_pool_common
-
-from ortpipe.runtime.session import Session
+from plain_session import PlainSession
 
 STEP = 1e-6
 FLOAT = TensorProto.DOUBLE
@@ -135,7 +134,7 @@ def runtime_error(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> fl
     inputs = [i.name for i in loss.graph.input if i.type.tensor_type.elem_type == TensorProto.FLOAT]
     derived, _ = native(loss, "check/loss", [], inputs)
     expected = reference(derived).run(None, dict(feeds))
-    got = Session(derived).run(dict(feeds))
+    got = PlainSession(derived).run(dict(feeds))
     return max(
         float(np.max(np.abs(g - e) / np.maximum(1, np.abs(e)), initial=0)) for g, e in zip(got, expected, strict=True)
     )

@@ -9,13 +9,13 @@ import onnx_ir as ir
 import pytest
 from autodiff.numeric import worst_error
 from engines import native
+from plain_session import PlainSession
 
 from ortpipe.autodiff.backward import Backward
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import gradients
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.types import broadcast
-from ortpipe.runtime.session import Session
 
 
 def parsed(text, opset=21):
@@ -107,7 +107,7 @@ def test_integers_and_booleans_stop_the_gradient():
      loss = ReduceSum<keepdims=0>(y) }"""
     model, names = derived(text, ["x"])
     x = np.array([[1.5, -1.5, 2.5]], np.float32)
-    [dx] = Session(model).run({"x": x}, [names["x"]])
+    [dx] = PlainSession(model).run({"x": x}, [names["x"]])
     np.testing.assert_array_equal(dx, np.trunc(x) * (x > np.trunc(x)))
 
 
@@ -138,7 +138,7 @@ def test_one_graph_serves_every_batch_size(opset):
     for rows in (1, 2, 7):
         feeds = {**shared, "x": rng.normal(size=(rows, 3)).astype("f"), "t": rng.normal(size=(rows, 1)).astype("f")}
         assert worst_error(parsed(NETWORK, opset), feeds) < 1e-6
-        got = Session(model).run(feeds, list(names.values()))
+        got = PlainSession(model).run(feeds, list(names.values()))
         assert [g.shape for g in got] == [feeds[n].shape for n in names]
 
 

@@ -10,11 +10,11 @@ import pytest
 from autodiff.numeric import worst_error
 from engines import native
 from onnx.reference import ReferenceEvaluator
+from plain_session import PlainSession
 
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import checked, finish
-from ortpipe.runtime.session import Session
 
 N, K = 7, 3
 LINEAR = """g (double[N,3] X, double[N,1] t, double[3,1] w) => (double loss)
@@ -131,5 +131,5 @@ def test_onnxruntime_and_the_reference_agree_on_second_derivatives(name):
         k: rng.normal(size=s).astype(np.float32) if isinstance(s, tuple) else np.array(s) for k, s in shapes.items()
     }
     read = {k: v for k, v in feeds.items() if k in {i.name for i in derived.graph.input}}
-    for got, expected in zip(Session(derived).run(read), ReferenceEvaluator(derived).run(None, read), strict=True):
+    for got, expected in zip(PlainSession(derived).run(read), ReferenceEvaluator(derived).run(None, read), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)

@@ -21,7 +21,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.outputs.meaning import OutputSettings
+from ortpipe.stages.convert.prediction.meaning import OutputSettings
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, find
 from ortpipe.errors import ConfigError
-from ortpipe.facts import without_metadata
 from ortpipe.files import atomic_write
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.apart import attach
 from ortpipe.graph.core.check import finish_apart, parsed
+from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.files.serial import write_atomically
 from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
 from ortpipe.settings import local

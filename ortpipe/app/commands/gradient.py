@@ -9,7 +9,7 @@ import onnx
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
-from ortpipe.autodiff.gradient import gradient_apart
+from ortpipe.autodiff import gradient_apart
 from ortpipe.errors import ConfigError, words
 from ortpipe.graph.files.serial import read_apart, write_atomically
 from ortpipe.graph.pictures.draw import type_of

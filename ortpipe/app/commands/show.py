@@ -12,10 +12,10 @@ import onnx_ir as ir
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.table import aligned
-from ortpipe.artifact import without_metadata
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.graph.core.apart import pieces
+from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.core.query import all_nodes
 from ortpipe.graph.pictures.draw import to_dot, to_mermaid, to_text, type_of
 from ortpipe.graph.pictures.svg import to_svg

@@ -66,3 +66,8 @@ def wide(dims: Sequence[Any]) -> Any:
 def equal(a: Any, b: Any) -> bool:
     """Return whether two dimensions are known to be equal; two unknown ones are not."""
     return a == b and (isinstance(a, int) or a.value is not None)
+
+
+def same(a: ir.Shape, b: ir.Shape) -> bool:
+    """Return whether two shapes are known to be equal."""
+    return a.rank() == b.rank() and all(equal(x, y) for x, y in zip(a, b, strict=True))

@@ -1,1 +1,19 @@
-"""The second engine: a graph's standard operators, traced by JAX and compiled by XLA into one function."""
+"""The second engine: JAX traces a graph's standard operators, and XLA compiles them into one function.
+
+Names: `check_client` raises if JAX or the device is missing. `Program` is a compiled epoch graph, `SeededRuns` the same
+with the seeds of an epoch's random numbers. JAX is imported with the last two.
+
+Read first: `program.py` (compiling and running), `interpret.py` (tracing a graph) and `operators/elementwise.py` (the
+simplest operators).
+"""
+
+from typing import TYPE_CHECKING
+
+from ortpipe.doors import door
+
+if TYPE_CHECKING:
+    from ortpipe.runtime.xla.client import check_client as check_client
+    from ortpipe.runtime.xla.program import Program as Program
+    from ortpipe.runtime.xla.program import SeededRuns as SeededRuns
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

@@ -10,8 +10,7 @@ from onnx_ir import Graph, Value
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.autodiff.kernels import forget_kernel_gradients
-from ortpipe.autodiff.walk import name_gradients
+from ortpipe.autodiff import forget_kernel_gradients, name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
 from ortpipe.graph.choice.choice import sentence, some

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Arrays, Facts
-from ortpipe.autodiff.gradient import gradient_apart
+from ortpipe.autodiff import gradient_apart
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows, concatenate
 from ortpipe.data.slices import owner_of

@@ -2,8 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from pkgutil import resolve_name
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import onnx
@@ -14,15 +13,13 @@ from ortpipe.graph.core.builder import Names, gc_paused, used_names
 from ortpipe.graph.core.check import clean, proto_apart
 from ortpipe.graph.core.types import IR_VERSION
 from ortpipe.graph.forms.modes import is_random, set_seeds
+from ortpipe.runtime import xla
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph, for_batch_size, speed
 from ortpipe.stages.train.losses import Compiled
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
-
-# Modules that need JAX are imported on demand.
-PROGRAM, SEEDED = (f"ortpipe.runtime.xla.program:{name}" for name in ("Program", "SeededRuns"))
 
 
 class Runs(Protocol):
@@ -83,20 +80,22 @@ def _compiling(
     training: Training, sized: Callable[[int], tuple[onnx.ModelProto, Weights]], *, random: bool
 ) -> Callable[[int, int], Runs]:
     """Return a function that loads the epoch graph into XLA; its programs take seeds as an input."""
+    runtime = training.runtime
+    assert runtime is not None
 
     @functools.cache
-    def load(size: int) -> Any:
+    def load(size: int) -> xla.Program:
         def report(seconds: float) -> None:
             training.report(Compiled(size, seconds))
 
-        return resolve_name(PROGRAM)(*sized(size), training.runtime, steps=BATCHES, report=report)
+        return xla.Program(*sized(size), runtime, steps=BATCHES, report=report)
 
     if not random:
         return lambda number, size: load(size)
 
     @functools.lru_cache(maxsize=2)  # for full batches and the partial one
-    def load_seeded(number: int, size: int) -> Any:
-        return resolve_name(SEEDED)(load(size), (training.config.seed, number, size))
+    def load_seeded(number: int, size: int) -> Runs:
+        return xla.SeededRuns(load(size), (training.config.seed, number, size))
 
     return load_seeded
 

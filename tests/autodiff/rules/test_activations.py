@@ -8,9 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from engines import native
+from plain_session import PlainSession
 from scipy.special import erf
-
-from ortpipe.runtime.session import Session
 
 X = np.linspace(-4, 4, 161, dtype=np.float32)
 
@@ -36,5 +35,5 @@ def test_each_form_of_gelu_has_its_own_slope(form, slope):
      {{ y = Gelu<approximate="{form}">(x) }}""")
     derived, names = native(model, "y", [], ["x"])
     seeds = {i.name: np.ones_like(X) for i in derived.graph.input if i.name != "x"}
-    [got] = Session(derived).run({"x": X, **seeds}, [names["x"]])
+    [got] = PlainSession(derived).run({"x": X, **seeds}, [names["x"]])
     np.testing.assert_allclose(got, slope(X.astype(np.float64)), atol=3e-6)

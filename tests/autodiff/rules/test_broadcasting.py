@@ -11,9 +11,9 @@ from engines import native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from plain_session import PlainSession
 
 import ortpipe
-from ortpipe.runtime.session import Session
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64, losses up to some 100
 EXAMPLES = settings(max_examples=20, deadline=None, derandomize=True, database=None)
@@ -71,12 +71,12 @@ def summed(op_type, shapes, dims, **attributes):
     total = helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0)
     model = model_of([node, total], names, dims, "loss", [])
     derived, gradients = native(model, "loss", [], names)
-    got = Session(derived).run(feeds, [gradients[n] for n in names])
+    got = PlainSession(derived).run(feeds, [gradients[n] for n in names])
     for name, gradient in zip(names, got, strict=True):
         assert gradient.shape == feeds[name].shape
         moved = np.array(feeds[name])
         expected = np.zeros(moved.shape)
-        session = Session(model)
+        session = PlainSession(model)
         for place in np.ndindex(moved.shape):
             ends = []
             for sign in (1, -1):
@@ -128,7 +128,7 @@ def test_where_sums_back_what_it_broadcast(data):
     assert worst_error(model_of(nodes, names, dims), feeds) < TOLERANCE
     total = helper.make_node("ReduceSum", ["y"], ["loss"], keepdims=0)
     derived, gradients = native(model_of([*nodes, total], names, dims, "loss", []), "loss", [], ["a", "b"])
-    da, db = Session(derived).run(feeds, [gradients["a"], gradients["b"]])
+    da, db = PlainSession(derived).run(feeds, [gradients["a"], gradients["b"]])
     assert (da.shape, db.shape) == (feeds["a"].shape, feeds["b"].shape)
     full = np.broadcast_shapes(*shapes)
     assert da.sum() + db.sum() == int(np.prod(full))
@@ -267,5 +267,5 @@ def test_empty_operands_have_empty_gradients(name, sizes):
       <int64[3] twice = {{2, 1, 1}}> {{ t = Greater(z, z) y = {EMPTY[name]} }}"""
     derivatives = ortpipe.gradient(onnx.parser.parse_model(text), "y", "x", ones=True)
     feeds = {"x": np.zeros((0, 1, 3), np.float32), "z": np.zeros((0, 4, 3), np.float32)}
-    [dx] = Session(derivatives).run({value.name: feeds[value.name] for value in derivatives.graph.input})
+    [dx] = PlainSession(derivatives).run({value.name: feeds[value.name] for value in derivatives.graph.input})
     assert dx.shape == (0, 1, 3)

@@ -8,11 +8,11 @@ from autodiff.numeric import in_double, in_single, node_cases, runtime_error, sc
 from differences import slopes
 from engines import expanded, native
 from onnx.reference import ReferenceEvaluator
+from plain_session import PlainSession
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.check import checked
 from ortpipe.graph.importing.lower import lowered
-from ortpipe.runtime.session import Session
 
 # Central differences of step 1e-6 in float64 are off by about 1e-10; the worst seen here is 3e-9.
 TOLERANCE = 1e-7
@@ -159,7 +159,7 @@ def test_a_scan_of_any_axis_and_direction_is_rewritten_to_an_equal_one(axes, dir
     model = parsed(text.replace("?,?", "P,Q"))
     feeds = feeds_of({"h0": (2,), "xs": (3, 3, 2), "v": (2,)})
     plain = expanded(model, ["h0", "xs", "v"])
-    for got, expected in zip(Session(plain).run(feeds), Session(model).run(feeds), strict=True):
+    for got, expected in zip(PlainSession(plain).run(feeds), PlainSession(model).run(feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-6)
     assert worst_error(plain, feeds) < TOLERANCE
 
@@ -200,7 +200,7 @@ def test_a_loop_without_a_first_condition_is_rewritten_to_an_equal_scan():
     model, feeds = parsed(ASKED.replace("yes, h0", ", h0")), feeds_of(GRAPHS["a Loop whose trip count is an input"][1])
     plain = expanded(model, ["h0"])
     assert [n.op_type for n in plain.graph.node].count("Scan") == 1
-    np.testing.assert_allclose(Session(plain).run(feeds)[0], Session(model).run(feeds)[0], rtol=1e-6)
+    np.testing.assert_allclose(PlainSession(plain).run(feeds)[0], PlainSession(model).run(feeds)[0], rtol=1e-6)
 
 
 LOOPS = {
@@ -283,7 +283,7 @@ def test_a_loop_that_counts_runs_as_often_as_a_scan_and_has_its_gradient(name):
     for trips, bound, go in [(3, 5, True), (5, 3, True), (0, 4, True), (4, 0, False), (2, -3, True), (4, 4, True)]:
         feeds = {"M": np.array(trips), "T": np.array(bound), "go": np.array(go), **vectors}
         feeds = {value.name: feeds[value.name] for value in model.graph.input}
-        for got, expected in zip(Session(plain).run(feeds), Session(model).run(feeds), strict=True):
+        for got, expected in zip(PlainSession(plain).run(feeds), PlainSession(model).run(feeds), strict=True):
             np.testing.assert_array_equal(got, expected)
     feeds |= {"M": np.array(3), "T": np.array(5), "go": np.array(True)}
     assert worst_error(model, feeds) < TOLERANCE
@@ -312,7 +312,7 @@ def test_no_step_at_all_hands_on_the_gradient():
     )
     loss = in_single(scalar_loss(model, {"h": np.float32(1), "ys": np.float32(1)}))
     derived, names = native(loss, "check/loss", [], ["h0", "v"])
-    results = Session(derived).run(feeds, [names["h0"], names["v"]])
+    results = PlainSession(derived).run(feeds, [names["h0"], names["v"]])
     np.testing.assert_array_equal(results, [np.ones(3), np.zeros(3)])
 
 
@@ -330,5 +330,5 @@ def test_bags_of_unequal_length_are_summed_in_a_loop_as_torch_exports_embedding_
     w = np.random.default_rng(0).normal(size=(5, 3))
     feeds = {"ids": np.array([0, 1, 1, 4, 2, 3, 0]), "offsets": np.array([0, 3, 3, 4]), "w": w}  # the second is empty
     derived, names = native(model, "loss", [], ["w"])
-    [got] = Session(derived).run(feeds, [names["w"]])
+    [got] = PlainSession(derived).run(feeds, [names["w"]])
     np.testing.assert_allclose(got, slopes(model, "loss", feeds, ["w"])["w"], atol=1e-8)

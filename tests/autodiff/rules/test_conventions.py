@@ -7,15 +7,14 @@ import onnx
 import onnx.parser
 import pytest
 from engines import native
-
-from ortpipe.runtime.session import Session
+from plain_session import PlainSession
 
 
 def gradients_of(text, feeds, by):
     """Return loss and gradients in float32 by onnxruntime; the text ends in `loss`."""
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
     derived, names = native(model, "loss", [], list(by))
-    loss, *found = Session(derived).run(feeds, ["loss", *(names[n] for n in by)])
+    loss, *found = PlainSession(derived).run(feeds, ["loss", *(names[n] for n in by)])
     return loss, found
 
 

@@ -13,8 +13,7 @@ from autodiff.rules.onnx_cases import (
 )
 from engines import native
 
-from ortpipe import gradient
-from ortpipe.autodiff import kernels
+from ortpipe.autodiff import gradient, kernels
 from ortpipe.autodiff.rules import convolution
 
 # Worst seen: 2e-7 in float64, 2e-5 between the runtimes in float32.

@@ -7,9 +7,9 @@ import onnx.parser
 import pytest
 from autodiff.numeric import worst_error
 from engines import native
+from plain_session import PlainSession
 
 from ortpipe.autodiff.rules.reductions import RULES as REDUCTIONS
-from ortpipe.runtime.session import Session
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64
 
@@ -58,12 +58,12 @@ def test_a_negative_pad_cuts_and_its_gradient_is_zero_there(pads, dims):
     derived, names = native(model, "loss", [], ["x", "v"])
     shape = (4 + pads[0] + pads[2], 5 + pads[1] + pads[3])
     feeds = {"x": normal(4, 5), "v": np.array(0.3), "c": normal(*shape, seed=1)}
-    loss, dx, dv = Session(derived).run(feeds, ["loss", names["x"], names["v"]])
+    loss, dx, dv = PlainSession(derived).run(feeds, ["loss", names["x"], names["v"]])
     for place in np.ndindex(4, 5):
         moved = feeds["x"].copy()
         moved[place] += 1
-        assert Session(model).run({**feeds, "x": moved})[0] - loss == pytest.approx(dx[place], abs=1e-12)
-    assert Session(model).run({**feeds, "v": np.array(1.3)})[0] - loss == pytest.approx(float(dv), abs=1e-12)
+        assert PlainSession(model).run({**feeds, "x": moved})[0] - loss == pytest.approx(dx[place], abs=1e-12)
+    assert PlainSession(model).run({**feeds, "v": np.array(1.3)})[0] - loss == pytest.approx(float(dv), abs=1e-12)
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect"])

@@ -15,8 +15,7 @@ from differences import slopes
 from engines import native
 from onnx import TensorProto, numpy_helper
 from onnx.reference import ReferenceEvaluator
-
-from ortpipe.runtime.session import Session
+from plain_session import PlainSession
 
 # max |half − float32| / max(1, max |float32|): a few roundings of 2⁻¹¹ and 2⁻⁸
 HALVES = {
@@ -114,7 +113,7 @@ def test_a_whole_network_in_float16_in_the_runtime():
     single_feeds, half_feeds = ({**feeds, "X": feeds["X"].astype(t)} for t in (np.float32, np.float16))
     expected = slopes(single, "loss", single_feeds, parameters, step=3e-3)
     derived, names = native(half, "loss", parameters, [])
-    got = dict(zip(names, Session(derived).run(half_feeds, list(names.values())), strict=True))
+    got = dict(zip(names, PlainSession(derived).run(half_feeds, list(names.values())), strict=True))
     for name, slope in expected.items():
         np.testing.assert_allclose(got[name], slope, atol=1e-2 * np.abs(slope).max())
 
@@ -123,7 +122,7 @@ def test_a_mean_over_more_than_a_half_can_count():
     text = """<ir_version: 10, opset_import: ["" : 21]> g (float16[A,B] x) => (float16 loss)
      { m = ReduceMean<keepdims=0>(x) loss = Identity(m) }"""
     derived, names = native(onnx.parser.parse_model(text), "loss", [], ["x"])
-    [got] = Session(derived).run({"x": np.ones((300, 300), np.float16)}, [names["x"]])  # 90,000 > 65,504
+    [got] = PlainSession(derived).run({"x": np.ones((300, 300), np.float16)}, [names["x"]])  # 90,000 > 65,504
     np.testing.assert_allclose(got, np.full((300, 300), 1 / 90_000), rtol=5e-3)
 
 

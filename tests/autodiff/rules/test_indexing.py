@@ -6,8 +6,7 @@ import onnx.parser
 import pytest
 from autodiff.numeric import worst_error
 from engines import native
-
-from ortpipe.runtime.session import Session
+from plain_session import PlainSession
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64
 
@@ -61,7 +60,7 @@ def test_onnxruntime_adds_up_a_row_that_is_read_by_every_thread(opset):
        loss = ReduceSum<keepdims=0>(both) }"""
     derived, names = native(parsed(text, opset), "loss", [], ["x"])
     feeds = {"x": np.ones((4, size), np.float32), "i": np.full(rows, 2, np.int64)}
-    [got] = Session(derived).run(feeds, [names["x"]])
+    [got] = PlainSession(derived).run(feeds, [names["x"]])
     expected = np.zeros((4, size))
     expected[2] = 2 * rows
     np.testing.assert_array_equal(got, expected)
@@ -120,7 +119,7 @@ TRAINING = "on = Constant<value=bool {1}>() ratio = Constant<value_float=0.4>()"
 def test_dropout_sends_back_through_the_mask_that_was_drawn(seed, mask):
     derived, names = native(dropped(f"{TRAINING} y{mask} = Dropout{seed}(x, ratio, on)"), "loss", [], ["x"])
     assert [n.op_type for n in derived.graph.node].count("Dropout") == 1
-    y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
+    y, dx = PlainSession(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
     assert 0 < (y == 0).mean() < 1
     np.testing.assert_allclose(dx, y, rtol=1e-6)
 
@@ -129,7 +128,7 @@ def test_dropout_without_a_ratio_drops_half():
     """ONNX's default ratio is 0.5, so that a value that stays is doubled."""
     nodes = "on = Constant<value=bool {1}>() y = Dropout(x, , on)"
     derived, names = native(dropped(nodes), "loss", [], ["x"])
-    y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
+    y, dx = PlainSession(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
     assert set(np.unique(dx)) == {0, 2}
     np.testing.assert_array_equal(dx, y)
 
@@ -138,7 +137,7 @@ def test_dropout_outside_training_is_the_identity():
     off = TRAINING.replace("{1}", "{0}")
     for nodes in ("y = Dropout(x)", f"{off} y = Dropout(x, ratio, on)"):
         derived, names = native(dropped(nodes), "loss", [], ["x"])
-        [dx] = Session(derived).run({"x": np.ones((2, 50), np.float32)}, [names["x"]])
+        [dx] = PlainSession(derived).run({"x": np.ones((2, 50), np.float32)}, [names["x"]])
         np.testing.assert_array_equal(dx, np.ones((2, 50)))
 
 
@@ -146,7 +145,7 @@ def test_dropout_asks_at_run_time_whether_it_trains():
     nodes = "ratio = Constant<value_float=0.4>() y = Dropout(x, ratio, on)"
     derived, names = native(dropped(nodes, ", bool on"), "loss", [], ["x"])
     for on in (True, False):
-        y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32), "on": np.array(on)}, ["y", names["x"]])
+        y, dx = PlainSession(derived).run({"x": np.ones((8, 50), np.float32), "on": np.array(on)}, ["y", names["x"]])
         assert (y == 0).any() == on
         np.testing.assert_allclose(dx, y, rtol=1e-6)
 
@@ -155,7 +154,7 @@ def test_two_dropouts_of_one_value_draw_two_masks():
     nodes = f"{TRAINING} a = Dropout(x, ratio, on) b = Dropout(x, ratio, on) y = Sub(a, b)"
     derived, names = native(dropped(nodes), "loss", [], ["x"])
     assert [n.op_type for n in derived.graph.node].count("Dropout") == 2
-    y, dx = Session(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
+    y, dx = PlainSession(derived).run({"x": np.ones((8, 50), np.float32)}, ["y", names["x"]])
     assert y.any()
     np.testing.assert_allclose(dx, y, atol=1e-6)
 
@@ -181,5 +180,5 @@ def test_unique_sends_its_gradient_to_the_first_of_equal_values(attributes, name
      { u = Unique<sorted=0>(x) three = Constant<value_float=3.0>() p = Pow(u, three)
        loss = ReduceSum<keepdims=0>(p) }"""
     result, names = native(onnx.shape_inference.infer_shapes(parsed(text)), "loss", [], ["x"])
-    gradient = Session(result).run({"x": np.array([2, 1, 2, 3, 1], np.float32)}, [names["x"]])[0]
+    gradient = PlainSession(result).run({"x": np.array([2, 1, 2, 3, 1], np.float32)}, [names["x"]])[0]
     np.testing.assert_allclose(gradient, [12, 3, 0, 27, 0], rtol=1e-6)

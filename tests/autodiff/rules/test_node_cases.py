@@ -11,9 +11,9 @@ from fuzz.draw import Case
 from fuzz.judge import AGREE, judge
 from onnx import numpy_helper
 from onnx.backend.test.case.test_case import TestCase
+from plain_session import PlainSession
 
 from ortpipe.autodiff.rules import FAMILIES, NEWEST, RULES
-from ortpipe.runtime.session import Session
 
 OPSET = 21
 TESTED = ("activations", "arithmetic", "indexing", "linear", "losses", "reductions", "shapes")
@@ -173,7 +173,7 @@ def _compare_runtimes(model, feeds, by):
     derived, names = native(scalar_loss(model, weights), "check/loss", [], [n for n in by if n in floats])
     outputs = ["check/loss", *names.values()]
     expected = onnx.reference.ReferenceEvaluator(derived).run(outputs, dict(feeds))
-    for a, b in zip(Session(derived).run(feeds, outputs), expected, strict=True):
+    for a, b in zip(PlainSession(derived).run(feeds, outputs), expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from plain_session import PlainSession
 
-from ortpipe.autodiff.gradient import gradient
+from ortpipe.autodiff import gradient
 from ortpipe.errors import DeriveError
-from ortpipe.runtime.session import Session
 
 INT8, UINT8 = (-128, 127), (0, 255)
 PAIR = "q = QuantizeLinear{to}(x, s, z) y = DequantizeLinear{back}(q, s, z)"
@@ -46,7 +46,7 @@ def test_x_and_scales_get_the_slope_of_what_holds_its_rounding_error(form: str) 
       {{ {nodes.format(to=to, back=back)} }}""".replace("[]", "")
     model = gradient(onnx.parser.parse_model(text), "y", ["x", "s"])
     feeds = {name: a.astype(np.float32) for name, a in (("x", x), ("s", scale), ("y_grad", dy))}
-    found = Session(model).run(feeds)
+    found = PlainSession(model).run(feeds)
     for got, name in zip(found, ("x", "s"), strict=True):
         array = {"x": x, "s": scale}[name]
         for place in np.ndindex(array.shape):
@@ -62,7 +62,7 @@ def test_a_dynamic_scale_lets_gradients_pass_too() -> None:
     text = """<ir_version: 10, opset_import: ["": 21]> g (float[4] x) => (float[4] y)
       { q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z) }"""
     x, dy = np.array([0.3, -1.0, 2.0, 0.7], np.float32), np.ones(4, np.float32)
-    [dx] = Session(gradient(onnx.parser.parse_model(text), "y", "x")).run({"x": x, "y_grad": dy})
+    [dx] = PlainSession(gradient(onnx.parser.parse_model(text), "y", "x")).run({"x": x, "y_grad": dy})
     np.testing.assert_allclose(dx[[0, 3]], 1, atol=1e-6)  # the ends of the range also set it
 
 

@@ -7,13 +7,13 @@ from autodiff.numeric import in_double, node_cases, runtime_error, scalar_loss, 
 from engines import expanded, native
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from plain_session import PlainSession
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.check import checked
 from ortpipe.graph.importing.lower import lowered
-from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
@@ -94,7 +94,7 @@ def test_onnx_own_node_tests_hold(case):
 @pytest.mark.parametrize(("kind", "way", "name"), CASES)
 def test_the_scan_gives_what_the_kernel_of_onnxruntime_gives(kind, way, name):
     model, feeds = recurrent(kind, way, **{**VARIANTS, **OWN[kind]}[name])
-    for got, expected in zip(Session(plain(model, feeds)).run(feeds), Session(model).run(feeds), strict=True):
+    for got, expected in zip(PlainSession(plain(model, feeds)).run(feeds), PlainSession(model).run(feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -133,7 +133,7 @@ def test_every_activation_is_the_kernels_and_has_its_gradient(kind, name):
     attributes = {k: [v] * count for k, v in numbers.items() if v is not None}
     model, feeds = recurrent(kind, scale=0.4, activations=[name] * count, **attributes)
     own = plain(model, feeds)
-    for got, expected in zip(Session(own).run(feeds), Session(model).run(feeds), strict=True):
+    for got, expected in zip(PlainSession(own).run(feeds), PlainSession(model).run(feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
     assert worst_error(own, feeds) < TOLERANCE
 
@@ -165,7 +165,7 @@ def test_alphas_and_betas_go_to_the_activations_that_have_one_in_order():
         activation_alpha=[0.3, 0.1, 0.8, 0.9],
         activation_beta=[0.4, 0.6],
     )
-    for got, expected in zip(Session(plain(model, feeds)).run(feeds), Session(model).run(feeds), strict=True):
+    for got, expected in zip(PlainSession(plain(model, feeds)).run(feeds), PlainSession(model).run(feeds), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -232,5 +232,7 @@ def test_float64_runs_in_onnxruntime_which_has_no_float64_kernel_of_its_own(kind
     feeds = {name: v.astype(np.float64) for name, v in feeds.items()}
     weights = {o.name: np.ones(()) for o in own.graph.output}
     derived, _ = native(scalar_loss(own, weights), "check/loss", [], list(feeds))
-    for got, expected in zip(Session(derived).run(feeds), ReferenceEvaluator(derived).run(None, feeds), strict=True):
+    for got, expected in zip(
+        PlainSession(derived).run(feeds), ReferenceEvaluator(derived).run(None, feeds), strict=True
+    ):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-14)

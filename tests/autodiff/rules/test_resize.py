@@ -6,10 +6,10 @@ import pytest
 from autodiff.numeric import worst_error
 from autodiff.rules.onnx_cases import disagreement, gradients, model_of, worst_error_in_runtime
 from engines import native
+from plain_session import PlainSession
 
 import ortpipe
 from ortpipe.errors import DeriveError
-from ortpipe.runtime.session import Session
 
 # Worst seen: 3e-6 in float64 (onnx.reference rounds cubic weights to float32), 5e-6 in float32.
 TOLERANCE, SINGLE = 1e-5, 5e-5
@@ -152,7 +152,7 @@ def test_corners_of_a_size_that_is_rounded_have_the_slope_of_what_runs():
         'mode="linear", coordinate_transformation_mode="align_corners"', BROKEN, (1, 1, 5, 4), 21, free=1
     )
     dy = np.random.default_rng(5).standard_normal((1, 1, 3, 5)).astype(np.float32)
-    [found] = Session(ortpipe.gradient(model, ["y"], ["x"])).run({**feeds, "y_grad": dy}, ["x_grad"])
-    session, units = Session(model), np.eye(20, dtype=np.float32).reshape(20, 1, 1, 5, 4)
+    [found] = PlainSession(ortpipe.gradient(model, ["y"], ["x"])).run({**feeds, "y_grad": dy}, ["x_grad"])
+    session, units = PlainSession(model), np.eye(20, dtype=np.float32).reshape(20, 1, 1, 5, 4)
     slopes = [(session.run({"x": unit}, ["y"])[0] * dy).sum() for unit in units]
     assert np.abs(found.ravel() - slopes).max() < SINGLE

@@ -6,10 +6,10 @@ from autodiff.numeric import worst_error
 from autodiff.rules.onnx_cases import disagreement, model_of
 from engines import native
 from onnx.reference import ReferenceEvaluator
+from plain_session import PlainSession
 
-from ortpipe.autodiff.gradient import gradient
+from ortpipe.autodiff import gradient
 from ortpipe.errors import DeriveError
-from ortpipe.runtime.session import Session
 
 TOLERANCE, SINGLE = 1e-6, 1e-5
 # (what stands in front of x's last axis, its parts, the call, opset)
@@ -73,7 +73,7 @@ def test_frames_of_a_signal_of_unknown_length_are_read_inside_a_loop():
     rng = np.random.default_rng(0)
     feeds = {"x": (1, 9, 1), "w": (4,), "h": (3,), "x_tangent": (1, 9, 1)}
     feeds = {name: rng.uniform(0.5, 1, shape).astype(np.float32) for name, shape in feeds.items()}
-    moved = Session(tangents).run({i.name: feeds[i.name] for i in tangents.graph.input})[0]
+    moved = PlainSession(tangents).run({i.name: feeds[i.name] for i in tangents.graph.input})[0]
     evaluator, way = ReferenceEvaluator(model), feeds.pop("x_tangent") * np.float32(1e-2)
     up, down = (evaluator.run(None, {**feeds, "x": feeds["x"] + sign * way})[0] for sign in (1, -1))
     np.testing.assert_allclose(moved, (up - down) / 2e-2, atol=1e-3)

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from ortpipe.autodiff.gradient import gradient
+from ortpipe.autodiff import gradient
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.doubles import FORMS

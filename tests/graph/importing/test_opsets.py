@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from ortpipe.autodiff.gradient import gradient
+from ortpipe.autodiff import gradient
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.check import checked
 from ortpipe.graph.importing.lower import lowered

@@ -17,7 +17,7 @@ from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, text_of
 from ortpipe.stages.convert.config import NewHead
 from ortpipe.stages.convert.forward import Converted, Meaning, facts_of
-from ortpipe.stages.convert.outputs.meaning import FITTING
+from ortpipe.stages.convert.prediction.meaning import FITTING
 
 SHOWN = 8  # candidates in an error
 

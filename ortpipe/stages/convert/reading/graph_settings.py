@@ -8,7 +8,7 @@ from typing import Any, Literal, NoReturn
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError
 from ortpipe.settings import Config
-from ortpipe.stages.convert.outputs.meaning import OutputSettings
+from ortpipe.stages.convert.prediction.meaning import OutputSettings
 
 IN_INFERENCE = "is in inference mode, and is trained as after module.train()"  # a PyTorch module
 

@@ -23,8 +23,8 @@ from ortpipe.graph.importing.lower import changed_opset, lowered, moved_windows
 from ortpipe.stages.convert.dialects.float16 import write_float32
 from ortpipe.stages.convert.dialects.standardize import classes_in, without_zip_map
 from ortpipe.stages.convert.forward import Meaning
-from ortpipe.stages.convert.outputs.heads import Head
-from ortpipe.stages.convert.outputs.meaning import OutputSettings, Prediction
+from ortpipe.stages.convert.prediction.heads import Head
+from ortpipe.stages.convert.prediction.meaning import OutputSettings, Prediction
 from ortpipe.stages.convert.reading.graph_settings import GraphSettings
 from ortpipe.stages.convert.rows.batch import Original
 from ortpipe.stages.convert.rows.inputs import set_shapes

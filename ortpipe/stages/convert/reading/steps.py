@@ -14,7 +14,7 @@ from ortpipe.graph.importing.lift import float_constants, lift
 from ortpipe.graph.importing.sizes import capture_unchanged, take_branches
 from ortpipe.stages.convert.dialects import DialectReport, read_dialects
 from ortpipe.stages.convert.dialects.standardize import standardize
-from ortpipe.stages.convert.outputs.heads import Head
+from ortpipe.stages.convert.prediction.heads import Head
 from ortpipe.stages.convert.reading.reading import Reading
 from ortpipe.stages.convert.rows.batch import Original, batch_size, take_rows
 from ortpipe.stages.convert.rows.inputs import (

@@ -13,8 +13,8 @@ from ortpipe.errors import ConvertError, ModelError
 from ortpipe.graph.core import query
 from ortpipe.metrics.predictions import classes_last
 from ortpipe.stages.convert.forward import Meaning
-from ortpipe.stages.convert.outputs.heads import Head, read_head
-from ortpipe.stages.convert.outputs.meaning import without_ones
+from ortpipe.stages.convert.prediction.heads import Head, read_head
+from ortpipe.stages.convert.prediction.meaning import without_ones
 from ortpipe.stages.convert.rows.batch import Original
 
 LABELS = "biuO"  # kinds of types of an output that makes the model a classifier

@@ -23,7 +23,7 @@ from ortpipe.graph.core.check import proto_apart
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.graph.importing.batch import name_batch
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.outputs.heads import Head, read_head, replay
+from ortpipe.stages.convert.prediction.heads import Head, read_head, replay
 from ortpipe.stages.convert.rows.free_batch import free_batch_size
 from ortpipe.stages.convert.rows.inputs import Axes, axis_of, fixed_batch, moved, turn
 

@@ -7,13 +7,13 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import same
-from ortpipe.autodiff.walk import between, operands
+from ortpipe.autodiff import between, operands
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, Rewrite, replace, rewrite, used_names
 from ortpipe.graph.core.check import infer
 from ortpipe.graph.core.edit import add_outputs, keep_outputs
+from ortpipe.graph.core.types import same
 from ortpipe.runtime.library import gradient_model
 from ortpipe.settings import Config
 

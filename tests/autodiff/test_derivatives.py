@@ -7,7 +7,7 @@ import onnx
 import pytest
 from scipy import special
 
-from ortpipe import gradient
+from ortpipe.autodiff import gradient
 from ortpipe.errors import DeriveError, ModelError
 from ortpipe.runtime.session import Session
 

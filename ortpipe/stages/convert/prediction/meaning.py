@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.metrics.predictions import Seen, classes_last, look
 from ortpipe.settings import Config
 from ortpipe.stages.convert.forward import Meaning
-from ortpipe.stages.convert.outputs.heads import Head
+from ortpipe.stages.convert.prediction.heads import Head
 
 Form = Literal["logits", "probabilities"]
 Reading = tuple[Task, Form | None]

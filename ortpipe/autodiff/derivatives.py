@@ -20,12 +20,12 @@ from ortpipe.autodiff.products import PRODUCTS
 from ortpipe.autodiff.rules.linear import transposed
 from ortpipe.autodiff.walk import named
 from ortpipe.errors import DeriveError, nearest, words
-from ortpipe.facts import without_metadata
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights, attach, put_together
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import finish_apart, infer, parsed
 from ortpipe.graph.core.edit import keep_outputs, name_dimensions
+from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.types import equal
 from ortpipe.graph.files.serial import read_apart
