@@ -57,7 +57,7 @@ def test_every_member_of_a_catalogue_has_a_conf_file_and_the_reverse(name: str) 
         for key in keys:
             node = node[key]
         named.add(node)
-    assert named == set(catalogue)
+    assert named - {"???"} == set(catalogue)  # data/own.yaml leaves the name to the user
 
 
 @pytest.mark.parametrize("name", [name for name, row in CATALOGUES.items() if row[3] is not None])
@@ -111,7 +111,9 @@ def test_every_choice_of_a_group_composes(group: str, tmp_path: Path) -> None:
         overrides = [f"{group}={path.stem}", "name=test", f"paths.outputs={tmp_path}"]
         for part in {"data": ["source"], "add_loss": ["loss"]}.get(group, []):
             given = yaml.safe_load(path.read_text()).get(part, {})
-            overrides += [f"{group}.{part}.{key}=of:mine" for key, value in given.items() if value == "???"]
+            unset = {key: "of:mine" for key, value in given.items() if value == "???"}
+            unset |= {"name": "ortpipe.data.sources.synthetic:Synthetic"} if "name" in unset else {}
+            overrides += [f"{group}.{part}.{key}={value}" for key, value in unset.items()]
         with initialize_config_dir(str(CONF), version_base="1.3"):
             overrides += ["~train.optimizer.lr"] if path.stem == "lbfgs" else []
             config = compose("config", overrides)

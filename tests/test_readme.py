@@ -29,6 +29,7 @@ SHELL = [line for line in LINES if line not in INSTALLS and not line.startswith(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "mine.py").write_text(_example("class Tilted"))
+    (folder / "feathers.py").write_text(_example("class Feather"))
     [experiment] = re.findall(r"```yaml\n(# @package _global_\n# my/experiment/patients.yaml\n.*?)```", TEXT, re.S)
     (folder / "my" / "experiment").mkdir(parents=True)
     (folder / "my" / "experiment" / "patients.yaml").write_text(experiment)

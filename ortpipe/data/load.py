@@ -2,16 +2,17 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
+from ortpipe import own
 from ortpipe.data.class_weight import ClassWeight, class_weights
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import stamps
-from ortpipe.data.rows import Data
+from ortpipe.data.rows import Data, RowSet
 from ortpipe.data.sources import SOURCES, Source
 from ortpipe.data.split import split
 from ortpipe.data.tokens import TokensConfig
-from ortpipe.errors import under
+from ortpipe.errors import DataError, under
 from ortpipe.settings import Config
 
 
@@ -36,8 +37,11 @@ class DataConfig(Config):
 def load(config: DataConfig) -> Data:
     """Read a source and split its rows."""
     before = stamps(getattr(config.source, "path", None), config.split)
-    with under("source"):
-        rows = config.source(config.split)
+    with under("source"), own.blamed(type(config.source), "data source", DataError):
+        rows: Any = config.source(config.split)
+    if not isinstance(rows, RowSet):
+        rule, fix = "A data source must return Rows.", "Return Rows(inputs={'X': features}, label=labels)."
+        raise DataError(rule, got=f"{own.path_of(type(config.source))} returned a {type(rows).__name__}", fix=fix)
     rows = rows if config.tokens is None else config.tokens(rows)
     with under("split"):
         data = split(rows, config.split)

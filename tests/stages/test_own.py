@@ -1,4 +1,4 @@
-"""Parts of the user's own by import path: losses, penalties, metrics, optimizers, schedules."""
+"""Parts of the user's own by import path: losses, data sources, penalties, metrics, optimizers, schedules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ import pytest
 from ortpipe import own
 from ortpipe.app.consent import executes
 from ortpipe.app.schema import check as check_config
+from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConfigError, EvaluateError, LossError, PenaltyError, TrainError
+from ortpipe.data.sources import SOURCES
+from ortpipe.errors import ConfigError, DataError, EvaluateError, LossError, PenaltyError, TrainError
 from ortpipe.metrics import METRICS, greater_is_better
 from ortpipe.pipeline.digest import identity
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
@@ -351,3 +353,37 @@ def test_a_file_that_is_edited_after_it_was_loaded_changes_nothing_and_python_wa
     os.utime(file, (file.stat().st_atime, file.stat().st_mtime + 1))
     with pytest.warns(UserWarning, match=r"was edited after its import.*importlib\.reload"):
         assert own.code(own.load(path)) == before
+
+
+SOURCE = """
+from dataclasses import dataclass
+import numpy as np
+from ortpipe.data.rows import Rows
+from ortpipe.settings import Config
+
+@dataclass(frozen=True)
+class Line(Config):
+    rows: int = 8
+    def __call__(self, split=None):
+        x = np.arange(2.0 * self.rows).reshape(-1, 2)
+        return Rows({"X": x}, x.sum(1))
+
+@dataclass(frozen=True)
+class Nothing(Config):
+    def __call__(self, split=None):
+        return None
+
+@dataclass(frozen=True)
+class Broken(Config):
+    def __call__(self, split=None):
+        return 1 / 0
+"""
+
+
+def test_a_data_source_by_import_path_gives_rows(module):
+    sources = module(SOURCE)
+    data = load(DataConfig(SOURCES[f"{sources}:Line"](rows=12)))
+    assert (len(data.train), len(data.test)) == (9, 3)
+    for name, message in {"Nothing": "returned a NoneType", "Broken": r"division by zero, in line \d+"}.items():
+        with pytest.raises(DataError, match=message):
+            load(DataConfig(SOURCES[f"{sources}:{name}"]()))

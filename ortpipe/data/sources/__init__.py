@@ -25,4 +25,5 @@ SOURCES: Catalogue[type] = Catalogue(
         "parquet": "ortpipe.data.sources.parquet:Parquet",
         "synthetic": "ortpipe.data.sources.synthetic:Synthetic",
     },
+    open_to_own=True,
 )
