@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from ortpipe.stages.convert.changes.init import WeightsFrom
 from sklearn import datasets
 
 from ortpipe import (
@@ -36,7 +37,6 @@ from ortpipe import (
 )
 from ortpipe.graph.forms.int8 import to_int8
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.convert.changes.init import WeightsFrom
 from ortpipe.stages.convert.changes.quantize import calibration_rows
 from ortpipe.stages.convert.sources.networks.cnn import CNN
 from ortpipe.stages.convert.sources.networks.mlp import MLP
