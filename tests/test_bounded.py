@@ -145,7 +145,7 @@ def doubled(times: int) -> list[Any]:
 
 
 def record_of(program: bytes) -> dict[str, str]:
-    return {stored_estimator.KEY: base64.b85encode(zlib.compress(program)).decode()}
+    return {stored_estimator.FITTED: base64.b85encode(zlib.compress(program)).decode()}
 
 
 KEYS = {  # pickles of a dict with a key whose hash takes a deep recursion or much time
@@ -157,7 +157,7 @@ KEYS = {  # pickles of a dict with a key whose hash takes a deep recursion or mu
 }
 UNPICKLERS: dict[str, Callable[[bytes, Path], object]] = {
     "a state_dict": lambda program, p: StateDictFile(write(p / "a.pt", torch_file(program))),
-    "a record": lambda program, _: stored_estimator.stored_estimator(record_of(program), trust=False),
+    "a record": lambda program, _: stored_estimator.estimator_of(record_of(program), trust=False),
     "weights": lambda program, p: _read_weights(write(p / "a.pt", torch_file(program))),
     "old weights": lambda program, p: _read_weights(write(p / "a.pt", program)),
 }
@@ -233,7 +233,7 @@ def test_a_bomb_is_one_clear_line(bomb: str, tmp_path: Path) -> None:
 def test_an_estimator_of_lists_that_hold_a_list_twice_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_estimator, "OBJECTS", 1000)
     with pytest.raises(OrtpipeError, match="more than 1,000 objects"):
-        stored_estimator.stored_estimator(record_of(pickle.dumps(fitted(alpha=doubled(40)))), trust=False)
+        stored_estimator.estimator_of(record_of(pickle.dumps(fitted(alpha=doubled(40)))), trust=False)
 
 
 def test_a_large_estimator_is_neither_stored_nor_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_large_estimator_is_neither_stored_nor_unpacked(monkeypatch: pytest.Mo
     monkeypatch.setattr(stored_estimator, "LARGEST", 100)
     assert stored_estimator.record_of(fitted()) == {}
     with pytest.raises(OrtpipeError, match="more than 100 bytes"):
-        stored_estimator.stored_estimator(record, trust=False)
+        stored_estimator.estimator_of(record, trust=False)
 
 
 def test_compressed_text_streams_by_its_true_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,8 +21,7 @@ from ortpipe.graph.core.check import checked
 from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.files import serial
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.engines.native import Native
-from ortpipe.stages.derive.engines.ort import Ort
+from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 
 
@@ -107,7 +106,7 @@ def onnx_derivative(
         weights = reaching(graph, graph.initializers.values(), outputs)
     data_inputs = [str(i.name) for i in query.data_inputs(graph)]
     config = DeriveConfig(
-        Ort(yield_op=True) if options == DerivativeOptions.KeepYieldOp else Native(),
+        ENGINES["ort"](yield_op=True) if options == DerivativeOptions.KeepYieldOp else ENGINES["native"](),
         parameters=exact(weights, graph.initializers, "initializer"),
         output=tuple(str(o.name) for o in outputs),
         inputs=exact([inputs] if isinstance(inputs, str) else inputs, data_inputs, "input"),

@@ -40,8 +40,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import Loss
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.sources.onnx_file import OnnxFile
-from ortpipe.stages.convert.sources.outputs import plain_classes
+from ortpipe.stages.convert.sources import OnnxFile, plain_classes
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig

@@ -17,10 +17,7 @@ from ortpipe.stages.add_loss.losses import LOSSES, Loss
 from ortpipe.stages.add_loss.losses.auto import Auto
 from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.imported import Imported
-from ortpipe.stages.convert.sources import SOURCES
-from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model
-from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
-from ortpipe.stages.convert.sources.torch_export import from_module
+from ortpipe.stages.convert.sources import SOURCES, OnnxFile, from_estimator, from_model, from_module
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule

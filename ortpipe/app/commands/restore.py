@@ -20,21 +20,21 @@ from ortpipe.errors import ConfigError, OrtpipeError
 from ortpipe.files import atomic_write
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.apart import put_together
-from ortpipe.graph.files.restore import Decision, restore
 from ortpipe.graph.files.state_dict import SUFFIXES as STATE_DICTS
 from ortpipe.graph.files.state_dict import StateDictFile
 from ortpipe.settings import local
 from ortpipe.stages.convert.restore import (
+    Decision,
     Weights,
     convert_record,
     into_estimator,
+    into_onnx,
     into_state_dict,
     named_as_in_state_dict,
     verify,
     weights_of,
 )
-from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
-from ortpipe.stages.convert.sources.stored_estimator import stored_estimator
+from ortpipe.stages.convert.sources import estimator_of, read_estimator
 
 ABOUT = """Write the trained weights of a run into the model that it read; everything else in that file stays unchanged.
 FILE.onnx: names, opset, metadata, operators, the layout of the weights and every value that was not trained stay.
@@ -83,7 +83,7 @@ def run(arguments: Sequence[str]) -> None:
     elif file.suffix in STATE_DICTS:
         _report(_state_dict(file, output, weights), output)
     else:
-        _report(restore(file, output, weights.trained, weights.untrained, weights.origins), output)
+        _report(into_onnx(file, output, weights.trained, weights.untrained, weights.origins), output)
 
 
 def _source_copy(file: Path, subject: FoundModel, run: Path) -> Path | None:
@@ -123,7 +123,7 @@ def _estimator(
     if file.exists():
         original = read_estimator(file, trust)
     else:
-        original = stored_estimator(convert_record(subject.facts), trust=trust)
+        original = estimator_of(convert_record(subject.facts), trust=trust)
     estimator, update = into_estimator(original, weights)
     rows = _rows(subject, trust=trust)
     model = put_together(subject.model, subject.weights)

@@ -21,7 +21,7 @@ from ortpipe.graph.pictures.draw import to_dot, to_mermaid, to_text, type_of
 from ortpipe.graph.pictures.svg import to_svg
 from ortpipe.metrics.titles import label
 from ortpipe.settings import local
-from ortpipe.stages.convert.sources.stored_estimator import KEY as KEPT
+from ortpipe.stages.convert.sources import FITTED
 
 ABOUT = """Print a model's inputs, outputs, parameters, sizes, operators, state tensors, its lineage back to the source,
 and its graph. The key=value pairs say where a run is recorded, as they did for the run itself."""
@@ -79,7 +79,7 @@ def describe(subject: FoundModel) -> dict[str, Any]:
             for name, array in subject.tensors.items()
         },
         "metrics": facts.get("metrics", {}),
-        "lineage": [{k: v for k, v in record.items() if k != KEPT} for record in facts.get("lineage", [])],
+        "lineage": [{k: v for k, v in record.items() if k != FITTED} for record in facts.get("lineage", [])],
     }
 
 
@@ -113,7 +113,7 @@ def _text(subject: FoundModel) -> str:
 
 
 def _record(record: dict[str, Any]) -> list[str]:
-    details = {k: v for k, v in record.items() if k not in ("stage", "version", KEPT)}
+    details = {k: v for k, v in record.items() if k not in ("stage", "version", FITTED)}
     details |= {"origins": f"of {', '.join(details['origins'])}"} if "origins" in details else {}
     shown = {k: v[:DIGEST_LETTERS] if k in ("input", "data") else v for k, v in details.items()}
     return [record["stage"], f"version {record['version']}", ", ".join(f"{k} {v}" for k, v in shown.items())]

@@ -31,7 +31,7 @@ from ortpipe.graph.pictures.draw import to_text
 from ortpipe.graph.pictures.svg import to_svg
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
-from ortpipe.stages.convert.sources.snapshot import DESCRIPTION
+from ortpipe.stages.convert.sources import DESCRIPTION
 from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.train.losses import Epoch
 from ortpipe.stages.train.training import Checkpoint

@@ -15,13 +15,11 @@ from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.origins import marked
 from ortpipe.graph.forms.modes import is_statistic
-from ortpipe.settings import later
+from ortpipe.stages.convert import sources
 from ortpipe.stages.convert.compare import compared
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, facts_of
 from ortpipe.stages.convert.imported import Imported
-
-[record_of] = later("ortpipe.stages.convert.sources.stored_estimator", "record_of")
 
 
 def imported(forward: Imported, config: ConvertConfig, data: Data | None) -> Converted:
@@ -48,7 +46,7 @@ def _chosen(forward: Imported, config: ConvertConfig) -> Converted:
     finished = finish_apart(forward.model, shaped=True)
     record: dict[str, Any] = {"source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
-    record |= {} if forward.fitted is None else record_of(forward.fitted)
+    record |= {} if forward.fitted is None else sources.record_of(forward.fitted)
     if forward.heads and config.head is not None:
         raise ConvertError(
             "A new head takes the place of the network's end, with all of its outputs.",

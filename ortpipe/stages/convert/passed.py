@@ -9,14 +9,10 @@ import onnx
 
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError
-from ortpipe.settings import later
+from ortpipe.stages.convert import sources
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, Given, GraphSettings
-from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
-
-from_model, from_path = later("ortpipe.stages.convert.sources.onnx_file", "from_model", "from_path")
-[from_module] = later("ortpipe.stages.convert.sources.torch_export", "from_module")
 
 
 def read_passed(source: Any, config: ConvertConfig | None, data: Data | None) -> tuple[Forward, ConvertConfig]:
@@ -29,16 +25,16 @@ def read_passed(source: Any, config: ConvertConfig | None, data: Data | None) ->
     torch = sys.modules.get("torch")  # no module exists before this import
     forward: Forward
     if isinstance(source, onnx.ModelProto):
-        forward = from_model(source, settings, data)
+        forward = sources.from_model(source, settings, data)
     elif isinstance(source, str | Path):
-        forward = from_path(source, settings, data)
+        forward = sources.from_path(source, settings, data)
     elif torch is not None and isinstance(source, torch.nn.Module):
         if settings.origin == Given().origin:
             settings = Given(**vars(settings) | {"name": f"torch:{type(source).__name__}"})
-        forward = from_module(source, settings, data)
+        forward = sources.from_module(source, settings, data)
         if IN_INFERENCE in forward.notes:
             advice = "say so with module.train(), and call .eval() on layers that shall stay as they predict"
             warnings.warn(f"{type(source).__name__} {IN_INFERENCE}: {advice}.", stacklevel=3)
     else:
-        forward = from_estimator(source, data, config.dtype)
+        forward = sources.from_estimator(source, data, config.dtype)
     return forward, config

@@ -7,12 +7,12 @@ import pytest
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError
-from ortpipe.graph.files.restore import restore
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.restore import into_onnx
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
@@ -74,6 +74,6 @@ def test_moves_that_float16_rounds_back_are_said(tmp_path, rate, said):
     assert bool(notes) == said
     assert (result.initializers["w"] == w).all() == said
     file, output = tmp_path / "model.onnx", tmp_path / "new.onnx"
-    done = restore(file, output, {"w": result.tensors["parameter/w"]}, {}, {})
+    done = into_onnx(file, output, {"w": result.tensors["parameter/w"]}, {}, {})
     assert done.written == (() if said else ("w",))
     assert onnx.numpy_helper.to_array(onnx.load(output).graph.initializer[0]).dtype == np.float16

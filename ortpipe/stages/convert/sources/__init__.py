@@ -1,28 +1,32 @@
-"""The catalogue of sources: each is a config, a frozen dataclass, that returns a forward model when called."""
+"""The sources of models: estimators, networks described by a config, PyTorch modules and .onnx files.
 
-from typing import Protocol
+Names: `SOURCES` is the catalogue; each member is a `ModelSource`, a config that returns a forward model when called,
+such as `OnnxFile`. `from_estimator`, `from_model`, `from_path` and `from_module` do the same for an object or a path in
+Python. `read_estimator` reads an estimator's file. `record_of` and `estimator_of` store a fitted estimator in convert's
+record, under the key `FITTED`, and read it. `plain_classes` returns class labels as Python values. `DESCRIPTION` is the
+file that describes the model in a folder of Hugging Face's hub.
 
-from ortpipe.data.rows import Data
-from ortpipe.settings import Catalogue
-from ortpipe.stages.convert.forward import Forward
+Read first: `catalogue.py` (the table), `onnx_file.py` (the shortest source) and `sklearn_estimator.py` (from an
+estimator to its graph).
+"""
 
+from typing import TYPE_CHECKING
 
-class ModelSource(Protocol):
-    """A config that returns a forward model when called."""
+from ortpipe.doors import door
 
-    def __call__(self, data: Data | None, dtype: str) -> Forward:
-        """Read, fit or load the source."""
-
-
-SOURCES: Catalogue[type] = Catalogue(
-    "source of models",
-    {
-        "cnn": "ortpipe.stages.convert.sources.networks.cnn:CNN",
-        "mlp": "ortpipe.stages.convert.sources.networks.mlp:MLP",
-        "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",
-        "sklearn": "ortpipe.stages.convert.sources.sklearn_estimator:SklearnEstimator",
-        "tabular": "ortpipe.stages.convert.sources.networks.tabular:Tabular",
-        "torch": "ortpipe.stages.convert.sources.torch_module:Torch",
-        "transformer": "ortpipe.stages.convert.sources.networks.transformer:Transformer",
-    },
-)
+if TYPE_CHECKING:
+    from ortpipe.stages.convert.sources.catalogue import SOURCES as SOURCES
+    from ortpipe.stages.convert.sources.catalogue import ModelSource as ModelSource
+    from ortpipe.stages.convert.sources.onnx_file import OnnxFile as OnnxFile
+    from ortpipe.stages.convert.sources.onnx_file import from_model as from_model
+    from ortpipe.stages.convert.sources.onnx_file import from_path as from_path
+    from ortpipe.stages.convert.sources.outputs import plain_classes as plain_classes
+    from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator as from_estimator
+    from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator as read_estimator
+    from ortpipe.stages.convert.sources.snapshot import DESCRIPTION as DESCRIPTION
+    from ortpipe.stages.convert.sources.stored_estimator import FITTED as FITTED
+    from ortpipe.stages.convert.sources.stored_estimator import estimator_of as estimator_of
+    from ortpipe.stages.convert.sources.stored_estimator import record_of as record_of
+    from ortpipe.stages.convert.sources.torch_export import from_module as from_module
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

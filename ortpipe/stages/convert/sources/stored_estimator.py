@@ -14,7 +14,7 @@ import numpy as np
 from ortpipe.bounded import DEPTH, check_pickle, inflate
 from ortpipe.errors import ModelError
 
-KEY = "fitted"  # in convert's record, which is not part of an artifact's digest
+FITTED = "fitted"  # in convert's record, which is not part of an artifact's digest
 LARGEST = 2**28  # bytes of its pickle
 ELEMENTS = 10**7  # of an estimator's containers, each as often as they refer to it
 OBJECTS = 300_000  # of an estimator that are no numbers or text, likewise
@@ -29,20 +29,20 @@ def record_of(estimator: Any) -> dict[str, str]:
         pickled = pickle.dumps(estimator)
     except (pickle.PicklingError, AttributeError, TypeError):  # for example a lambda among its parameters
         return {}
-    return {KEY: base64.b85encode(zlib.compress(pickled)).decode()} if len(pickled) <= LARGEST else {}
+    return {FITTED: base64.b85encode(zlib.compress(pickled)).decode()} if len(pickled) <= LARGEST else {}
 
 
-def stored_estimator(record: Mapping[str, Any], *, trust: bool) -> Any:
+def estimator_of(record: Mapping[str, Any], *, trust: bool) -> Any:
     """Return the estimator in convert's record; without trust, only of scikit-learn's and NumPy's classes.
 
     Raises:
         ModelError: there is none, or it needs trust.
     """
-    if KEY not in record:
+    if FITTED not in record:
         fix = "Name the estimator's file, or give the fitted estimator."
         raise ModelError("The record must hold the estimator that convert fitted.", got="none", fix=fix)
     try:
-        pickled = inflate(base64.b85decode(record[KEY]), LARGEST)
+        pickled = inflate(base64.b85decode(record[FITTED]), LARGEST)
         if trust:
             return pickle.loads(pickled)
         check_pickle(pickled)

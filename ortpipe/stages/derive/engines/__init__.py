@@ -1,4 +1,10 @@
-"""The catalogue of derive engines; every one keeps the same contract."""
+"""The engines of derive, which differentiate a loss model: ortpipe's own, and that of onnxruntime's training build.
+
+Names: `ENGINES` is the catalogue; each member is an `Engine`, a config that differentiates when called.
+
+Read first: `native.py` (the default, which calls `ortpipe.autodiff`), `ort.py` (the operators that the training build
+differentiates right) and `ortpipe/runtime/library.py` (the call of the training build).
+"""
 
 from collections.abc import Sequence
 from typing import Protocol

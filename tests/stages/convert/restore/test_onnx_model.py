@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.files import restore as module
-from ortpipe.graph.files.restore import restore
+from ortpipe.stages.convert.restore import into_onnx
+from ortpipe.stages.convert.restore import onnx_model as module
 
 TEXT = """<ir_version: 10, opset_import: ["": 21], producer_name: "elsewhere">
     g (float[N,2] X) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {0, 0, 1}>
@@ -48,7 +48,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_each_type_and_layout_is_written_over_as_it_is_there(dtype: str, raw: bool, tmp_path: Path) -> None:
     file, output = _saved(_model(dtype, raw=raw), tmp_path / "model.onnx"), tmp_path / "new.onnx"
-    done = restore(file, output, {"w": W, "b": B}, {}, {})
+    done = into_onnx(file, output, {"w": W, "b": B}, {}, {})
     assert done.written == ("w", "b")
     expected = _model(dtype, raw=raw)  # the same file, but for the numbers
     for tensor, values in zip(expected.graph.initializer, (W, B), strict=True):
@@ -65,10 +65,10 @@ def test_each_type_and_layout_is_written_over_as_it_is_there(dtype: str, raw: bo
 @pytest.mark.parametrize("dtype", TYPES)
 def test_without_training_the_file_is_the_same(dtype: str, raw: bool, tmp_path: Path) -> None:
     file, output = _saved(_model(dtype, raw=raw), tmp_path / "model.onnx"), tmp_path / "new.onnx"
-    done = restore(file, output, OLD, {}, {})
+    done = into_onnx(file, output, OLD, {}, {})
     assert (done.written, done.unchanged, done.rounding) == ((), ("w", "b"), {})
     assert onnx.load(output) == onnx.load(file)
-    assert restore(file, file, OLD, {}, {}).files == ()
+    assert into_onnx(file, file, OLD, {}, {}).files == ()
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -81,7 +81,7 @@ def test_fields_that_nobody_knows_stay_in_any_order(tmp_path: Path) -> None:
     tensor = _field(5, _field(8, b"v") + unknown + _field(9, bytes(4)) + b"\x10\x01")  # its name, values and type
     odd = unknown + _field(7, tensor + unknown) + data
     (file := tmp_path / "odd.onnx").write_bytes(odd)
-    restore(file, tmp_path / "new.onnx", {"w": W, "v": np.float32(7)}, {"b": OLD["b"]}, {})
+    into_onnx(file, tmp_path / "new.onnx", {"w": W, "v": np.float32(7)}, {"b": OLD["b"]}, {})
     new = (tmp_path / "new.onnx").read_bytes()
     assert new.count(unknown) == 3
     back = new.replace(W.tobytes(), OLD["w"].tobytes()).replace(np.float32(7).tobytes(), bytes(4))
@@ -98,7 +98,7 @@ def test_numbers_in_fields_of_their_own_go_back(tmp_path: Path) -> None:
         del tensor.float_data[:]
         data += _field(7, _field(5, tensor.SerializeToString() + b"".join(bytes([4 << 3 | 5]) + n for n in numbers)))
     (file := tmp_path / "old.onnx").write_bytes(data)
-    restore(file, tmp_path / "new.onnx", {"w": W, "b": B}, {}, {})
+    into_onnx(file, tmp_path / "new.onnx", {"w": W, "b": B}, {}, {})
     new = onnx.load(tmp_path / "new.onnx").graph.initializer
     assert {tensor.name: list(tensor.float_data) for tensor in new} == {"w": W.ravel().tolist(), "b": B.tolist()}
 
@@ -112,7 +112,7 @@ def test_everything_that_was_not_trained_keeps_its_content(place: str, tmp_path:
     for name, array in (("x.bin", OLD["b"]), ("other.bin", B * 4), ("y.bin", OLD["b"])):
         file.with_name(name).write_bytes(bytes(8) + array.tobytes())
     origins = {"f": {"node": "c", "attribute": "value"}, "y": {"node": "y", "attribute": "value"}}
-    restore(file, output, new, {"b": OLD["b"]}, origins)
+    into_onnx(file, output, new, {"b": OLD["b"]}, origins)
 
     found = onnx.load(output, load_external_data=False)
     prefix = "new.onnx." if place == "a/new.onnx" else ""
@@ -174,7 +174,7 @@ def test_external_data_are_written_whole_in_another_folder(tmp_path: Path) -> No
     file = _external(tmp_path / "a")
     before = (file.with_name("w.bin")).read_bytes()
     output = tmp_path / "b" / "model.onnx"
-    done = restore(file, output, {"w": W}, {"b": OLD["b"]}, {})
+    done = into_onnx(file, output, {"w": W}, {"b": OLD["b"]}, {})
     assert [one.name for one in done.files] == ["w.bin", "model.onnx"]
     where = [onnx.load(one, load_external_data=False) for one in (output, file)]
     assert where[0] == where[1]
@@ -188,7 +188,7 @@ def test_beside_the_original_external_data_get_a_name_of_their_own(tmp_path: Pat
     file = _external(tmp_path / "a", one_file=False)
     before = {one.name: one.read_bytes() for one in file.parent.iterdir()}
     output = file.with_name("new.onnx")
-    restore(file, output, {"w": W}, {"b": OLD["b"]}, {})
+    into_onnx(file, output, {"w": W}, {"b": OLD["b"]}, {})
     assert {name: file.with_name(name).read_bytes() for name in before} == before
     assert {one.name for one in file.parent.iterdir()} - set(before) == {"new.onnx", "new.onnx.w"}
     assert {k: v.tolist() for k, v in _arrays(output).items()} == {"w": W.tolist(), "b": OLD["b"].tolist()}
@@ -197,7 +197,7 @@ def test_beside_the_original_external_data_get_a_name_of_their_own(tmp_path: Pat
 def test_in_place_only_what_changed_is_written(tmp_path: Path) -> None:
     file = _external(tmp_path / "a")
     os.chmod(file.with_name("w.bin"), 0o640)
-    done = restore(file, file, {"w": W}, {}, {})
+    done = into_onnx(file, file, {"w": W}, {}, {})
     assert [one.name for one in done.files] == ["w.bin"]
     assert _arrays(file)["w"].tolist() == W.tolist()
     assert file.with_name("w.bin").stat().st_mode & 0o777 == 0o640
@@ -209,7 +209,7 @@ def test_a_checksum_of_external_data_is_that_of_the_new_ones(tmp_path: Path) -> 
     for tensor in model.graph.initializer:
         tensor.external_data.add(key="checksum", value="0" * 40)
     _saved(model, file)
-    restore(file, file, {"w": W}, {}, {})
+    into_onnx(file, file, {"w": W}, {}, {})
     digest = hashlib.sha1(file.with_name("w.bin").read_bytes()).hexdigest()
     for tensor in onnx.load(file, load_external_data=False).graph.initializer:
         assert {entry.key: entry.value for entry in tensor.external_data}["checksum"] == digest
@@ -224,16 +224,16 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(module, "sync", full)
     with pytest.raises(OSError, match="No space"):
-        restore(file, file, {"w": W}, {}, {})
+        into_onnx(file, file, {"w": W}, {}, {})
     assert {one.name: one.read_bytes() for one in file.parent.iterdir()} == before
 
 
 def test_what_a_coarser_type_rounds_is_said(tmp_path: Path) -> None:
     file = _saved(_model("float16"), tmp_path / "model.onnx")
-    done = restore(file, tmp_path / "new.onnx", {"w": W + np.float32(1e-5), "b": B}, {}, {})
+    done = into_onnx(file, tmp_path / "new.onnx", {"w": W + np.float32(1e-5), "b": B}, {}, {})
     assert done.rounding == {"w": pytest.approx(1e-5, rel=0.2)}
     with pytest.raises(ModelError, match=r"(?s)hold the trained values.*'w', which is float16 there"):
-        restore(file, tmp_path / "newer.onnx", {"w": W * 1e6}, {}, {})
+        into_onnx(file, tmp_path / "newer.onnx", {"w": W * 1e6}, {}, {})
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_what_cannot_go_back_is_refused_before_anything_is_written(
 ) -> None:
     file = _saved(_model(), tmp_path / "model.onnx")
     with pytest.raises(ModelError, match=message):
-        restore(file, tmp_path / "new.onnx", trained, untrained, origins)
+        into_onnx(file, tmp_path / "new.onnx", trained, untrained, origins)
     assert [one.name for one in tmp_path.iterdir()] == ["model.onnx"]
 
 
@@ -267,7 +267,7 @@ def test_what_cannot_go_back_is_refused_before_anything_is_written(
 def test_a_file_that_is_no_model_is_refused(content: bytes, tmp_path: Path) -> None:
     (file := tmp_path / "model.onnx").write_bytes(content)
     with pytest.raises(ModelError):
-        restore(file, tmp_path / "new.onnx", {"w": W}, {}, {})
+        into_onnx(file, tmp_path / "new.onnx", {"w": W}, {}, {})
 
 
 def test_parts_of_a_tensor_go_back_by_their_origins(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_parts_of_a_tensor_go_back_by_their_origins(tmp_path: Path) -> None:
         "left": {"node": "h", "input": 1, "transform": [["slice", 1, 0, 1]]},
         "rest": {"initializer": "w", "transform": [["slice", 1, 1, 3], ["transpose"]]},
     }
-    restore(file, output, parts, {}, origins)
+    into_onnx(file, output, parts, {}, origins)
     assert _arrays(output)["w"].tolist() == [[9, 1, 3], [8, 2, 4]]
 
 
@@ -288,16 +288,16 @@ def test_quantized_weights_go_back_rounded(tmp_path: Path) -> None:
     file, output = _saved(onnx.parser.parse_model(text), tmp_path / "model.onnx"), tmp_path / "new.onnx"
     origins = {"w": {"node": "w", "input": 0, "transform": [["dequantize", "s", "z", 0]]}}
     held = np.float32([[0, -1.5], [1, 1.5]])
-    assert restore(file, output, {"w": held}, {}, origins).written == ()
+    assert into_onnx(file, output, {"w": held}, {}, origins).written == ()
     assert onnx.load(output) == onnx.load(file)
-    done = restore(file, output, {"w": held + np.float32([[0.1, 0], [-70, 0.5]])}, {}, origins)
+    done = into_onnx(file, output, {"w": held + np.float32([[0.1, 0], [-70, 0.5]])}, {}, origins)
     assert _arrays(output)["q"].tolist() == [[1, -2], [-128, 5]]  # as int32_data, whose length grows by nine bytes
     assert done.rounding["w"] == pytest.approx(4.5)
-    assert restore(file, output, {}, {"w": held}, origins).written == ()
+    assert into_onnx(file, output, {}, {"w": held}, origins).written == ()
     with pytest.raises(ModelError, match="different values of w"):
-        restore(file, output, {}, {"w": held + 1}, origins)
+        into_onnx(file, output, {}, {"w": held + 1}, origins)
     with pytest.raises(ModelError, match="steps that the run does not record"):
-        restore(file, output, {"q": held}, {}, {})
+        into_onnx(file, output, {"q": held}, {}, {})
     onnx.checker.check_model(onnx.load(output), full_check=True)
 
 
@@ -312,7 +312,7 @@ def test_values_of_constant_nodes_go_back(tmp_path: Path) -> None:
         "b": {"node": "h", "input": 2},
         "c": {"node": "c", "attribute": "value"},
     }
-    assert restore(file, output, new, {}, origins).written == ("w", "b", "c")
+    assert into_onnx(file, output, new, {}, origins).written == ("w", "b", "c")
     found = {
         n.output[0]: onnx.helper.get_node_attr_value(n, n.attribute[0].name) for n in onnx.load(output).graph.node[:3]
     }
@@ -329,9 +329,9 @@ def test_weights_of_branches_go_back_where_their_name_is_the_only_one(tmp_path: 
     file, output = _saved(onnx.parser.parse_model(text), tmp_path / "model.onnx"), tmp_path / "new.onnx"
     new = {"w": W[:, :2], "v": B[:2] * 3}
     origins = {"w": {"initializer": "w"}, "v": {"node": "v", "attribute": "value"}}
-    assert restore(file, output, new, {}, origins).written == ("w", "v")
+    assert into_onnx(file, output, new, {}, origins).written == ("w", "v")
     then = onnx.load(output).graph.node[0].attribute[0].g
     assert onnx.numpy_helper.to_array(then.initializer[0]).tolist() == new["w"].tolist()
     assert onnx.numpy_helper.to_array(then.node[0].attribute[0].t).tolist() == [3, 6]
     with pytest.raises(ModelError, match="has none for b"):
-        restore(file, tmp_path / "newer.onnx", {"b": B[:2]}, {}, {"b": {"initializer": "b"}})
+        into_onnx(file, tmp_path / "newer.onnx", {"b": B[:2]}, {}, {"b": {"initializer": "b"}})

@@ -29,7 +29,7 @@ from ortpipe.graph.core.edit import set_initializers
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.restore import convert_record, named_as_in_state_dict, weights_of
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
-from ortpipe.stages.convert.sources.stored_estimator import ELEMENTS, check_only_predicts, record_of, stored_estimator
+from ortpipe.stages.convert.sources.stored_estimator import ELEMENTS, check_only_predicts, estimator_of, record_of
 
 X = np.random.default_rng(0).normal(100, 10, (30, 3)).astype(np.float32)
 TWO, THREE, VALUES = np.arange(30) % 2, np.arange(30) % 3, X[:, 0] / 10
@@ -148,18 +148,18 @@ class _Own(Ridge):
 def test_of_a_record_only_scikit_learns_own_estimators_are_opened_without_trust() -> None:
     for estimator, label in CASES:
         record = record_of(make_pipeline(StandardScaler(), clone(estimator)).fit(X, label))
-        assert stored_estimator(record, trust=False)[-1].get_params() == estimator.get_params()
+        assert estimator_of(record, trust=False)[-1].get_params() == estimator.get_params()
     record = record_of(make_pipeline(SimpleImputer(), OneHotEncoder(), Ridge()).fit(X, VALUES))
-    assert len(stored_estimator(record, trust=False)) == 3
+    assert len(estimator_of(record, trust=False)) == 3
     everything = make_column_transformer((StandardScaler(), make_column_selector()))
     record = record_of(make_pipeline(everything, VotingRegressor([("a", Ridge())])).fit(pd.DataFrame(X), VALUES))
-    assert len(stored_estimator(record, trust=False)) == 2
+    assert len(estimator_of(record, trust=False)) == 2
     (wide := Ridge()).coef_ = np.broadcast_to(0.0, 2 * ELEMENTS)  # numbers take no time
     check_only_predicts(wide)
     record = record_of(_Own().fit(X, VALUES))
     with pytest.raises(ModelError, match=r"(?s)_Own.*--trust"):
-        stored_estimator(record, trust=False)
-    assert type(stored_estimator(record, trust=True)) is _Own
+        estimator_of(record, trust=False)
+    assert type(estimator_of(record, trust=True)) is _Own
     assert record_of(Ridge(solver=lambda: None)) == {}
 
 
@@ -216,7 +216,7 @@ def test_an_estimator_that_would_do_more_than_predict_is_not_opened(made, said: 
     estimator = made()
     pickled = estimator if isinstance(estimator, bytes) else pickle.dumps(estimator)
     with pytest.raises(ModelError, match=rf"(?s)An untrusted .* must .*{said}.*--trust"):
-        stored_estimator({"fitted": base64.b85encode(zlib.compress(pickled)).decode()}, trust=False)
+        estimator_of({"fitted": base64.b85encode(zlib.compress(pickled)).decode()}, trust=False)
     if hasattr(estimator, "n_features_in_"):
         (file := tmp_path / "e.skops").write_bytes(skops.io.dumps(estimator))
         with pytest.raises(ModelError, match=rf"(?s)An untrusted .* must .*{said}"):

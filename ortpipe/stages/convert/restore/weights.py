@@ -19,14 +19,13 @@ from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import parsed
 from ortpipe.graph.core.origins import Origin, Place, put
-from ortpipe.graph.files.restore import Arrays, Decision, Find, decide
 from ortpipe.graph.files.state_dict import StoredTensor
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.compare import TOLERANCE
+from ortpipe.stages.convert.restore.onnx_model import Arrays, Decision, Find, decide
 from ortpipe.stages.convert.rows.compared_rows import ROWS
-from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator
-from ortpipe.stages.convert.sources.stored_estimator import stored_estimator
+from ortpipe.stages.convert.sources import estimator_of, from_estimator
 
 NEEDS_ROWS = "Comparing an estimator with the model needs rows that the estimator accepts."
 
@@ -69,7 +68,7 @@ def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) ->
         fix = "Give module.state_dict(), and load what comes back; for a file: ortpipe restore RUN --into FILE."
         raise ModelError("Weights go back into an estimator or a state_dict.", got=type(into).__name__, fix=fix)
     if into is None:
-        into = stored_estimator(convert_record(facts.as_json()), trust=True)  # the caller's own artifact
+        into = estimator_of(convert_record(facts.as_json()), trust=True)  # the caller's own artifact
     estimator, _ = into_estimator(into, weights)
     verify(estimator, trained.model, facts, data)
     return estimator

@@ -68,7 +68,7 @@ class Slot(Place):
 SOURCE = "Give the file that the run read; ortpipe show RUN prints its path."
 
 
-def restore(
+def into_onnx(
     file: Path, output: Path, trained: Arrays, untrained: Arrays, origins: Mapping[str, Origin]
 ) -> Decision[Slot]:
     """Write trained weights into a copy of an .onnx file, or into the file itself if `output` is that file.
@@ -99,7 +99,7 @@ def decide(
     origins: Mapping[str, Origin],
     names: Sequence[str] = (),
 ) -> Decision[P]:
-    """Return the arrays to write to a source; errors call it `label`, with its `names`. The rest as in `restore`."""
+    """Return the arrays to write to a source; errors call it `label`, with its `names`. The rest as in `into_onnx`."""
     _reject_other_model(find, label, untrained, origins)
     slot_by_name = {name: find(name, origins.get(name)) for name in trained}
     if missing := [name for name, slot in slot_by_name.items() if slot is None]:
