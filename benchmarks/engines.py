@@ -40,9 +40,8 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.native import Native
 from ortpipe.stages.derive.engines.ort import STANDARD, Ort
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch_graph import for_batch_size
+from ortpipe.stages.train.epoch_graph import build_epoch
 from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
-from ortpipe.stages.train.load import build_epoch
 from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.step import build_step
 
@@ -110,9 +109,8 @@ class Plain(Optimizer):
 def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
     """Return the step's nodes (but for what is constant), the steps of an epoch, and a function that runs one epoch."""
     step = build_step(derived, TrainConfig(problem.optimizer))
-    graph = build_epoch(step)
-    model = for_batch_size(graph, problem.batch)
-    Fast().rewrite(graph, None)
+    model = build_epoch(step)
+    Fast().rewrite(model, problem.batch, step.seed, step.gradients, None)
     session = Session(model)
     values = {t.name: onnx.numpy_helper.to_array(t) for t in derived.model.graph.initializer}
     values = step.pack(step.init(values))

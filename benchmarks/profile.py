@@ -27,8 +27,7 @@ from ortpipe.fast import Fast
 from ortpipe.graph.core.apart import pieces
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
-from ortpipe.stages.train.epoch_graph import for_batch_size
-from ortpipe.stages.train.load import build_epoch
+from ortpipe.stages.train.epoch_graph import build_epoch
 from ortpipe.stages.train.step import build_step
 
 RUNS = 30
@@ -44,9 +43,8 @@ def epoch(name: str, optimizer: str, folder: Path) -> tuple[bytes, dict[str, np.
     gradient = derive(add_loss(convert(None, ConvertConfig(source), data=data), AddLossConfig(loss)))
     config = TrainConfig(OPTIMIZERS[optimizer](lr=problem.lr), batch_size=problem.batch)
     step = build_step(gradient, config)
-    graph = build_epoch(step)
-    model = for_batch_size(graph, problem.batch)
-    Fast().rewrite(graph, None)
+    model = build_epoch(step)
+    Fast().rewrite(model, problem.batch, step.seed, step.gradients, None)
     proto, weights = finish_apart(model, deep=True)
     index, rows = order(problem, 1), feeds(gradient.model, gradient.facts, data.train)
     given = {n: a[index.ravel()].reshape(*index.shape, *a.shape[1:]) for n, a in rows.items() if n in step.batch}

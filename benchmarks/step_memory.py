@@ -19,7 +19,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import logging
 import statistics
 import subprocess
 import sys
@@ -232,8 +231,9 @@ def ours(kind: str, path: Path, threads: int, device: str) -> None:
     from ortpipe import TrainConfig, train
     from ortpipe.artifact_folder import load_artifact
     from ortpipe.data.rows import Data, Rows
+    from ortpipe.runtime import xla
     from ortpipe.runtime.config import RuntimeConfig
-    from ortpipe.stages.train.losses import PHASES
+    from ortpipe.runtime.session import Session
     from ortpipe.stages.train.optimizers.sgd import SGD
 
     def peak() -> int:
@@ -244,17 +244,17 @@ def ours(kind: str, path: Path, threads: int, device: str) -> None:
     meter = Meter(threads, None if device == "cpu" else peak)
     runtime = RuntimeConfig(threads) if device == "cpu" else RuntimeConfig(threads, "cuda", "xla")
 
-    class Phases(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            match record.getMessage():
-                case "sessions":  # it is built
-                    meter.begin()
-                case "session.run":
-                    meter.end()
+    engine: Any = Session if device == "cpu" else xla.Program
+    run = engine.run
+
+    def metered(*values: Any, **named: Any) -> Any:
+        meter.begin()
+        results = run(*values, **named)
+        meter.end()
+        return results
 
     X, y = rows(kind)
-    PHASES.addHandler(Phases())
-    PHASES.setLevel(logging.DEBUG)
+    engine.run = metered
     config = TrainConfig(epochs=1 + PASSES, batch_size=BATCH, optimizer=SGD(lr=1e-6))
     train(load_artifact(path), config, data=Data(Rows(X, y)), runtime=runtime)
     meter.print()

@@ -291,7 +291,7 @@ def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:
     assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
 
 
-@pytest.mark.parametrize("stage", ["add_loss", "penalty", "derive", "evaluate"])
+@pytest.mark.parametrize("stage", ["add_loss", "penalty", "derive", "train", "evaluate"])
 def test_a_stage_is_a_list_of_steps_of_at_most_forty_lines(stage: str) -> None:
     modules = {path: module for path, module in MODULES.items() if f"stages/{stage}/" in path.as_posix()}
     functions = [(p.name, n) for p, m in modules.items() for n in ast.walk(m) if isinstance(n, ast.FunctionDef)]

@@ -36,7 +36,7 @@ from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store, key_of_environment
 from ortpipe.runtime.library import check_one_runtime
 from ortpipe.runtime.session import check_provider
-from ortpipe.stages.train.losses import trained_loss
+from ortpipe.stages.train.kept_epoch import trained_loss
 
 EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
 

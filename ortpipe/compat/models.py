@@ -23,7 +23,7 @@ from ortpipe.graph.importing.batch import name_batch
 from ortpipe.graph.importing.lower import lowered
 from ortpipe.stages.convert.dialects.standardize import standardize, without_zip_map
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.training import random_parameters
+from ortpipe.stages.train.random_weights import random_parameters
 
 
 class FolderError(ConfigError, FileNotFoundError):

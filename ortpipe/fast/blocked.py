@@ -16,11 +16,11 @@ import onnx_ir as ir
 
 from ortpipe.autodiff import FAR, before_turning, find_kernel_gradient
 from ortpipe.errors import ModelError
+from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, rewrite
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.epoch_graph import EpochGraph
 
 DOMAIN = "com.microsoft.nchwc"
 PROCESSORS = ("x86_64", "amd64")  # on others, onnxruntime 1.19 has no kernels for blocks

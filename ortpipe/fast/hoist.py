@@ -6,11 +6,12 @@ from collections.abc import Collection, Mapping
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.operators import having
-from ortpipe.stages.train.epoch_graph import BATCHES, EpochGraph
+from ortpipe.stages.train.epoch_graph import BATCHES
 
 # Elementwise operators; with others of one input, rounding might depend on the number of elements per kernel call.
 ELEMENTWISE = having("broadcasts", "predicate", "exact")

@@ -7,7 +7,7 @@ grows with the square of their number.
 """
 
 import math
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -16,13 +16,16 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays
 from ortpipe.fast.blocked import block_channels
+from ortpipe.fast.epoch import EpochGraph, fix_batch_size
 from ortpipe.fast.hoist import hoist, replace_output, sink
+from ortpipe.fast.stacks import stacked
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
 from ortpipe.graph.core.query import graphs
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.stages.train.epoch_graph import EpochGraph, Speed
+from ortpipe.stages.train.layout import Layout
+from ortpipe.stages.train.speed import Speed
 
 GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 Pass = Callable[[EpochGraph], None]
@@ -267,28 +270,27 @@ PASSES_OF_XLA: tuple[Pass, ...] = (share_exponentials,)
 class Fast(Speed):
     """The hooks of training: stacks of small parameters, rewritten epochs and sorted nodes."""
 
-    def stacks(self, arrays: Arrays) -> list[list[str]]:
-        """Group small parameters of equal type and row size if there are many; otherwise leave each alone.
+    def layout(self, layout: Layout, arrays: Arrays) -> Layout:
+        """Stack small parameters, if there are many."""
+        return stacked(layout, arrays)
 
-        onnxruntime 1.19.2 searches all inputs of a graph for each operand of each node.
-        """
-        alike, high = defaultdict[object, list[str]](list), THRESHOLDS.stack_height
-        for name, array in arrays.items():
-            stackable = len(arrays) >= THRESHOLDS.stacked_parameters and array.size <= THRESHOLDS.stacked_elements
-            alike[(array.dtype, array.shape[1:]) if stackable and array.ndim else name].append(name)
-        return [names[start : start + high] for names in alike.values() for start in range(0, len(names), high)]
-
-    def rewrite(self, epoch: EpochGraph, runtime: RuntimeConfig | None) -> None:
-        """Run the passes over an epoch graph with a known batch size, in place."""
+    def rewrite(
+        self, epoch: ir.Model, size: int, seed: str, gradients: Sequence[str], runtime: RuntimeConfig | None
+    ) -> None:
+        """Fix the batch size of an epoch graph and run the passes over it, in place."""
+        fix_batch_size(epoch, size)
         for one in passes_for(runtime or RuntimeConfig()):
-            one(epoch)
+            one(EpochGraph(epoch, seed, tuple(gradients)))
 
-    def prepare(self, model: onnx.ModelProto) -> bool:
-        """Sort the nodes of deep graphs; return whether the session should plan its memory (small values only)."""
+    def prepare(self, model: onnx.ModelProto) -> dict[str, bool]:
+        """Sort the nodes of deep graphs, and plan the memory of small values.
+
+        Subnormal numbers count as 0, because on them steps can take twice as long.
+        """
         axes = ([d.dim_value for d in v.type.tensor_type.shape.dim] for g in graphs(model.graph) for v in g.value_info)
         size = 4 * sum(map(math.prod, axes))  # 0 if a size is unknown
         sort_by_readiness(model, size)
-        return size < THRESHOLDS.planned_bytes
+        return {"planned": size < THRESHOLDS.planned_bytes, "flushes": True}
 
 
 def passes_for(runtime: RuntimeConfig) -> Sequence[Pass]:

@@ -11,6 +11,7 @@ import pytest
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import passes
+from ortpipe.fast.epoch import EpochGraph, fix_batch_size
 from ortpipe.fast.passes import PASSES, read_batch_statistics
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE
@@ -21,8 +22,7 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.epoch_graph import EpochGraph, for_batch_size
-from ortpipe.stages.train.load import build_epoch
+from ortpipe.stages.train.epoch_graph import build_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
@@ -64,8 +64,9 @@ def test_training_without_the_pass_comes_to_the_same_weights_and_statistics(sour
 
 def test_neither_mean_nor_variance_is_summed_up_again(source):
     def sums(passes):
-        epoch = build_epoch(build_step(source, TrainConfig(OPTIMIZERS["sgd"](0.01))))
-        for_batch_size(epoch, 8)
+        step = build_step(source, TrainConfig(OPTIMIZERS["sgd"](0.01)))
+        epoch = EpochGraph(build_epoch(step), step.seed, step.gradients)
+        fix_batch_size(epoch.model, 8)
         for one in passes:
             one(epoch)
         finish(epoch.model)

@@ -11,6 +11,7 @@ from ortpipe.autodiff.kernels import MARK
 from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import blocked
 from ortpipe.fast.blocked import DOMAIN, block_channels, block_size
+from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.passes import PASSES, passes_for
 from ortpipe.graph.core.check import clean, finish
 from ortpipe.runtime.config import RuntimeConfig
@@ -20,9 +21,8 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import load
+from ortpipe.stages.train import engine
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch_graph import EpochGraph
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
@@ -177,7 +177,7 @@ def assert_same_training(source, data, count, monkeypatch, **options):
         clean(model)
         counts.append(sum((node.domain, node.op_type) == (DOMAIN, "Conv") for node in model.graph.all_nodes()))
 
-    monkeypatch.setattr(load, "clean", counted)
+    monkeypatch.setattr(engine, "clean", counted)
     blocks = train(source, config, data=data).tensors
     monkeypatch.setattr(blocked, "block_size", lambda: None)
     plain = train(source, config, data=data).tensors

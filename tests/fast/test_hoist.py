@@ -13,6 +13,7 @@ from stages.train.updates import STEPWISE
 from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import hoist as hoisting
 from ortpipe.fast import passes
+from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.hoist import hoist, sink
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core.check import finish
@@ -24,7 +25,6 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch_graph import EpochGraph
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 

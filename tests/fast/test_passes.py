@@ -9,6 +9,7 @@ import pytest
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.fast import passes
+from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.passes import (
     PASSES,
     carry_biases_as_rows,
@@ -24,7 +25,6 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch_graph import EpochGraph
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.fast import Fast
+from ortpipe.fast.stacks import stacked
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -16,11 +16,12 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
-from ortpipe.stages.train.layout import VECTOR, Layout
-from ortpipe.stages.train.load import build_epoch
+from ortpipe.stages.train.epoch_graph import build_epoch
+from ortpipe.stages.train.layout import Layout
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
+from ortpipe.stages.train.vector import VECTOR
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (double[N,3] X) => (double[N,1] y)
  <double[3,3] w = {0.5, -0.7, 1.1, 0.3, -0.4, 0.9, 0.2, 0.1, -0.6}, double[3] b = {0.2, -0.1, 0.3},
@@ -44,11 +45,12 @@ ARRAYS = {
 
 
 def stacks(arrays, vector=None):
-    return Layout.of(arrays, vector, Fast().stacks(arrays))
+    layout = stacked(Layout({name: array.shape for name, array in arrays.items()}), arrays)
+    return layout if vector is None else layout.as_vector(vector)
 
 
 @pytest.fixture
-def stacked(monkeypatch):
+def many_stacks(monkeypatch):
     for name, value in {"stacked_parameters": 2, "stack_height": 2, "stacked_elements": 9}.items():
         monkeypatch.setattr(THRESHOLDS, name, value)
 
@@ -58,8 +60,8 @@ def source():
     return derive(add_loss(convert(onnx.parser.parse_model(TEXT)), AddLossConfig(LOSSES["l2"]())))
 
 
-def test_small_parameters_of_one_type_and_row_lie_together(stacked):
-    assert [[*stack] for stack in stacks(ARRAYS).stacks] == [
+def test_small_parameters_of_one_type_and_row_lie_together(many_stacks):
+    assert [[*names] for names in stacks(ARRAYS).members.values()] == [
         ["w", "v"],
         ["x"],
         ["b", VECTOR],
@@ -80,12 +82,12 @@ def test_small_parameters_of_one_type_and_row_lie_together(stacked):
 
 
 def test_each_lies_by_itself_where_there_are_few():
-    assert [[*stack] for stack in stacks(ARRAYS).stacks] == [[name] for name in ARRAYS]
+    assert type(stacks(ARRAYS)) is Layout
 
 
 @pytest.mark.parametrize("vector", [None, ir.DataType.DOUBLE])
 @pytest.mark.parametrize("many", [2, 1_000])
-def test_what_is_packed_comes_back(stacked, monkeypatch, many, vector):
+def test_what_is_packed_comes_back(many_stacks, monkeypatch, many, vector):
     monkeypatch.setattr(THRESHOLDS, "stacked_parameters", many)
     those = stacks(ARRAYS, vector)
     packed = those.pack(ARRAYS)
@@ -133,26 +135,26 @@ def test_one_continues_what_the_other_began(source, monkeypatch):
 
 
 def test_a_session_of_a_very_deep_model_has_few_inputs_and_the_same_weights(monkeypatch):
-    layers = "".join(f"z{i} = MatMul(h{i}, w{i}) a{i} = Add(z{i}, b{i}) h{i + 1} = Tanh(a{i}) " for i in range(101))
+    layers = "".join(f"z{i} = MatMul(h{i}, w{i}) a{i} = Add(z{i}, b{i}) h{i + 1} = Tanh(a{i}) " for i in range(21))
     ends = {"w": (3, 3), "b": (3,)}
-    shapes = {f"{kind}{i}": shape for i in range(101) for kind, shape in ends.items()}
+    shapes = {f"{kind}{i}": shape for i in range(21) for kind, shape in ends.items()}
     declared = ", ".join(f"float[{','.join(map(str, shape))}] {name}" for name, shape in shapes.items())
-    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[N,3] X, {declared}) => (float[N,3] h101)
+    text = f"""<ir_version: 10, opset_import: ["": 21]> g (float[N,3] X, {declared}) => (float[N,3] h21)
       {{ h0 = Identity(X) {layers} }}"""
     model, rng = onnx.parser.parse_model(text), np.random.default_rng(1)
     for value in [*model.graph.input][1:]:
         array = rng.normal(size=shapes[value.name]).astype(np.float32)
         model.graph.initializer.append(onnx.numpy_helper.from_array(array / 2, value.name))
-    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 200)
+    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 40)
     deep = derive(add_loss(convert(model), AddLossConfig(LOSSES["l2"]())))
     config = TrainConfig(OPTIMIZERS["sgd"](lr=0.01), epochs=2, batch_size=16)
     data = Data(Rows({"X": ROWS[:, :3].astype(np.float32)}, ROWS[:, :3].astype(np.float32)))
-    assert len(deep.facts.gradients) == 202
-    inputs = build_epoch(build_step(deep, config)).model.graph.inputs
-    assert len(inputs) == 2 + 2 + 3  # stacks of weights and of biases; X, y, the rate
+    assert len(deep.facts.gradients) == 42
+    inputs = build_epoch(build_step(deep, config)).graph.inputs
+    assert len(inputs) == 2 + 3  # stacks of weights and of biases; X, y, the rate
     together = train(deep, config, data=data).tensors
-    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 203)
+    monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 43)
     apart = train(deep, config, data=data).tensors
-    assert not np.array_equal(apart["initial/b100"], apart["parameter/b100"])
+    assert not np.array_equal(apart["initial/b20"], apart["parameter/b20"])
     for name, array in apart.items():
         np.testing.assert_allclose(together[name], array, rtol=1e-4, atol=1e-6, err_msg=name)

@@ -11,7 +11,8 @@ from ortpipe.app.table import aligned
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.metrics.titles import label
 from ortpipe.pipeline import events
-from ortpipe.stages.train.losses import Compiled, Epoch
+from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages.train.xla_engine import Compiled
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"

@@ -1,6 +1,7 @@
 """The L-BFGS solver: SciPy's L-BFGS-B drives the gradient graph on all rows at once."""
 
 import math
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -10,13 +11,13 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import is_random
-from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.epoch_graph import speed
-from ortpipe.stages.train.layout import VECTOR, Layout
-from ortpipe.stages.train.losses import EarlyStop, Epoch, Losses
+from ortpipe.stages.train.early_stop import EarlyStop
+from ortpipe.stages.train.engine import load_session
+from ortpipe.stages.train.losses import Epoch, Losses
 from ortpipe.stages.train.step import input_types
 from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.vector import VECTOR, Vector
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:
@@ -30,15 +31,46 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     """
     from scipy import optimize
 
-    artifact, config, validate, before = training.artifact, training.config, training.validate, training.before
-    rows = training.feed(in_memory(training.data))
+    rows, before = training.feed(in_memory(training.data)), training.before
     initial = training.first_values() if before is None else under("parameter", before)
-    objective = _Objective(training, rows, initial)
-    stop, losses = EarlyStop[Arrays](config.early_stop, initial), Losses(config.early_stop)
-    divisor = 1 if artifact.facts.reduction == "mean" else len(next(iter(rows.values())))
+    search = _Search(training, rows, initial)
+    settings = vars(training.config.optimizer)
+    result = optimize.minimize(
+        search.objective,
+        search.objective.flat(initial),
+        jac=True,
+        method="L-BFGS-B",
+        callback=search.iterated,
+        options={
+            "maxcor": settings["history"],
+            "maxiter": training.config.epochs,
+            "maxfun": 2**31 - 1,
+            "maxls": 50,
+            "gtol": settings["tolerance"],
+            "ftol": settings["improvement"],
+        },
+    )
+    end = search.ended(result)
+    return {
+        **{f"initial/{name}": array for name, array in initial.items()},
+        **{f"parameter/{name}": array for name, array in end.items()},
+        "losses/step": np.array(search.losses.train) * search.divisor,
+        **search.losses.tensors(),
+    }
 
-    def iterated(intermediate_result: optimize.OptimizeResult) -> None:
-        loss, values = float(intermediate_result.fun), objective.parameters(intermediate_result.x)
+
+class _Search:
+    """The iterations of a search: their losses, validation and early stopping."""
+
+    def __init__(self, training: Training, rows: Arrays, initial: Arrays) -> None:
+        self.objective, self.losses = _Objective(training, rows, initial), Losses(training.config.early_stop)
+        self.divisor = 1 if training.artifact.facts.reduction == "mean" else len(next(iter(rows.values())))
+        self._training, self._stop = training, EarlyStop[Arrays](training.config.early_stop, initial)
+
+    def iterated(self, intermediate_result: Any) -> None:
+        """Validate and report an iteration; SciPy's search ends with StopIteration."""
+        config, validate, losses = self._training.config, self._training.validate, self.losses
+        loss, values = float(intermediate_result.fun), self.objective.parameters(intermediate_result.x)
         if not math.isfinite(loss):
             shown = ", ".join(f"{value:.6g}" for value in losses.train[-5:]) or "none"
             raise ConvergenceError(
@@ -48,45 +80,27 @@ def solve(training: Training) -> dict[str, np.ndarray]:
             )
         number = len(losses.train) + 1
         metrics = None if validate is None else validate(values) if number % config.validate_every == 0 else {}
-        losses.add(loss / divisor, metrics)
+        losses.add(loss / self.divisor, metrics)
         watched = {**(metrics or {})}
         validation = watched.pop(LOSS, None)
-        training.report(Epoch(number, config.epochs, losses.train[-1], validation, None, number, number, watched))
-        stop(losses.watched, values)
-        if stop.over:
+        epoch = Epoch(number, config.epochs, losses.train[-1], validation, None, number, number, watched)
+        self._training.report(epoch)
+        self._stop(losses.watched, values)
+        if self._stop.over:
             raise StopIteration
 
-    settings = vars(config.optimizer)
-    result = optimize.minimize(
-        objective,
-        objective.flat(initial),
-        jac=True,
-        method="L-BFGS-B",
-        callback=iterated,
-        options={
-            "maxcor": settings["history"],
-            "maxiter": config.epochs,
-            "maxfun": 2**31 - 1,
-            "maxls": 50,
-            "gtol": settings["tolerance"],
-            "ftol": settings["improvement"],
-        },
-    )
-    if not losses.train:
-        iterated(result)  # the start is a minimum, or the line search failed
-    end: Arrays = objective.parameters(result.x)
-    if validate is not None and np.isnan(losses.validation[-1]):  # the last iteration is always validated
-        last, losses = losses.train[-1], losses.first(len(losses.train) - 1)
-        losses.add(last, validate(end))
-        stop(losses.watched, end)
-    if config.early_stop.patience is not None and validate is not None:
-        end = stop.best_values
-    return {
-        **{f"initial/{name}": array for name, array in initial.items()},
-        **{f"parameter/{name}": array for name, array in end.items()},
-        "losses/step": np.array(losses.train) * divisor,
-        **losses.tensors(),
-    }
+    def ended(self, result: Any) -> Arrays:
+        """Validate the last iteration; return the parameters that training keeps."""
+        config, validate = self._training.config, self._training.validate
+        if not self.losses.train:
+            self.iterated(result)  # the start is a minimum, or the line search failed
+        end: Arrays = self.objective.parameters(result.x)
+        if validate is not None and np.isnan(self.losses.validation[-1]):
+            last, self.losses = self.losses.train[-1], self.losses.first(len(self.losses.train) - 1)
+            self.losses.add(last, validate(end))
+            self._stop(self.losses.watched, end)
+        restored = config.early_stop.patience is not None and validate is not None
+        return self._stop.best_values if restored else end
 
 
 def in_memory(data: Data) -> Rows:
@@ -115,11 +129,10 @@ class _Objective:
                 fix="Choose another {@train/optimizer}, or a model that was exported for inference.",
             )
         self._types = input_types(model)
-        self._layout = Layout.of({name: initial[name] for name in facts.gradients}, ir.DataType.DOUBLE)
+        self._layout = Vector({name: initial[name].shape for name in facts.gradients}, ir.DataType.DOUBLE)
         self._rows = {name: array for name, array in rows.items() if name in self._types}
         proto, weights = finish_apart(model, deep=True)
-        planned = speed().prepare(proto)
-        self._session = Session(proto, training.runtime, weights=weights, planned=planned)
+        self._session = load_session(training.runtime, proto, weights)
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
         loss, *gradients = self._session.run({**self._rows, **self.parameters(x)}, self._outputs)

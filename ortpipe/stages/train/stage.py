@@ -1,32 +1,45 @@
-"""train: a gradient model and rows → a trained model, its state and its losses."""
+"""train: a gradient model and rows → a trained model, its state and its losses.
+
+The tensors of the result are `parameter/…` and `initial/…` by parameter, running statistic and weight with merged
+adapters; `optimizer/…` by slot and parameter (`optimizer/iterate/…` has the weights if `parameter/…` has their
+averages); and the losses: `losses/step` and (except lbfgs) `losses/rate` [steps], `losses/train` and
+`losses/validation` [epochs] (per row; nan in epochs without validation), and `monitor/…` [epochs] if a metric is
+monitored.
+"""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
-from ortpipe.data.feeds import check_labels, feed_inputs, feed_label
-from ortpipe.data.rows import Data, check_data
-from ortpipe.errors import DataError, ModelError, TrainError
+from ortpipe.data.feeds import check_labels, feeds
+from ortpipe.data.rows import Data, Rows, check_data
+from ortpipe.errors import ModelError, TrainError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import sealed
-from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.edit import set_initializers
-from ortpipe.graph.forms.adapters import Adapter, merged, without_adapters
-from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.session import Session
-from ortpipe.settings import typed
-from ortpipe.stages.train import full_batch, mini_batch
-from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.front import behind_front
-from ortpipe.stages.train.losses import kept_epoch, note, rounding_note, still_note
+from ortpipe.settings import later, typed
+from ortpipe.stages.train import mini_batch
+from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.rates import rows_per_epoch
-from ortpipe.stages.train.training import Checkpoint, Training
-from ortpipe.stages.train.validation import Validation, check_monitor
+from ortpipe.stages.train.training import Checkpoint, Feed, Training
 
 VERSION = 9
+STILL = 1e-6  # losses with a smaller relative difference count as equal: float32 sums in another order differ by less
+
+# for models, settings and results beyond a plain training
+solve_full_batch, in_memory = later("ortpipe.stages.train.full_batch", "solve", "in_memory")
+validation, check_monitor = later("ortpipe.stages.train.validation", "Validation", "check_monitor")
+[without_preprocessing] = later("ortpipe.stages.train.preprocessing", "without_preprocessing")
+[check_elements] = later("ortpipe.stages.train.diagnosis", "check_elements")
+[merge_adapters] = later("ortpipe.stages.train.adapters", "merge_adapters")
+[to_inference] = later("ortpipe.graph.forms.modes", "to_inference")
+kept_epoch, kept_note = later("ortpipe.stages.train.kept_epoch", "kept_epoch", "kept_note")
+still_note, rounding_note = later("ortpipe.stages.train.notes", "still_note", "rounding_note")
 
 
 @typed
@@ -51,12 +64,8 @@ def train(
             training that is interrupted and continued is byte-identical to training without interruption.
 
     Returns:
-        An artifact whose tensors are `parameter/…` and `initial/…` by parameter, running statistic and weight with
-        merged adapters; `optimizer/…` by slot and parameter (`optimizer/iterate/…` has the weights if `parameter/…` has
-        their averages); and the losses: `losses/step` and (except lbfgs) `losses/rate` [steps], `losses/train` and
-        `losses/validation` [epochs] (per row; nan in epochs without validation), and `monitor/…` [epochs] if a metric
-        is monitored.
-        The same artifact, config and data give a byte-identical result.
+        An artifact with the tensors listed at the top of this file. The same artifact, config and data give a
+        byte-identical result.
 
     Raises:
         ConvergenceError: the loss became nan or infinite.
@@ -64,55 +73,12 @@ def train(
         EvaluateError: the monitored metric does not fit the task or has no value on the validation rows.
         TrainError: the model has no gradients or forward outputs.
     """
-    check_data(data)
     config = config or TrainConfig()
-    facts = artifact.facts
-    if not facts.gradients or not facts.outputs:
-        raise TrainError(
-            "train needs a gradient model with its forward outputs.",
-            got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
-            fix="Run derive first, with {@derive.forward_outputs}=true.",
-        )
-    _check_patterns(config, facts, artifact.initializers)
-    check_monitor(config.early_stop.monitor, facts, data)
-    aside = data.validation
-    behind, feed = behind_front(artifact, data, runtime)
-    validate = None if aside is None else Validation(behind, aside, config.early_stop.monitor, runtime, feed)
-    solve = full_batch.solve if config.optimizer.solver == "lbfgs" else mini_batch.solve
-    try:
-        tensors = solve(Training(behind, config, data, runtime, report, start, validate, feed, artifact.digest()))
-    except ModelError:
-        _check_elements(artifact, data)
-        raise
-    tensors = {name: sealed(array) for name, array in tensors.items()}  # once: the model and its artifact share them
-    best_epoch = kept_epoch(tensors, config.early_stop)
-    kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
-    notes = (
-        [] if best_epoch is None else [note(best_epoch, config, validated=aside is not None, weighted=data.weighted)]
-    )
-    forward = artifact.ir_model(facts.outputs)
-    adapters = {name: Adapter.of(fact) for name, fact in facts.adapters.items()}
-    without_adapters(forward, adapters)
-    tensors |= _merged(artifact.initializers, tensors, adapters)
-    set_initializers(forward, under("parameter", tensors))
-    to_inference(forward)
-    return artifact.next(
-        "train",
-        VERSION,
-        model=forward,
-        tensors={**{k: v for k, v in artifact.tensors.items() if k.startswith("source/")}, **tensors},
-        parameters=(*(name for name in facts.parameters if name in forward.graph.initializers), *adapters),
-        constants=tuple(name for name in facts.constants if name not in adapters),
-        loss=None,
-        label=None,
-        heads={name: dataclasses.replace(head, label=None) for name, head in facts.heads.items()},
-        sample_weight=None,
-        gradients={},
-        input_gradients={},
-        statistics={},
-        notes=[*notes, *filter(None, (still_note(tensors), rounding_note(tensors, kinds)))],
-        record=None if best_epoch is None else {"early_stop": dataclasses.asdict(best_epoch)},
-    )
+    _check_inputs(artifact, config, data)
+    training = _plan(artifact, config, data, runtime, report, start)
+    tensors = _solve(training, artifact)
+    forward, tensors = _trained_model(artifact, tensors)
+    return artifact.next("train", VERSION, model=forward, **_facts(artifact, forward, tensors, config, data))
 
 
 def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) -> None:
@@ -123,40 +89,26 @@ def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) ->
         if part is not None:
             check_labels(facts, part)
     if config.optimizer.solver == "lbfgs":
-        full_batch.in_memory(data)
+        in_memory(data)
     else:
         rows_per_epoch(config, len(data.train))
-    check_monitor(config.early_stop.monitor, facts, data)
+    if config.early_stop.monitor != LOSS:
+        check_monitor(config.early_stop.monitor, facts, data)
 
 
-def _merged(weights: Arrays, tensors: Arrays, adapters: Mapping[str, Adapter]) -> dict[str, np.ndarray]:
-    """Return the initial and final values of weights with adapters, in the form of trained weights."""
-    trained = {**weights, **under("parameter", tensors)}  # some have no gradient
-    return {f"initial/{name}": weights[name] for name in adapters} | {
-        f"parameter/{name}": merged(weights[name], trained[left_factor], trained[right_factor], scale)
-        for name, (left_factor, right_factor, scale) in adapters.items()
-    }
-
-
-def _check_elements(artifact: Artifact, data: Data) -> None:
-    """Reject labels whose sizes differ from those of the prediction's elements, if only a run reveals these."""
-    row = data.train.head(1)
-    for head, head_facts in artifact.facts.predictions.items():
-        if head_facts.label is None or head_facts.blank is not None:
-            continue
-        model = finish(artifact.ir_model([head_facts.prediction]))
-        shape = Session(model).run(feed_inputs(model, head_facts, row), [head_facts.prediction])[0].shape
-        axis = len(shape) - 1 if head_facts.class_axis is None else head_facts.class_axis
-        elements = tuple(size for i, size in enumerate(shape) if i not in (0, axis))
-        label = feed_label(artifact.model, head_facts, row.of(head)).shape[1 : 1 + len(elements)]
-        if elements != label:
-            raise DataError(
-                "A label needs one entry for each element of the prediction.",
-                got=f"{head_facts.label!r}: {list(label)} in the first row, for {list(elements)} that "
-                f"{head_facts.prediction!r} has",
-                fix="Crop or pad the labels to the elements of the model's prediction; padding counts "
-                "nothing with {@add_loss.padding}.",
-            )
+def _check_inputs(artifact: Artifact, config: TrainConfig, data: Data) -> None:
+    """Reject a model, settings or rows that do not fit each other."""
+    check_data(data)
+    facts = artifact.facts
+    if not facts.gradients or not facts.outputs:
+        raise TrainError(
+            "train needs a gradient model with its forward outputs.",
+            got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
+            fix="Run derive first, with {@derive.forward_outputs}=true.",
+        )
+    _check_patterns(config, facts, artifact.initializers)
+    if config.early_stop.monitor != LOSS:
+        check_monitor(config.early_stop.monitor, facts, data)
 
 
 def _check_patterns(config: TrainConfig, facts: Facts, fixed_names: Collection[str] = ()) -> None:
@@ -167,3 +119,80 @@ def _check_patterns(config: TrainConfig, facts: Facts, fixed_names: Collection[s
     for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(values, Mapping):
             query.select(list(values), facts.parameters, TrainError, key, fixed_names)
+
+
+def _plan(
+    artifact: Artifact,
+    config: TrainConfig,
+    data: Data,
+    runtime: RuntimeConfig | None,
+    report: Callable[[object], None],
+    start: Checkpoint | Arrays | None,
+) -> Training:
+    """Return the plan of the run: the inputs of steps, and the evaluation of validation rows."""
+    facts, model, first, rest = artifact.facts, artifact.signature, data.train.head(1), artifact
+
+    def feed(rows: Rows) -> dict[str, np.ndarray]:
+        return feeds(model, facts, rows)
+
+    plan_feed: Feed = feed
+    read = [value.type.tensor_type.elem_type for value in model.graph.input if value.name in facts.inputs]
+    if first.kept or ir.DataType.STRING in read:  # text and raw columns of a table
+        rest, plan_feed = without_preprocessing(artifact, data.train, feed, runtime)
+    validate = None
+    if data.validation is not None:
+        validate = validation(rest, data.validation, config.early_stop.monitor, runtime, plan_feed)
+    return Training(rest, config, data, runtime, report, start, validate, plan_feed, artifact.digest())
+
+
+def _solve(training: Training, artifact: Artifact) -> dict[str, np.ndarray]:
+    """Return the trained tensors."""
+    try:
+        if training.config.optimizer.solver == "lbfgs":
+            tensors: Arrays = solve_full_batch(training)
+        else:
+            tensors = mini_batch.solve(training)
+    except ModelError:
+        check_elements(artifact, training.data)
+        raise
+    return {name: sealed(array) for name, array in tensors.items()}  # once: the model and its artifact share them
+
+
+def _trained_model(artifact: Artifact, tensors: Arrays) -> tuple[ir.Model, dict[str, np.ndarray]]:
+    """Return the forward model with trained weights, and the tensors with those of adapted weights."""
+    forward = artifact.ir_model(artifact.facts.outputs)
+    merged = merge_adapters(artifact, forward, tensors) if artifact.facts.adapters else {}
+    tensors = {**tensors, **merged}
+    set_initializers(forward, under("parameter", tensors))
+    if any(node.op_type in ("BatchNormalization", "Dropout") for node in forward.graph.all_nodes()):
+        to_inference(forward)
+    return forward, tensors
+
+
+def _facts(artifact: Artifact, forward: ir.Model, tensors: Arrays, config: TrainConfig, data: Data) -> dict[str, Any]:
+    """Return the facts about the trained model."""
+    facts, source = artifact.facts, {k: v for k, v in artifact.tensors.items() if k.startswith("source/")}
+    notes, best_epoch = list[str | None](), None
+    if config.early_stop.patience is not None:
+        best_epoch = kept_epoch(tensors, config.early_stop)
+        notes += [kept_note(best_epoch, config, validated=data.validation is not None, weighted=data.weighted)]
+    kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
+    losses = tensors["losses/train"]
+    if np.ptp(losses) <= STILL * np.abs(losses).max():
+        notes += [still_note(tensors)]
+    if any(kind.itemsize == 2 for kind in kinds.values()):
+        notes += [rounding_note(tensors, kinds)]
+    return {
+        "tensors": {**source, **tensors},
+        "parameters": (*(name for name in facts.parameters if name in forward.graph.initializers), *facts.adapters),
+        "constants": tuple(name for name in facts.constants if name not in facts.adapters),
+        "loss": None,
+        "label": None,
+        "heads": {name: dataclasses.replace(head, label=None) for name, head in facts.heads.items()},
+        "sample_weight": None,
+        "gradients": {},
+        "input_gradients": {},
+        "statistics": {},
+        "notes": [note for note in notes if note],
+        "record": None if best_epoch is None else {"early_stop": dataclasses.asdict(best_epoch)},
+    }

@@ -11,8 +11,8 @@ from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.front import Feed
 from ortpipe.stages.train.step import input_types
+from ortpipe.stages.train.training import Feed
 
 KEPT = 200_000  # the most rows that a metric is computed on, evenly spaced
 Piece = tuple[int, Arrays, np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from ortpipe.stages.train.training import random_parameters
+from ortpipe.stages.train.random_weights import random_parameters
 
 NETWORK = """g (float[N,40] X) => (float[N,1] y)
  <float[40,60] w = {ZEROS}, float[60] b = {BIAS}, float[1,60] row = {BIAS},

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ortpipe.stages.train.mini_batch import Snapshot
+from ortpipe.stages.train.large_model import Snapshot
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def open_files():
 
 def test_arrays_come_back_from_the_disk_as_they_were_as_often_as_they_are_read(arrays):
     snapshot = Snapshot(arrays)
-    assert snapshot.arrays is arrays
+    assert all(snapshot[name] is array for name, array in arrays.items())
     snapshot.move_to_disk()
     snapshot.move_to_disk()
     for _ in range(2):
-        read = snapshot.arrays
+        read = dict(snapshot)
         assert [*read] == [*arrays]
         for name, array in arrays.items():
             assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
@@ -54,4 +54,4 @@ def test_where_the_disk_is_full_the_arrays_stay_in_memory(arrays, monkeypatch):
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: io.FileIO("/dev/full", "r+"))
     snapshot = Snapshot(arrays)
     snapshot.move_to_disk()
-    assert snapshot.arrays is arrays
+    assert all(snapshot[name] is array for name, array in arrays.items())

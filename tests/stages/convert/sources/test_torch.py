@@ -120,7 +120,7 @@ def test_ortpipe_and_a_pytorch_loop_have_the_same_losses_for_20_steps(network, k
         seeds.extend(node.attributes.get_int("seed") for node in model.graph.all_nodes() if node.op_type == "Dropout")
 
     seeds = []
-    monkeypatch.setattr("ortpipe.stages.train.load.set_seeds", seen)
+    monkeypatch.setattr("ortpipe.stages.train.random_draws.set_seeds", seen)
     torch.manual_seed(0)
     module, data, lr = network(), rows(kind), {"sgd": 0.1, "adam": 0.005}[optimizer]
     loss = add_loss(made(module, data), AddLossConfig(LOSSES["cross_entropy"](), "mean"))

@@ -24,11 +24,11 @@ from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.losses import Compiled
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint
+from ortpipe.stages.train.xla_engine import Compiled
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"

@@ -7,6 +7,7 @@ import pytest
 from onnx import parser
 
 from ortpipe import Rows, SplitConfig, add_loss, convert, derive, split, train
+from ortpipe.data.feeds import feeds
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import TrainError
 from ortpipe.graph.core.builder import Builder
@@ -18,9 +19,9 @@ from ortpipe.stages.convert.sources.networks.columns import features
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines.ort import Ort
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.front import behind_front
 from ortpipe.stages.train.optimizers.adam import Adam
 from ortpipe.stages.train.optimizers.lbfgs import LBFGS
+from ortpipe.stages.train.preprocessing import without_preprocessing
 
 RANDOM = np.random.default_rng(0)
 FRAME = pd.DataFrame(
@@ -89,6 +90,10 @@ def trained(model, data, optimizer):
     return train(gradient, config, data=data), gradient
 
 
+def rest_of(gradient, data):
+    return without_preprocessing(gradient, data.train, lambda rows: feeds(gradient.model, gradient.facts, rows), None)
+
+
 @pytest.mark.parametrize("optimizer", [Adam(), LBFGS()], ids=["adam", "lbfgs"])
 def test_training_is_that_on_features_made_before_bit_for_bit(optimizer, rows):
     data = rows(stream=False)
@@ -100,9 +105,9 @@ def test_training_is_that_on_features_made_before_bit_for_bit(optimizer, rows):
         np.testing.assert_array_equal(ours.tensors[name], array, name)
     [y] = Session(ours.model).run(fed(data.test), ["y"])
     np.testing.assert_array_equal(y, Session(theirs.model).run(features_of.test.inputs, ["y"])[0])
-    behind, _ = behind_front(gradient, data, None)
-    assert {i.name for i in behind.ir_model().graph.inputs}.isdisjoint(FRAME)
-    assert not any(node.domain or node.op_type.startswith("String") for node in behind.ir_model().graph)
+    rest, _ = rest_of(gradient, data)
+    assert {i.name for i in rest.ir_model().graph.inputs}.isdisjoint(FRAME)
+    assert not any(node.domain or node.op_type.startswith("String") for node in rest.ir_model().graph)
 
 
 def test_streaming_changes_no_number(rows):
@@ -130,25 +135,25 @@ def gradient_of(text, data):
 
 def test_what_mixes_rows_stays_with_the_batches_that_it_mixes(rows):
     data = rows(stream=False)
-    behind, feed = behind_front(gradient_of("city_of = Identity (city)", data), data, None)
-    assert behind.facts.inputs == ("x",)
+    rest, feed = rest_of(gradient_of("city_of = Identity (city)", data), data)
+    assert rest.facts.inputs == ("x",)
     np.testing.assert_array_equal(np.unique(feed(data.train)["x"]), [-0.0, 1, 2])
-    assert {"ReduceMean", "CumSum"} <= {node.op_type for node in behind.ir_model().graph}
+    assert {"ReduceMean", "CumSum"} <= {node.op_type for node in rest.ir_model().graph}
 
 
 def test_text_that_is_read_across_rows_is_refused_by_name(rows):
     data = rows(stream=False)
     text = "last = Gather (city, zero)  all = Shape (city)  city_of = Expand (last, all)"
     with pytest.raises(TrainError, match=r"'city', which Gather at node"):
-        behind_front(gradient_of(text, data), data, None)
+        rest_of(gradient_of(text, data), data)
 
 
 def test_gradients_of_the_runtime_have_the_same_front(rows, training_build):
     data = rows(stream=False)
     model, session = whole(data)
     loss = add_loss(convert(model, data=data), AddLossConfig(loss=L2()))
-    behind, feed = behind_front(derive(loss, DeriveConfig(engine=Ort())), data, None)
-    assert set(behind.facts.inputs).isdisjoint(FRAME)
+    rest, feed = rest_of(derive(loss, DeriveConfig(engine=Ort())), data)
+    assert set(rest.facts.inputs).isdisjoint(FRAME)
     made = {array.shape: array for array in feed(data.test).values()}
     for array in session.run(fed(data.test)):
         np.testing.assert_array_equal(made[array.shape], array)

@@ -1,0 +1,47 @@
+"""The epoch graph as the passes of this folder see it, for batches of a known size."""
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from ortpipe.graph.core.check import infer
+from ortpipe.graph.importing.sizes import fold_sizes
+
+
+@dataclass(frozen=True)
+class EpochGraph:
+    """Scan(carried; scanned) → (carried, losses): one run computes any number of steps."""
+
+    model: ir.Model  # inputs have the step's names, scanned ones shape [batches, …]; outputs: carried values, losses
+    seed: str | None = None  # the body's initializer that starts the backward pass, if there is one
+    gradients: tuple[str, ...] = ()  # the names of the gradients in the body
+
+    @property
+    def scan(self) -> ir.Node:
+        """The Scan."""
+        [scan] = [node for node in self.model.graph if node.op_type == "Scan"]
+        return scan
+
+    @property
+    def body(self) -> ir.Graph:
+        """The step."""
+        return self.scan.attributes["body"].as_graph()
+
+
+def fix_batch_size(model: ir.Model, size: int) -> None:
+    """Specialize an epoch for batches of exactly `size` rows: values that only depend on N become constants."""
+    inner = [(*graph.inputs, *_between(graph), *graph.outputs) for graph in model.graph.subgraphs()]
+    values = [value for values in inner for value in values]
+    for value in (*model.graph.inputs, *model.graph.outputs, *values):
+        if value.shape is not None and "N" in [*value.shape]:
+            value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
+    if not all(value.type is not None and value.shape is not None and value.shape.is_static() for value in values):
+        for graph in model.graph.subgraphs():
+            for value in _between(graph):
+                value.shape = None
+        infer(model)
+    fold_sizes(model)
+
+
+def _between(graph: ir.Graph) -> list[ir.Value]:
+    return [value for node in graph for value in node.outputs if not value.is_graph_output()]

@@ -1,0 +1,46 @@
+"""The one place where `ortpipe.fast` enters training, which also works without that folder, only slower."""
+
+import functools
+from collections.abc import Sequence
+from importlib import import_module
+
+import onnx
+import onnx_ir as ir
+
+from ortpipe.artifact import Arrays
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.train.layout import Layout
+
+GUEST = "ortpipe.fast"
+
+
+class Speed:
+    """Hooks that make training faster. The defaults do nothing; `ortpipe.fast` overrides them."""
+
+    def layout(self, layout: Layout, arrays: Arrays) -> Layout:
+        """Return how a step carries these parameters."""
+        return layout
+
+    def rewrite(
+        self, epoch: ir.Model, size: int, seed: str, gradients: Sequence[str], runtime: RuntimeConfig | None
+    ) -> None:
+        """Rewrite an epoch graph, in place, for batches of `size` rows and for the engine that runs it.
+
+        `seed` and `gradients` are the names of the initializer that starts the backward pass, and of its results.
+        """
+
+    def prepare(self, model: onnx.ModelProto) -> dict[str, bool]:
+        """Sort the nodes of a model for its session; return further arguments of the session."""
+        return {"planned": False}
+
+
+@functools.cache
+def speed() -> Speed:
+    """Return the hooks of `ortpipe.fast`, or the defaults if the folder is missing."""
+    try:
+        guest: Speed = import_module(GUEST).Fast()
+    except ModuleNotFoundError as error:
+        if error.name != GUEST:
+            raise
+        return Speed()
+    return guest

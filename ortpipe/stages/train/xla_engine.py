@@ -1,0 +1,48 @@
+"""Train in XLA: JAX compiles the epoch graph of each batch size."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import onnx
+
+from ortpipe.graph.core.apart import Weights
+from ortpipe.runtime import xla
+from ortpipe.stages.train.engine import Runs
+from ortpipe.stages.train.epoch_graph import BATCHES
+from ortpipe.stages.train.training import Training
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """XLA has compiled the epoch graph of a batch size."""
+
+    size: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"compiled for batches of {self.size} rows in {self.seconds:.2f} s"
+
+
+def load_in_xla(
+    training: Training, sized: Callable[[int], tuple[onnx.ModelProto, Weights]], *, random: bool
+) -> Callable[[int, int], Runs]:
+    """Return a function that loads the epoch graph into XLA; its programs take seeds as an input."""
+    runtime = training.runtime
+    assert runtime is not None
+
+    @functools.cache
+    def load(size: int) -> xla.Program:
+        def report(seconds: float) -> None:
+            training.report(Compiled(size, seconds))
+
+        return xla.Program(*sized(size), runtime, steps=BATCHES, report=report)
+
+    if not random:
+        return lambda number, size: load(size)
+
+    @functools.lru_cache(maxsize=2)  # for full batches and the partial one
+    def load_seeded(number: int, size: int) -> Runs:
+        return xla.SeededRuns(load(size), (training.config.seed, number, size))
+
+    return load_seeded
