@@ -6,16 +6,16 @@ import types
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-from ortpipe.artifact import Arrays, Artifact, under
+from ortpipe.artifact import Artifact, under
 from ortpipe.bounded import MOST, file_below, parse_json, read_below
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts, in_metadata
 from ortpipe.files import atomic_folder, link_files
-from ortpipe.graph.core.apart import bytes_of, same_bytes
+from ortpipe.graph.core.apart import same_bytes
 from ortpipe.graph.files.serial import NOTHING, located, read_apart, write
+from ortpipe.graph.files.tensors import read_tensors, write_tensors
 
 FORMAT = 3  # the format of an artifact's folder
 TENSORS = "tensors.safetensors"
@@ -46,7 +46,8 @@ def save_artifact(
         if like is None or not link_files(like, partial, {"model.onnx", TENSORS}, without="artifact.json"):
             model, weights = artifact.apart()
             write(model, partial, weights=weights)
-            _write_tensors({name: a for name, a in artifact.tensors.items() if name not in same}, partial / TENSORS)
+            with open(partial / TENSORS, "wb") as tensors:
+                write_tensors({name: a for name, a in artifact.tensors.items() if name not in same}, tensors)
         facts = {"format": FORMAT, "digest": artifact.digest(), "same": same, "facts": artifact.facts.fields()}
         for name, text in {"artifact.json": json.dumps(facts, indent=1, default=vars) + "\n", **beside}.items():
             (partial / name).write_bytes(text.encode())
@@ -66,67 +67,6 @@ def _in_model(artifact: Artifact) -> list[str]:
         if same_bytes(array, initializer):
             names.append(f"source/{name}")
     return names
-
-
-CODES = {
-    "bool": "BOOL",
-    "bfloat16": "BF16",
-    "float16": "F16",
-    "float32": "F32",
-    "float64": "F64",
-}  # dtype → safetensors' code
-CODES |= {f"{sign}int{bits}": f"{sign.upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-DTYPES = {code: name for name, code in CODES.items()}
-
-
-def _write_tensors(arrays: Arrays, path: Path) -> None:
-    """Write a .safetensors file, one array after the other.
-
-    The library's `save` would hold two copies of all arrays; its `save_file` makes the file readable by its owner only,
-    and its errors have no errno.
-    """
-    header, begin = dict[str, object](), 0
-    names = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))  # so that each is aligned
-    for name in names:
-        dtype, end = arrays[name].dtype.name, begin + arrays[name].nbytes
-        if dtype not in CODES:
-            rule = "An artifact's tensors must hold numbers or booleans."
-            raise ModelError(rule, got=f"{name!r} of {dtype}", fix="Leave it out, or write it as numbers.")
-        header[name] = {"dtype": CODES[dtype], "shape": arrays[name].shape, "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for name in names:
-            file.write(bytes_of(arrays[name]))
-
-
-def _read_tensors(path: Path) -> dict[str, np.ndarray]:
-    """Read a .safetensors file, each array into immutable bytes; the library would hold two copies."""
-    _check_header(path)
-    arrays = dict[str, np.ndarray]()
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = parse_json(file.read(size))
-        for name, entry in header.items():
-            if name != "__metadata__":
-                begin, end = entry["data_offsets"]
-                dtype = np.dtype(DTYPES[entry["dtype"]])
-                file.seek(8 + size + begin)
-                raw = np.empty(0, np.uint8) if begin == end else np.frombuffer(file.read(end - begin), np.uint8)
-                arrays[name] = raw.view(dtype.newbyteorder("<")).reshape(entry["shape"])
-    return arrays
-
-
-def _check_header(path: Path) -> None:
-    try:
-        with safe_open(path, "np"):
-            pass
-    except (OSError, SafetensorError):  # without an errno for any cause
-        path.open("rb").close()  # raises with an errno if the file cannot be opened now
-        with safe_open(path, "np"):  # raises if the file is damaged
-            pass
 
 
 def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> Artifact:
@@ -151,7 +91,7 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         with located(record):
             facts = Facts.from_json(written["facts"])
         model, weights = read_apart(file_below(source, "model.onnx"))
-        artifact = Artifact(model, facts, _read_tensors(file_below(source, TENSORS)), weights=weights)
+        artifact = Artifact(model, facts, read_tensors(file_below(source, TENSORS))[0], weights=weights)
         same = {name: artifact.initializers[name.removeprefix("source/")] for name in written["same"]}
         artifact = artifact.with_tensors({**artifact.tensors, **same}) if same else artifact
         actual = artifact.digest() if in_metadata(model, facts) else "other facts in model.onnx"

@@ -15,10 +15,10 @@ import safetensors.numpy
 
 import ortpipe
 from ortpipe.artifact import Artifact, Facts, read_metadata
-from ortpipe.artifact_folder import _write_tensors
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
+from ortpipe.graph.files.tensors import write_tensors
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -258,13 +258,15 @@ def test_the_file_of_tensors_is_the_one_that_safetensors_writes(tmp_path):
     arrays = {f"a/{kind} ä": rng.integers(0, 9, (2, 3)).astype(kind) for kind in kinds}
     arrays |= {"b": np.array([True, False, True]), "c": np.array(1.5), "d": np.zeros((0, 4), np.float32)}
     arrays |= {"e": np.arange(3).astype(ml_dtypes.bfloat16)}
-    _write_tensors(arrays, tmp_path / "x")
+    with open(tmp_path / "x", "wb") as file:
+        write_tensors(arrays, file)
     read = safetensors.numpy.load_file(tmp_path / "x")
     assert {name: (a.dtype, a.shape, a.tobytes()) for name, a in read.items()} == {
         name: (a.dtype, a.shape, a.tobytes()) for name, a in arrays.items()
     }
     plain = {name: a for name, a in arrays.items() if name != "e"}
-    _write_tensors(plain, tmp_path / "y")
+    with open(tmp_path / "y", "wb") as file:
+        write_tensors(plain, file)
     assert len((tmp_path / "y").read_bytes()) == len(safetensors.numpy.save(plain))
     (tmp_path / "z").write_bytes(b"")
     assert (tmp_path / "x").stat().st_mode == (tmp_path / "z").stat().st_mode

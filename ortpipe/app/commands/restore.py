@@ -40,7 +40,8 @@ ABOUT = """Write the trained weights of a run into the model that it read; every
 FILE.onnx: names, opset, metadata, operators, the layout of the weights and every value that was not trained stay.
 FILE.skops (with --trust .joblib, .pkl): a fitted scikit-learn estimator or Pipeline, which then predicts what the
 trained model does. An estimator that the run fitted itself is written to a new file.
-FILE.safetensors, .pt, .pth, .ckpt, .bin: a PyTorch state_dict, by its names; a new .safetensors gets all weights.
+FILE.safetensors, and with PyTorch installed .pt, .pth, .ckpt, .bin: a state_dict, by its names; a new .safetensors
+gets all weights.
 If FILE does not exist, the run's copy of the model that it read is used, also of a model that came from MLflow.
 The key=value pairs say where a run is recorded, as they did for the run itself."""
 PICKLES = (".joblib", ".pkl", ".pickle")
@@ -103,7 +104,7 @@ def _state_dict(file: Path, output: Path, weights: Weights) -> Decision[Any]:
     source = state_dict.holding({str(weights.origins.get(n, {}).get("initializer", n)) for n in weights.trained})
     update = into_state_dict(source, str(file), weights)
     for tensor, array in update.changed.items():
-        tensor.stored[...] = array
+        tensor.array[...] = array
     if not update.changed and output.exists() and output.samefile(file):
         return update
     state_dict.save(output)

@@ -4,17 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
-import safetensors
+from safetensors import SafetensorError
 
 from ortpipe.errors import ConvertError, under
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.graph.files import serial
+from ortpipe.graph.files.tensors import read_tensors
 from ortpipe.stages.convert.config import WeightsFrom
 from ortpipe.stages.convert.forward import Converted
 
@@ -114,16 +114,13 @@ def _read(file: Path) -> dict[str, np.ndarray]:
         rule, fix = "The file must exist.", "Check {key}; relative ones start at the current folder."
         raise ConvertError(rule, key="path", got=file, fix=fix)
     try:
-        entries = dict(safetensors.deserialize(file.read_bytes()))  # type: ignore[no-untyped-call]
-    except safetensors.SafetensorError as error:
+        arrays, _ = read_tensors(file)
+    except (SafetensorError, ValueError, KeyError) as error:
         raise ConvertError(
             "A .safetensors file must be readable.", key="path", got=f"{file}: {error}", fix="Save it again."
         ) from error
-    dtype_by_name = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
     return {
-        name: np.frombuffer(entry["data"], dtype_by_name[entry["dtype"]]).reshape(entry["shape"])
-        for name, entry in sorted(entries.items())
-        if entry["dtype"] in dtype_by_name
+        name: array for name, array in sorted(arrays.items()) if ir.DataType.from_numpy(array.dtype) in query.FLOATS
     }
 
 

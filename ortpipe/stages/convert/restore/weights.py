@@ -19,7 +19,6 @@ from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import parsed
 from ortpipe.graph.core.origins import Origin, Place, put
-from ortpipe.graph.files.state_dict import StoredTensor
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.compare import TOLERANCE
@@ -60,7 +59,7 @@ def restore(trained: Artifact, into: Any = None, *, data: Data | None = None) ->
     weights = weights_of(trained.apart()[0], trained.initializers, facts.as_json(), trained.tensors)
     if isinstance(into, Mapping):
         arrays = {name: _array_of(value) for name, value in into.items()}
-        tensors = {name: StoredTensor(name, array, array) for name, array in arrays.items() if array is not None}
+        tensors = {name: Place(name, array) for name, array in arrays.items() if array is not None}
         changed = into_state_dict(tensors, "the state_dict", weights).changed
         new = {tensor.name: array for tensor, array in changed.items()}
         return {name: _like(value, new[name]) if name in new else value for name, value in into.items()}
@@ -98,7 +97,7 @@ def weights_of(model: onnx.ModelProto, values: Arrays, facts: Mapping[str, Any],
 # State dicts
 
 
-def into_state_dict(tensors: Mapping[str, StoredTensor], label: str, weights: Weights) -> Decision[StoredTensor]:
+def into_state_dict(tensors: Mapping[str, Place], label: str, weights: Weights) -> Decision[Place]:
     """Return which tensors of a state_dict change; tied weights change under each of their names."""
     keys_by_name = {
         name: [key for key in weights.origins.get(name, {}).get("state_dict", ()) if key in tensors]
@@ -120,14 +119,14 @@ def into_state_dict(tensors: Mapping[str, StoredTensor], label: str, weights: We
     return decision
 
 
-def _tensor(tensors: Mapping[str, StoredTensor], name: str, origin: Origin | None) -> StoredTensor | None:
+def _tensor(tensors: Mapping[str, Place], name: str, origin: Origin | None) -> Place | None:
     """Return the tensor named like the parameter, or like the initializer that the parameter came from."""
     if origin is not None and "initializer" not in origin:
         return None
     return tensors.get(name if origin is None else origin["initializer"])
 
 
-def _check_layout(find: Find[StoredTensor], label: str, source_arrays: Arrays, origins: Mapping[str, Origin]) -> None:
+def _check_layout(find: Find[Place], label: str, source_arrays: Arrays, origins: Mapping[str, Origin]) -> None:
     """Reject square tensors that an exporter transposed, which their shape does not tell."""
     transposed = []
     for name, array in source_arrays.items():
@@ -146,7 +145,7 @@ def _check_layout(find: Find[StoredTensor], label: str, source_arrays: Arrays, o
 
 
 def _check_folded(
-    find: Find[StoredTensor], label: str, arrays: Arrays, unused: Sequence[str], origins: Mapping[str, Origin]
+    find: Find[Place], label: str, arrays: Arrays, unused: Sequence[str], origins: Mapping[str, Origin]
 ) -> None:
     """Reject weights into which an exporter folded the normalization behind them, whose variances are unused."""
     places = {name: find(name, None) for name in arrays if name not in origins}

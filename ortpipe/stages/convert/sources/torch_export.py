@@ -7,7 +7,6 @@ import inspect
 import io
 import logging
 import warnings
-import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.bounded import check_archive, check_pickle
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError, listing
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.origins import mark
+from ortpipe.graph.files.state_dict import read_torch
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
 from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, GraphSettings
@@ -28,7 +27,6 @@ from ortpipe.stages.convert.sources.torch_modes import Modes, check_momentum, to
 
 NOTHING: Mapping[str, str] = {}
 OPSET = 18  # the exporter's native opset; it converts to others from that
-LEGACY = 5  # pickles at the beginning of a file that PyTorch below 1.6 wrote
 STATES = ("state_dict", "model_state_dict")  # keys of the weights in a checkpoint that holds more
 
 
@@ -118,19 +116,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             from safetensors.torch import load
 
             return load(path.read_bytes())
-        file = io.BytesIO(path.read_bytes())
-        if zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                check_archive(archive)
-                for name in archive.namelist():
-                    if name.endswith(".pkl"):
-                        check_pickle(archive.read(name))
-        else:
-            file.seek(0)
-            for _ in range(LEGACY):
-                check_pickle(file)
-            file.seek(0)
-        content = torch().load(file, map_location="cpu", weights_only=True)
+        content = read_torch(path)
     except Exception as error:
         rule, fix = (
             "{key} must hold only tensors.",
