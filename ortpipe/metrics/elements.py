@@ -13,7 +13,10 @@ from ortpipe.metrics.sequences import decoded, ended
 
 
 def of_elements(facts: Facts, compared: Compared) -> Compared:
-    """Return one entry per element without padding, or per sequence."""
+    """Return one entry per element without padding, with the weight of its row, or per sequence.
+
+    Sequences are class indices [N, …], −1 after the end.
+    """
     truth, label, probability, weight = compared
     if facts.blank is not None:
         return Compared(ended(truth, facts.blank), decoded(label, facts.blank), None, weight)

@@ -14,9 +14,6 @@ from ortpipe.errors import EvaluateError
 from ortpipe.metrics import METRICS, UNWEIGHTED, Metric, part_of
 from ortpipe.metrics.predictions import Compared, compared, truth
 from ortpipe.runtime.session import Session
-from ortpipe.settings import later
-
-[column_of] = later("ortpipe.data.slices", "column_of")
 
 
 class Answers(NamedTuple):
@@ -25,7 +22,6 @@ class Answers(NamedTuple):
     labels: Mapping[str, np.ndarray]
     predictions: Mapping[str, np.ndarray]
     weight: np.ndarray | None
-    columns: Mapping[str, np.ndarray]  # values of columns, by name
 
     def compared(self, facts: Facts, *, source: bool = False) -> dict[str, Compared]:
         """Return labels and predictions of each head, entry by entry.
@@ -46,19 +42,15 @@ def answers(
     facts: Facts,
     rows: RowSet,
     most: int,
-    by: Sequence[str] = (),
 ) -> dict[str, Answers]:
-    """Return the predictions of sessions, such as one per state, for at most `most` rows, with values of columns."""
+    """Return the predictions of sessions, such as one per state, for at most `most` rows."""
     parts = facts.predictions
     outputs = [part.prediction for part in parts.values()]
     labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
     predictions: dict[str, dict[str, list[np.ndarray]]] = {name: {head: [] for head in parts} for name in sessions}
-    columns: dict[str, list[np.ndarray]] = {name: [] for name in by}
     weights: list[np.ndarray] = []
     for piece in rows.pieces(most):
         fed = feed_inputs(model, facts, piece)
-        for name, values in columns.items():
-            values.append(column_of(piece, name, "by"))
         for head, part in parts.items():
             labels[head].append(truth(part, piece.of(head)))
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
@@ -66,8 +58,7 @@ def answers(
             for head, prediction in zip(parts, session.run(fed, outputs), strict=True):
                 predictions[state][head].append(prediction)
     weight = np.concatenate(weights) if weights else None
-    joined_labels, joined_columns = _joined(labels), _joined(columns)
-    return {state: Answers(joined_labels, _joined(of), weight, joined_columns) for state, of in predictions.items()}
+    return {state: Answers(_joined(labels), _joined(of), weight) for state, of in predictions.items()}
 
 
 def _joined(arrays: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.data.slices import slice_by_value
+from ortpipe.data.slices import column_of, slice_by_value
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared
@@ -22,6 +22,9 @@ def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str,
         EvaluateError: predictions are of elements, which would be sampled and split independently of their row.
     """
     config = work.config
+    columns = {
+        name: np.concatenate([column_of(p, name, "by") for p in work.rows.pieces(work.most)]) for name in config.by
+    }
     interval_by_metric: dict[str, list[float]] = {}
     slices: dict[str, dict[str, dict[str, float]]] = {}
     for head, entries in entries_by_head.items():
@@ -32,7 +35,7 @@ def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str,
         metrics = of_head(work.names, head)
         if config.bootstrap:
             interval_by_metric |= intervals(metrics, entries, config.bootstrap, config.seed)
-        for column, values in answers.columns.items():
+        for column, values in columns.items():
             for value, values_there in by_value(metrics, entries, values).items():
                 slices.setdefault(column, {}).setdefault(value, {}).update(values_there)
     return {"intervals": interval_by_metric, "slices": slices}

@@ -1,11 +1,9 @@
 """evaluate: a trained model and held-out rows → the same model with metrics and those of its baselines.
 
-If rows have elements (steps, pixels), each element counts as a row, with the weight of its row; above fifty million
-scores, only evenly spaced rows count. Sequences are class indices [N, …], −1 after the end. The metrics of a head have
-its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`. Models with probabilities also
-get the curves of `metrics.curves`. For a fake-quantized model, the state `int8` is the trained model computed with
-integers. If the config sets them, the lineage records the `intervals` of the test metrics, these metrics by `slices`,
-and the `importance` and `sensitivity` of columns.
+The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
+Models with probabilities also get the curves of `metrics.curves`. For a fake-quantized model, the state `int8` is the
+trained model computed with integers. The lineage records what the config sets: `intervals` of the test metrics, these
+metrics by `slices`, and the `importance` and `sensitivity` of columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -131,7 +129,7 @@ def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, 
     tested, validation = dict[str, Answers](), dict[str, float]()
     for group in [[state] for state in states] if is_large else [states]:  # of a large model, only one in memory
         sessions = {state: work.session(state) for state in group}
-        tested |= answers(sessions, model, artifact.facts, work.rows, work.most, work.config.by)
+        tested |= answers(sessions, model, artifact.facts, work.rows, work.most)
         if validation_rows is not None and "trained" in sessions:
             trained = {"trained": sessions["trained"]}
             [answer] = answers(trained, model, artifact.facts, validation_rows, work.most).values()
