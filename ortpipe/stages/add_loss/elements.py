@@ -23,10 +23,31 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
-from ortpipe.stages.add_loss.stage import LossPart, part_of, terms_of
+from ortpipe.stages.add_loss.stage import LossPart, is_of_rows, label_input, part_of, terms_of, with_columns
 
 
-def of_elements(op: Builder, facts: Facts, config: HeadLoss, scores: Scores) -> tuple[Scores, dict[str, Any]]:
+def terms_of_more(
+    op: Builder, facts: Facts, config: AddLossConfig, head: str, name: str, scores: Scores
+) -> tuple[Scores, ir.Value, ir.Value, Any, dict[str, Any]]:
+    """Return scores, label, the terms of rows [N, K] with their number of columns, and facts about the label."""
+    of_head, about = config.of(head), {"class_axis": facts.class_axis, "blank": None}
+    of_rows = is_of_rows(facts, of_head, scores.prediction)
+    if not of_rows:
+        scores, about = _of_elements(op, facts, of_head, scores)
+    sequences = about["blank"] is not None
+    label = label_input(op, facts, name, scores, [None] if sequences else None)  # sequences have any length
+    y, counts = (label, None) if of_rows else _cleaned(op, of_head, label, scores)
+    if facts.members is not None:
+        terms = _terms_of_members(op, facts, of_head, y, scores)
+    else:
+        terms = (_terms_of_sequences if sequences else terms_of)(op, of_head, y, scores)
+    if facts.class_weight or "class_weight" in facts.objective:
+        terms = _weighted_by_class(op, y, terms, facts)
+    terms, columns = with_columns(op, facts, config, terms)
+    return scores, label, terms if of_rows else _per_row(op, of_head, y, counts, terms), columns, about
+
+
+def _of_elements(op: Builder, facts: Facts, config: HeadLoss, scores: Scores) -> tuple[Scores, dict[str, Any]]:
     """Return scores of shape [N, E…, K], their class axis, by default the last one, and the blank of sequences."""
     loss: Any = config.loss
     prediction, logits = scores.prediction, scores.logits
@@ -60,7 +81,7 @@ def _classes_last(op: Builder, value: ir.Value, rank: int, axis: int | None) -> 
     return moved
 
 
-def cleaned(op: Builder, config: HeadLoss, label: ir.Value, scores: Scores) -> tuple[ir.Value, ir.Value | None]:
+def _cleaned(op: Builder, config: HeadLoss, label: ir.Value, scores: Scores) -> tuple[ir.Value, ir.Value | None]:
     """Return labels as the loss reads them, and a mask [N, E…, 1] of elements without padding."""
     loss: Any = config.loss
     if getattr(loss, "of_sequences", False):
@@ -90,7 +111,7 @@ def _as_elements(op: Builder, label: ir.Value, prediction: ir.Value) -> ir.Value
     return aligned
 
 
-def per_row(op: Builder, config: HeadLoss, y: ir.Value, counts: ir.Value | None, terms: ir.Value) -> ir.Value:
+def _per_row(op: Builder, config: HeadLoss, y: ir.Value, counts: ir.Value | None, terms: ir.Value) -> ir.Value:
     """Return the terms of rows [N, K] from those of their elements [N, E…, K], without padded elements."""
     if getattr(config.loss, "of_sequences", False):
         return terms  # they are those of rows
@@ -107,15 +128,15 @@ def per_row(op: Builder, config: HeadLoss, y: ir.Value, counts: ir.Value | None,
     return op.Div(total, op.Max(op.ReduceSum(op.cast(counts, terms), axes, keepdims=0), op.like(1, terms)))
 
 
-def terms_of_sequences(op: Builder, facts: Facts, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
+def _terms_of_sequences(op: Builder, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
     """Return the loss of each row [N, 1], divided by its number of labels if `elements` is `mean`."""
-    loss, terms = config.loss, terms_of(op, facts, config, label, scores)
+    loss, terms = config.loss, terms_of(op, config, label, scores)
     if config.elements == "mean":
         terms = op.Div(terms, op.Max(op.cast(loss.lengths(op, label), terms), op.like(1, terms)))  # type: ignore[attr-defined]
     return terms
 
 
-def weighted_by_class(op: Builder, label: ir.Value, terms: ir.Value, facts: Facts) -> ir.Value:
+def _weighted_by_class(op: Builder, label: ir.Value, terms: ir.Value, facts: Facts) -> ir.Value:
     """Return the terms [N, E…, K] times the class weights of the data and of the source.
 
     Weights of columns, [negatives', positives'], count where each class or label has a term of its own. Elsewhere the
@@ -159,14 +180,14 @@ def add_heads(op: Builder, facts: Facts, config: AddLossConfig, part: LossPart) 
     return part._replace(loss=total, facts={**part.facts, "heads": heads}, notes=notes)
 
 
-def terms_of_members(op: Builder, facts: Facts, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
+def _terms_of_members(op: Builder, facts: Facts, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
     """Return the mean over members of the loss's terms [N, K], for each member's scores [N, members, K]."""
     members = query.value(op.graph, str(facts.members))
     member_scores = scores._replace(prediction=members, logits=None if facts.task == "regression" else members)
     member_label = op.Unsqueeze(label, [1])
     assert label.shape is not None
     member_label.shape = ir.Shape([label.shape[0], 1, label.shape[1]])
-    terms = terms_of(op, facts, config, member_label, member_scores)
+    terms = terms_of(op, config, member_label, member_scores)
     mean: ir.Value = op.ReduceMean(terms, [1], keepdims=0)
     mean.shape = ir.Shape([label.shape[0], terms.shape[-1] if terms.shape is not None else None])
     return mean

@@ -6,7 +6,7 @@ numbers [N, K] for a regression, class indices [N, 1] (int64) for a classifier.
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import onnx_ir as ir
@@ -27,12 +27,7 @@ LOG = "the prediction is the logarithm of the mean (link=log): the trained model
 # for models and settings beyond the loss of rows [N, K]
 auto_note, chosen_by_model = later("ortpipe.stages.add_loss.losses.auto", "auto_note", "chosen_by_model")
 check_all, check_terms = later("ortpipe.stages.add_loss.checks", "check_all", "check_terms")
-of_elements, cleaned, per_row, add_heads = later(
-    "ortpipe.stages.add_loss.elements", "of_elements", "cleaned", "per_row", "add_heads"
-)
-terms_of_members, terms_of_sequences, weighted_by_class = later(
-    "ortpipe.stages.add_loss.elements", "terms_of_members", "terms_of_sequences", "weighted_by_class"
-)
+add_heads, terms_of_more = later("ortpipe.stages.add_loss.elements", "add_heads", "terms_of_more")
 
 
 @typed
@@ -114,19 +109,12 @@ def part_of(
 ) -> LossPart:
     """Write a label input and the loss of one prediction: the terms of its rows, weighted and reduced."""
     of_head, scores, about = config.of(head), _scores(op, facts), {"class_axis": facts.class_axis, "blank": None}
-    if not (is_of_rows := _is_of_rows(facts, of_head, scores.prediction)):
-        scores, about = of_elements(op, facts, of_head, scores)
-    label = _label(op, facts, f"{config.label_name}_{head}" if head else config.label_name, scores, about)
-    y, counts = (label, None) if is_of_rows else cleaned(op, of_head, label, scores)
-    members, sequences = facts.members is not None, about["blank"] is not None
-    write = terms_of_members if members else terms_of_sequences if sequences else terms_of
-    terms = write(op, facts, of_head, y, scores)
-    if facts.class_weight or "class_weight" in facts.objective:
-        terms = weighted_by_class(op, y, terms, facts)
-    columns: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
-    if config.reduction == "mean" and not isinstance(columns, int):
-        terms, columns = op.ReduceSum(terms, [-1], keepdims=1), 1
-    terms = terms if is_of_rows else per_row(op, of_head, y, counts, terms)  # [N, K]
+    name = f"{config.label_name}_{head}" if head else config.label_name
+    if _is_plain(facts, of_head, scores.prediction):
+        label = label_input(op, facts, name, scores)
+        terms, columns = with_columns(op, facts, config, terms_of(op, of_head, label, scores))
+    else:
+        scores, label, terms, columns, about = terms_of_more(op, facts, config, head, name, scores)
     dtype = scores.dtype
     if config.sample_weight:
         weight = weight if weight is not None else op.input(config.weight_name, dtype, [scores.sizes[0], 1])
@@ -153,22 +141,38 @@ def _scores(op: Builder, facts: Facts) -> Scores:
     )
 
 
-def _is_of_rows(facts: Facts, config: HeadLoss, prediction: ir.Value) -> bool:
+def _is_plain(facts: Facts, config: HeadLoss, prediction: ir.Value) -> bool:
+    """Return whether each row has one label or a vector of them, [N, K], that all count the same."""
+    more = facts.members or facts.class_weight or "class_weight" in facts.objective
+    return not more and is_of_rows(facts, config, prediction)
+
+
+def is_of_rows(facts: Facts, config: HeadLoss, prediction: ir.Value) -> bool:
     """Return whether each row has a label or a vector of them, [N, K], of which none is left out."""
     matrix = prediction.shape is not None and prediction.shape.rank() == 2 and facts.class_axis in (None, 1)
     return matrix and config.padding is None and not getattr(config.loss, "of_sequences", False)
 
 
-def _label(op: Builder, facts: Facts, name: str, scores: Scores, about: Mapping[str, Any]) -> ir.Value:
+def label_input(
+    op: Builder, facts: Facts, name: str, scores: Scores, elements: Sequence[Any] | None = None
+) -> ir.Value:
     """Add the label input: values of the prediction's shape [N, E…, K], or class indices [N, E…, 1]."""
-    rows, *elements, columns = scores.sizes
-    elements = elements if about["blank"] is None else [None]  # sequences have any length
+    rows, *inner, columns = scores.sizes
+    inner = inner if elements is None else [*elements]
     if facts.classes is not None and facts.task != "multilabel":
-        return op.input(name, ir.DataType.INT64, [rows, *elements, 1])
-    return op.input(name, scores.dtype, [rows, *elements, columns])
+        return op.input(name, ir.DataType.INT64, [rows, *inner, 1])
+    return op.input(name, scores.dtype, [rows, *inner, columns])
 
 
-def terms_of(op: Builder, facts: Facts, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
+def with_columns(op: Builder, facts: Facts, config: AddLossConfig, terms: ir.Value) -> tuple[ir.Value, Any]:
+    """Return terms and their number of columns, which a mean needs: terms of unknown width are summed first."""
+    columns: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
+    if config.reduction == "mean" and not isinstance(columns, int):
+        return op.ReduceSum(terms, [-1], keepdims=1), 1
+    return terms, columns
+
+
+def terms_of(op: Builder, config: HeadLoss, label: ir.Value, scores: Scores) -> ir.Value:
     """Return the terms that a loss writes; those of a user's own loss are checked."""
     loss = config.loss
     with op.formulas(), own.blamed(type(loss), "loss", LossError):

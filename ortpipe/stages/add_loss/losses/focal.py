@@ -11,7 +11,8 @@ from ortpipe.errors import LossError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, NotNegative, Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.scores import Scores, logit, one_column, truth
+from ortpipe.stages.add_loss.margins import logit, one_column
+from ortpipe.stages.add_loss.scores import Scores, truth
 
 Weight = Annotated[float, Gt(0), Lt(1)]
 

@@ -8,7 +8,8 @@ from annotated_types import Gt, Lt
 
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config, Share
-from ortpipe.stages.add_loss.scores import Scores, one_column, two_columns
+from ortpipe.stages.add_loss.margins import one_column, two_columns
+from ortpipe.stages.add_loss.scores import Scores
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import onnx_ir as ir
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.scores import Scores, margin
+from ortpipe.stages.add_loss.margins import margin
+from ortpipe.stages.add_loss.scores import Scores
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.settings import Config
-from ortpipe.stages.add_loss.scores import Scores, required
+from ortpipe.stages.add_loss.margins import required
+from ortpipe.stages.add_loss.scores import Scores
 
 
 @dataclass(frozen=True)

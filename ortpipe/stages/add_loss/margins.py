@@ -1,0 +1,61 @@
+"""One logit of two classes, and raw scores that a loss needs."""
+
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import LossError
+from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.add_loss.scores import Scores
+
+
+def required(scores: Scores, loss: str) -> ir.Value:
+    """Return the raw scores; raise LossError if the graph has none."""
+    if scores.logits is None:
+        raise LossError(
+            f"{loss} needs raw scores.",
+            got=f"{scores.prediction.name!r}, probabilities for which the graph computes no raw scores",
+            fix="Choose add_loss=log, cross_entropy or focal, which read probabilities, too. If the output holds raw "
+            "scores, set {@convert.source.scores}=logits.",
+        )
+    return scores.logits
+
+
+def logit(op: Builder, scores: Scores, loss: str) -> ir.Value:
+    """Return the logit z [N, E…, 1]: of two columns z₁ − z₀, or half that if they are opposite; one column as it is."""
+    return one_column(op, required(scores, loss), (-0.5, 0.5) if scores.opposite else (-1, 1), scores)
+
+
+def margin(op: Builder, label: ir.Value, scores: Scores, loss: str) -> Any:
+    """Return s·z for labels 0 or 1: the logit z, or −z if the label is 0."""
+    z = logit(op, scores, loss)
+    return op.Mul(z, op.Sub(op.Mul(op.cast(label, z), 2), 1))
+
+
+def one_column(op: Builder, value: ir.Value, weights: tuple[float, float], scores: Scores) -> ir.Value:
+    """Return the weighted sum of two classes' columns (by MatMul, which has a gradient in every float type)."""
+    if not two_columns(value, scores):
+        return value
+    return op.MatMul(value, op.const(np.array(weights, scores.dtype.numpy()).reshape(2, 1)))
+
+
+def two_columns(value: ir.Value, scores: Scores) -> bool:
+    """Return whether a value has one column for each of two classes."""
+    return scores.classes == 2 and value.shape is not None and value.shape[-1] == 2
+
+
+def log_sigmoid_input(value: ir.Value) -> ir.Value | None:
+    """Return z if the value is log σ(z), in convert's form (z − |z|)·½ − log(exp(−|z|) + 1), else None."""
+    scaled, tail = _inputs(value, "Sub") or (None, None)
+    difference = (_inputs(scaled, "Mul") or [None])[0]
+    z, size = _inputs(difference, "Sub") or (None, None)
+    exp = (_inputs((_inputs(tail, "Log") or [None])[0], "Add") or [None])[0]
+    negative = (_inputs((_inputs(exp, "Exp") or [None])[0], "Neg") or [None])[0]
+    abs_inputs = _inputs(size, "Abs")
+    return z if size is not None and size is negative and abs_inputs is not None and abs_inputs[0] is z else None
+
+
+def _inputs(value: ir.Value | None, op_type: str) -> list[ir.Value | None] | None:
+    node = value.producer() if value is not None else None
+    return list(node.inputs) if node is not None and node.op_type == op_type and not node.domain else None
