@@ -1,6 +1,6 @@
-"""Outputs that are not a scalar loss, and parameters that no gradient reaches."""
+"""Outputs that are not a scalar loss."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import onnx_ir as ir
 from onnx_ir import Graph, Value
@@ -10,8 +10,6 @@ from ortpipe.facts import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.types import is_scalar
-from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.stage import CUT, Trained
 
 
 def sum_of_outputs(
@@ -75,31 +73,3 @@ def _differentiable(graph: Graph, output: str | None) -> Value:
             "Only float outputs have gradients.", got=f"{output!r} of type {value.dtype}", fix="Name another."
         )
     return value
-
-
-def check_frozen(config: DeriveConfig, names: Sequence[str], statistics: Collection[str]) -> None:
-    """Reject frozen running statistics: they follow the batches in any case."""
-    for pattern in config.frozen:
-        if statistics and {*query.matches(pattern, names)} <= {*statistics}:
-            rule = "{at}frozen leaves parameters as they are; running statistics follow the batches all the same."
-            fix = "Leave it out, or set training_mode=0 in the model's layer (eval() of a PyTorch layer)."
-            raise DeriveError(rule, got=f"{pattern!r}, which matches running statistics alone", fix=fix)
-
-
-def without_cut(choice: Trained, cut: Sequence[str], config: DeriveConfig) -> Trained:
-    """Return the choice without parameters that no gradient reaches; raise DeriveError if the config names them.
-
-    A value that is only rounded, compared or counted on its way to the loss has no gradient.
-    """
-    inputs, names = choice.inputs, (*choice.parameters, *choice.inputs)
-    named = [name for name in cut if config.parameters is not None or name in inputs]
-    if named or len(cut) == len(names):
-        raise DeriveError(
-            "The loss must depend on everything that is trained.",
-            got=f"no gradient for {', '.join(map(repr, named or cut))}: a node without a derivative cuts it off",
-            fix=f"Leave it out of {{at}}{'inputs' if set(named) <= {*inputs} else 'parameters'}."
-            if named
-            else "Name another output in {at}output.",
-        )
-    parameters = [name for name in choice.parameters if name not in cut]
-    return choice._replace(parameters=parameters, untrained={**choice.untrained, **dict.fromkeys(cut, CUT)})

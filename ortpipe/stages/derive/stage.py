@@ -13,13 +13,10 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.autodiff import forget_kernel_gradients, name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
-from ortpipe.graph.choice.choice import sentence, some
-from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.types import is_scalar
-from ortpipe.graph.forms.modes import statistics as running_statistics
 from ortpipe.settings import later, typed
 from ortpipe.stages.derive.config import DeriveConfig
 
@@ -28,10 +25,11 @@ Tensors = Mapping[str, ir.TensorProtocol | None]
 CUT = "no gradient reaches it"
 
 # for settings and models beyond the gradient of a scalar loss
-adapt, adapters_note = later("ortpipe.stages.derive.lora", "adapt", "adapters_note")
-check_frozen, sum_of_outputs, without_cut = later(
-    "ortpipe.stages.derive.outputs", "check_frozen", "sum_of_outputs", "without_cut"
+chosen_by_config, reject_infinite, sentence_of, without_cut = later(
+    "ortpipe.stages.derive.chosen", "chosen_by_config", "reject_infinite", "sentence_of", "without_cut"
 )
+[sum_of_outputs] = later("ortpipe.stages.derive.outputs", "sum_of_outputs")
+[running_statistics] = later("ortpipe.graph.forms.modes", "statistics")
 [checkpoint] = later("ortpipe.stages.derive.checkpointing", "checkpoint")
 compare, part_of = later("ortpipe.stages.derive.compare", "compare", "part_of")
 
@@ -53,7 +51,8 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     """
     config = config or DeriveConfig()
     facts, model = artifact.facts, artifact.ir_model()
-    forget_kernel_gradients(model.graph.all_nodes())
+    if any(node.metadata_props for node in model.graph.all_nodes()):
+        forget_kernel_gradients(model.graph.all_nodes())
     target = _target(model.graph, facts, config)
     choice = _chosen(model.graph, target, facts, config)
     loss_model = part_of(artifact, model) if config.check else None
@@ -62,7 +61,9 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         return artifact.next("derive", VERSION, **engine.yielding(model, target, choice, config.checkpointing))
     tensors = {name: value.const_value for name, value in model.graph.initializers.items()} | target.ones
     model, choice, names = _differentiated(model, target, choice, config)
-    notes = _notes(choice, tensors, facts, config)
+    notes = []
+    if config.parameters is not None or config.frozen or choice.adapters or CUT in choice.untrained.values():
+        notes.append(sentence_of(choice, tensors, facts))
     if config.checkpointing:
         notes += checkpoint(model.graph, target, names, config.checkpointing)
     _set_outputs(model.graph, target, [*names.values()])
@@ -118,44 +119,32 @@ def _target(graph: Graph, facts: Facts, config: DeriveConfig) -> Seeded:
         total.type, total.shape = loss.type, ir.Shape([])
     else:
         total, scalar, seeds = sum_of_outputs(graph, facts, names, fill=config.fill_gradient)
-    statistics = {name: str(value.name) for name, value in running_statistics(graph, total).items()}
+    has_statistics = any(node.op_type == "BatchNormalization" for node in graph)
+    statistics = {n: str(v.name) for n, v in running_statistics(graph, total).items()} if has_statistics else {}
     ones = {seed: ir.tensor(1, dtype=total.dtype, name=seed) for seed in seeds.values()} if scalar is not None else {}
     loss_names, forward = [] if scalar is None else [str(scalar.name)], facts.outputs if config.forward_outputs else ()
     return Seeded(total, tuple(map(str, names)), seeds, ones, loss_names, statistics, [*forward])
 
 
 def _chosen(graph: Graph, target: Seeded, facts: Facts, config: DeriveConfig) -> Trained:
-    """Choose the trained parameters, and the inputs with gradients; put adapters into the graph."""
-    inputs = query.select(config.inputs, facts.inputs, DeriveError, "inputs")
-    initializers, seeds = {str(name) for name in graph.initializers}, target.seeds.values()
-    candidates = [name for name in query.float_initializers(graph, target.total) if name not in seeds]
-    default = [name for name in candidates if name in facts.parameters and config.adapters is None]
-    chosen = default
-    if config.parameters is not None:
-        chosen = query.select(config.parameters, candidates, DeriveError, "parameters", initializers)
-    frozen = set(query.select(config.frozen, candidates, DeriveError, "frozen", initializers))
-    chosen = [name for name in chosen if name not in frozen]
-    if not chosen and not inputs and config.adapters is None:
-        rule, why = "At least one parameter must be trained.", choose(graph, target.total).untrained
-        fix = f"Name some in {{at}}parameters{', or shorten {at}frozen' if config.frozen else ''}."
-        reasons = {name: why.get(name, "frozen") for name in candidates}
-        raise DeriveError(rule, got=sentence([], reasons), fix=fix)
-    if config.output is None:
-        _check_finite(graph, chosen)
-    unnamed = "by default" if config.parameters is None else "not in derive.parameters"
-    untrained = {n: "derive.frozen" if n in frozen else unnamed for n in candidates if n not in chosen}
-    if config.frozen and target.statistics:
-        check_frozen(config, [*chosen, *untrained], target.statistics)
-    choice = Trained(chosen, inputs, untrained)
-    return choice if config.adapters is None else adapt(graph, choice, facts, config.adapters)
+    """Choose the trained parameters, by default those of convert, and the inputs with gradients."""
+    candidates = [n for n in query.float_initializers(graph, target.total) if n not in target.seeds.values()]
+    parameters = [name for name in candidates if name in facts.parameters]
+    named = config.parameters is not None or config.frozen or config.inputs or config.adapters is not None
+    if named or not parameters:
+        choice = chosen_by_config(graph, target, facts, config, candidates)
+    else:
+        choice = Trained(parameters, [], {name: "by default" for name in candidates if name not in parameters})
+    if config.output is None and not all(np.isfinite(_array(graph, name)).all() for name in choice.parameters):
+        reject_infinite(graph, choice.parameters)
+    return choice
 
 
-def _check_finite(graph: Graph, parameters: Sequence[str]) -> None:
-    """Reject parameters that start from nan or infinity: the first step would give nan."""
-    wrong = [name for name in parameters if not np.isfinite(query.array(graph.initializers[name])).all()]
-    if wrong:
-        rule, fix = "What is trained starts from finite numbers.", "Leave them out with {at}frozen."
-        raise DeriveError(rule, got=f"nan or infinite values in {some(wrong)}", fix=fix)
+def _array(graph: Graph, parameter: str) -> np.ndarray:
+    """Return a parameter's array, not a copy."""
+    tensor = graph.initializers[parameter].const_value
+    assert tensor is not None
+    return tensor.numpy()
 
 
 def _differentiated(
@@ -203,14 +192,3 @@ def _facts(target: Seeded, choice: Trained, names: Mapping[str, str]) -> dict[st
         "constants": tuple(choice.untrained),
         "adapters": {name: adapter._asdict() for name, adapter in choice.adapters.items()},
     }
-
-
-def _notes(choice: Trained, tensors: Tensors, facts: Facts, config: DeriveConfig) -> list[str]:
-    """Return a sentence on the trained parameters, if convert has not chosen them."""
-    if choice.adapters:
-        return [adapters_note(choice, tensors)]
-    if config.parameters is None and not config.frozen and CUT not in choice.untrained.values():
-        return []
-    added = [name for name in choice.parameters if name in facts.constants]
-    also = f"; only because derive.parameters says so: {some(added)}" if added else ""
-    return [sentence(choice.parameters, choice.untrained) + also]

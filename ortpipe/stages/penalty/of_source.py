@@ -1,0 +1,56 @@
+"""The penalty `auto`: that of the source's objective, such as scikit-learn's."""
+
+from collections.abc import Mapping
+
+import onnx_ir as ir
+
+from ortpipe.errors import PenaltyError
+from ortpipe.facts import Facts
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
+
+
+def terms_of_source(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool, list[str]]:
+    """Return the terms of parameters, whether they are of one row of a sum over rows, and a note."""
+    terms, per_row = _objective_terms(facts)
+    return terms, per_row, [f"penalty=auto: {in_words(terms)}{' per row' if terms and per_row else ''}"]
+
+
+def _objective_terms(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool]:
+    """Return the penalty terms of the source's objective, and whether they are of one row of a sum over rows."""
+    terms, of_all_rows = facts.objective.get("penalty", {}), facts.objective.get("reduction") == "sum"
+    # with sample weights the loss is Σ w·l or Σ w·l / N, and the source's may be Σ w·l / Σ w
+    factor = facts.objective.get("weight", 1.0) if facts.sample_weight is not None else 1.0
+    rows, summed = facts.objective.get("rows"), facts.reduction == "sum"
+    if of_all_rows and terms:
+        if rows is None and not summed:
+            rule = "penalty=auto needs the number of rows that the estimator was fitted on."
+            fix = "Set {@add_loss.reduction}=sum, or convert with data."
+            raise PenaltyError(rule, got="strengths for the reduction sum, and a loss whose reduction is mean", fix=fix)
+        if rows is None:
+            return _scaled(factor, terms), False  # right for one batch of all rows
+        factor /= rows
+    return _scaled(factor, terms), summed
+
+
+def row_count(op: Builder, facts: Facts, like: ir.Value) -> ir.Value:
+    """Return the number of rows of a batch, a scalar."""
+    return op.cast(op.Squeeze(op.Shape(query.value(op.graph, facts.labels[0]), end=1)), like)
+
+
+def _scaled(factor: float, terms: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    return {
+        name: {kind: strength * factor for kind, strength in strengths.items()} for name, strengths in terms.items()
+    }
+
+
+def in_words(terms: Mapping[str, Mapping[str, float]]) -> str:
+    """Return terms as text.
+
+    >>> in_words({"coefficient": {"l2": 0.5}}), in_words({})
+    ('0.5·l2 of coefficient', 'nothing')
+    """
+    parts = [
+        f"{strength:.6g}·{kind} of {name}" for name, strengths in terms.items() for kind, strength in strengths.items()
+    ]
+    return " + ".join(parts) or "nothing"
