@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.runtime import session
+from ortpipe.runtime import subnormal
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
@@ -57,11 +57,11 @@ def main() -> None:
     options = parser.parse_args()
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     print(cpu[0].partition(": ")[2] if cpu else platform.processor())
-    modes = dict(session.MODES)
+    modes = dict(subnormal.MODES)
     for _ in range(options.pairs):
         for flushes in (True, False):
-            session.MODES.clear()
-            session.MODES.update(modes if flushes else {})
+            subnormal.MODES.clear()
+            subnormal.MODES.update(modes if flushes else {})
             times = step_times(options.steps)
             part = max(1, len(times) // SHARE)
             early, late = statistics.median(times[:part]), statistics.median(times[-part:])

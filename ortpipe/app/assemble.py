@@ -35,7 +35,7 @@ from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store, key_of_environment
 from ortpipe.runtime.library import check_one_runtime
-from ortpipe.runtime.session import check_provider
+from ortpipe.runtime.providers import check_provider
 from ortpipe.stages.train.kept_epoch import trained_loss
 
 EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input

@@ -1,37 +1,34 @@
 """Run a model in onnxruntime."""
 
 import contextlib
-import ctypes
 import functools
-import platform
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.errors import EngineError, ModelError
+from ortpipe.errors import ModelError
 from ortpipe.graph.core.apart import Weights, pieces
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.query import graphs
 from ortpipe.graph.core.sound import is_large, weigh
-from ortpipe.graph.files.serial import on_disk
-from ortpipe.graph.forms.modes import moves_statistics
-from ortpipe.runtime import xla
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
-from ortpipe.runtime.quirks import failing_fusions, fatal_fusions
+from ortpipe.settings import later
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights from which on the runtime maps them from a file instead of copying them repeatedly
-
 TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
-
 T = TypeVar("T")
-# The word of C's fenv_t with the floating-point modes, and its bits that flush results and inputs to zero: MXCSR on
-# x86-64 (FTZ and DAZ), FPCR on ARM (FZ). Other systems have other layouts and are left unchanged.
-MODES = {("Linux", "x86_64"): (7, 0x8040), ("Linux", "aarch64"): (0, 1 << 24)}
+
+# for large models, other devices, subnormal numbers and known bugs
+[on_disk] = later("ortpipe.graph.files.serial", "on_disk")
+check_compiled_in, check_chosen = later("ortpipe.runtime.providers", "check_compiled_in", "check_chosen")
+[flushed] = later("ortpipe.runtime.subnormal", "flushed")
+fatal_fusions, failing_fusions = later("ortpipe.runtime.quirks", "fatal_fusions", "failing_fusions")
+[moves_statistics] = later("ortpipe.graph.forms.modes", "moves_statistics")
 
 
 class Session:
@@ -64,41 +61,16 @@ class Session:
             model, weights = finish_apart(model, deep=True)
         runtime = runtime or RuntimeConfig()
         provider = runtime.provider if runtime.engine == "onnxruntime" else "cpu"
-        options, providers = ort.SessionOptions(), PROVIDERS[provider]
-        options.intra_op_num_threads = runtime.threads
-        options.inter_op_num_threads = 1
-        options.use_deterministic_compute = True
-        options.enable_mem_pattern = planned
-        options.log_severity_level = 4
-        options.add_session_config_entry("session.disable_quant_qdq", "1")  # pairs round as in training
-        self._around = flushed if flushes else contextlib.nullcontext
-        if flushes:
-            _first()
-            options.add_session_config_entry("session.set_denormal_as_zero", "1")  # applies to the session's threads
-        if not fused:
-            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if providers[0] not in ort.get_available_providers():
-            raise _not_here(provider, "has none")
-        without = fatal_fusions(model)
-        try:
-            if weigh(model) > MAPPED or is_large(model):
-                with on_disk(model, weights) as path:
-                    self._session = _loaded(path, options, providers, without)
-            else:
-                content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
-                self._session = _loaded(content, options, providers, without)
-        except Exception as error:
-            raise ModelError(
-                "ONNX Runtime must load the model.",
-                got=(str(error).strip() or type(error).__name__).splitlines()[0],
-                fix=f"Use operators and types that onnxruntime has kernels for on the {provider.upper()}.",
-            ) from error
-
+        if provider != "cpu":
+            check_compiled_in(provider)
+        self._around: Callable[[], Any] = flushed if flushes else contextlib.nullcontext
+        options = _options(runtime.threads, fused=fused, planned=planned, flushes=flushes)
+        self._session = _loaded(model, weights, options, provider)
+        if provider != "cpu":
+            check_chosen(self._session, provider)
         # If a layer is used twice, its kernel overwrites the running statistics that it is fed.
-        self._moves_statistics = any(moves_statistics(node) for graph in graphs(model.graph) for node in graph.node)
-        chosen = self._session.get_providers()[0]
-        if chosen != providers[0]:
-            raise _not_here(provider, f"fell back to {chosen}")
+        normalizing = (n for graph in graphs(model.graph) for n in graph.node if n.op_type == "BatchNormalization")
+        self._moves_statistics = any(map(moves_statistics, normalizing))
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -116,17 +88,12 @@ class Session:
         The arrays belong to the caller; those of `run` use the session's memory, which never shrinks.
         """
         assert all(array.flags.c_contiguous for array in results.values())
-        safe = self._safe(feeds)
-
-        def run(options: Any) -> None:
-            binding = self._session.io_binding()
-            for name, array in safe.items():
-                binding.bind_cpu_input(name, array)
-            for name, array in results.items():
-                binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
-            self._session.run_with_iobinding(binding, options)
-
-        self._guarded(run)
+        binding = self._session.io_binding()
+        for name, array in self._safe(feeds).items():
+            binding.bind_cpu_input(name, array)
+        for name, array in results.items():
+            binding.bind_output(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
+        self._guarded(lambda options: self._session.run_with_iobinding(binding, options))
 
     def _safe(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the feeds with vectors copied: kernels may write to them, for example running statistics."""
@@ -150,22 +117,53 @@ class Session:
             _running.remove(options)
 
 
+def _options(threads: int, *, fused: bool, planned: bool, flushes: bool) -> Any:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.use_deterministic_compute = True
+    options.enable_mem_pattern = planned
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.disable_quant_qdq", "1")  # pairs round as in training
+    if flushes:
+        _first()
+        options.add_session_config_entry("session.set_denormal_as_zero", "1")  # applies to the session's threads
+    if not fused:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return options
+
+
 @functools.cache
 def _first() -> None:
     """Load a default session: a process's first session sets the caller's handling of subnormal numbers."""
     Session(onnx.parser.parse_model(TRIVIAL))
 
 
-def _loaded(model: str | bytes, options: Any, providers: Sequence[str], without: set[str]) -> Any:
-    """Load a model without the optimizations in `without` and those that create nodes without a kernel."""
-    while True:
-        try:
-            return ort.InferenceSession(model, options, providers=providers, disabled_optimizers=without)
-        except Exception as error:
-            failing = failing_fusions(error) - without
-            if not failing:
-                raise
-            without = without | failing
+def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provider: str) -> Any:
+    """Return the runtime's session, without the optimizations that fail for this model."""
+    convolves = any(node.op_type == "Conv" for graph in graphs(model.graph) for node in graph.node)
+    without: set[str] = fatal_fusions(model) if convolves else set()
+    try:
+        if weigh(model) > MAPPED or is_large(model):
+            with on_disk(model, weights) as path:
+                return _unfused(path, options, provider, without)
+        content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
+        return _unfused(content, options, provider, without)
+    except Exception as error:
+        raise ModelError(
+            "ONNX Runtime must load the model.",
+            got=(str(error).strip() or type(error).__name__).splitlines()[0],
+            fix=f"Use operators and types that onnxruntime has kernels for on the {provider.upper()}.",
+        ) from error
+
+
+def _unfused(model: str | bytes, options: Any, provider: str, without: set[str]) -> Any:
+    try:
+        return ort.InferenceSession(model, options, providers=PROVIDERS[provider], disabled_optimizers=without)
+    except Exception as error:
+        if not (failing := failing_fusions(error) - without):
+            raise
+        return _unfused(model, options, provider, without | failing)
 
 
 _running: list[ort.RunOptions] = []
@@ -175,49 +173,3 @@ def terminate() -> None:
     """Stop every run at its next node, from another thread; the run raises ModelError."""
     for options in list(_running):
         options.terminate = True
-
-
-def _not_here(provider: str, what: str) -> EngineError:
-    return EngineError(
-        "{key} must be available on this machine.",
-        got=f"{provider}: onnxruntime {ort.__version__} {what}",
-        fix="Install the GPU's driver, CUDA and an onnxruntime build for it, or set {key}=cpu.",
-        key="provider",
-    )
-
-
-def check_provider(runtime: RuntimeConfig) -> None:
-    """Raise before any work if a provider is missing or onnxruntime falls back to another one."""
-    if runtime.engine != "onnxruntime":
-        xla.check_client(runtime)
-    elif runtime.provider != "cpu":
-        Session(onnx.parser.parse_model(TRIVIAL), runtime)
-
-
-@contextlib.contextmanager
-def flushed() -> Iterator[None]:
-    """Treat subnormal numbers as 0 in this thread within the block, and restore the mode afterwards.
-
-    onnxruntime's `session.set_denormal_as_zero` only applies to a session's own threads; the caller's thread takes it
-    from the first session of the process, permanently.
-    """
-    word, bits = MODES.get((platform.system(), platform.machine()), (0, 0))
-    if not bits:
-        yield
-        return
-    libm = _libm()
-    environment = (ctypes.c_uint32 * 64)()
-    libm.fegetenv(environment)
-    before = environment[word]
-    environment[word] = before | bits
-    libm.fesetenv(environment)
-    try:
-        yield
-    finally:
-        environment[word] = before
-        libm.fesetenv(environment)
-
-
-@functools.cache
-def _libm() -> ctypes.CDLL:
-    return ctypes.CDLL(None)

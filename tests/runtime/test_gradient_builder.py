@@ -6,7 +6,7 @@ import pytest
 
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.check import finish, infer
-from ortpipe.runtime.library import gradient_model
+from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.ort import with_yield
 

@@ -10,7 +10,8 @@ import pytest
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph.core import sound
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.session import Session, check_provider
+from ortpipe.runtime.providers import check_provider
+from ortpipe.runtime.session import Session
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>
@@ -112,7 +113,7 @@ def test_beside_another_engine_onnxruntime_stays_on_the_cpu(model):
 def test_a_gpu_that_jax_does_not_find_is_refused_before_any_work():
     code = """if True:
         from ortpipe.runtime.config import RuntimeConfig
-        from ortpipe.runtime.session import check_provider
+        from ortpipe.runtime.providers import check_provider
         check_provider(RuntimeConfig(provider="cuda", engine="xla"))
     """
     if importlib.util.find_spec("jax") is None:

@@ -10,7 +10,8 @@ from sklearn.linear_model import LinearRegression
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.session import MODES, Session, flushed
+from ortpipe.runtime.session import Session
+from ortpipe.runtime.subnormal import MODES, flushed
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss

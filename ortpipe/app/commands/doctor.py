@@ -75,7 +75,7 @@ def _runtime(config: RunConfig) -> Iterator[Finding]:
     name = next(iter(versions(DISTRIBUTIONS)))
     engines = "engines native and ort" if runtime.builds_gradients else "engine native (ort needs onnxruntime-training)"
     yield Finding("runtime", f"{name} {runtime.version}; {engines}; {', '.join(runtime.providers)}")
-    from ortpipe.runtime.session import check_provider
+    from ortpipe.runtime.providers import check_provider
 
     with under("runtime"):
         check_provider(config.runtime)

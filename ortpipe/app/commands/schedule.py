@@ -10,7 +10,8 @@ from ortpipe.app.compose import Parser
 from ortpipe.data.load import load
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
-from ortpipe.stages.train.rates import planned, steps_per_epoch, watches
+from ortpipe.stages.train.planned_rates import planned, watches
+from ortpipe.stages.train.rates import steps_per_epoch
 from ortpipe.stages.train.schedules import SCHEDULES
 
 if TYPE_CHECKING:

@@ -102,32 +102,9 @@ def moments(op: Builder, x: Inputs, beta1: float, beta2: float) -> tuple[ir.Valu
 
 
 def decay(strength: float | np.ndarray) -> Link:
-    """u ← u − η·λ·θ, decoupled weight decay (Loshchilov and Hutter, 2019); λ as in `scale`."""
+    """u ← u − η·λ·θ, decoupled weight decay (Loshchilov and Hutter, 2019); λ is a number or one per element."""
 
     def update(op: Builder, x: Inputs) -> Outputs:
         return op.Add(x.u, op.Mul(x.theta, op.Mul(x.const(op, strength), *x.scalars))), ()
 
     return Link(update, scalars={"decay_rate": _minus_rate})
-
-
-def clip(value: float | None, norm: float | None) -> Link:
-    """Clip entries to [−value, value], then u·min(1, norm / (‖u‖₂ + 1e-6)), as PyTorch's clip_grad_norm_."""
-
-    def update(op: Builder, x: Inputs) -> Outputs:
-        u = x.u if value is None else op.Clip(x.u, x.const(op, -value), x.const(op, value))
-        if norm is not None:
-            length = op.Add(op.Sqrt(op.MatMul(u, u)), x.const(op, 1e-6))
-            u = op.Mul(u, op.Min(op.Div(x.const(op, norm), length), x.const(op, 1)))
-        return u, ()
-
-    return Link(update)
-
-
-def scale(factor: float | np.ndarray) -> Link:
-    """u ← f·u, where f is a number or an array with one entry per element."""
-    return Link(lambda op, x: (op.Mul(x.u, x.const(op, factor)), ()))
-
-
-def average(share: float) -> Link:
-    """a ← d·a + (1 − d)·(θ + u), the exponential moving average (EMA) of the parameters; u is unchanged."""
-    return Link(lambda op, x: (x.u, (x.mean(op, x.state[0], op.Add(x.theta, x.u), share),)), (AVERAGE,))

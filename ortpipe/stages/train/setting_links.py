@@ -8,10 +8,11 @@ import onnx_ir as ir
 
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.query import HALVES
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.layout import Shapes
-from ortpipe.stages.train.links import Link, average, clip, decay, scale
+from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Outputs, decay
 
 
 def links_of_settings(links: Sequence[Link], config: TrainConfig, shapes: Shapes, narrow: ir.DataType) -> list[Link]:
@@ -28,6 +29,29 @@ def links_of_settings(links: Sequence[Link], config: TrainConfig, shapes: Shapes
     if config.average is not None:
         last.append(average(config.average))
     return [*first, *links, *last]
+
+
+def clip(value: float | None, norm: float | None) -> Link:
+    """Clip entries to [−value, value], then u·min(1, norm / (‖u‖₂ + 1e-6)), as PyTorch's clip_grad_norm_."""
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        u = x.u if value is None else op.Clip(x.u, x.const(op, -value), x.const(op, value))
+        if norm is not None:
+            length = op.Add(op.Sqrt(op.MatMul(u, u)), x.const(op, 1e-6))
+            u = op.Mul(u, op.Min(op.Div(x.const(op, norm), length), x.const(op, 1)))
+        return u, ()
+
+    return Link(update)
+
+
+def scale(factor: float | np.ndarray) -> Link:
+    """u ← f·u, where f is a number or an array with one entry per element."""
+    return Link(lambda op, x: (op.Mul(x.u, x.const(op, factor)), ()))
+
+
+def average(share: float) -> Link:
+    """a ← d·a + (1 − d)·(θ + u), the exponential moving average (EMA) of the parameters; u is unchanged."""
+    return Link(lambda op, x: (x.u, (x.mean(op, x.state[0], op.Add(x.theta, x.u), share),)), (AVERAGE,))
 
 
 def loss_scale(config: TrainConfig, dtype: ir.DataType) -> float:

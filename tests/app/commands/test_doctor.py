@@ -114,7 +114,7 @@ def test_two_runtimes_are_a_problem(
 def test_a_provider_that_is_not_here_is_a_problem(call: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
     from ortpipe.errors import ModelError
     from ortpipe.runtime.config import RuntimeConfig
-    from ortpipe.runtime.session import check_provider
+    from ortpipe.runtime.providers import check_provider
 
     try:
         check_provider(RuntimeConfig(provider="cuda"))

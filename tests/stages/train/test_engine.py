@@ -304,7 +304,7 @@ def test_a_client_of_other_threads_is_refused():
 
 
 def test_without_jax_it_is_refused_before_any_work(monkeypatch):
-    from ortpipe.runtime.session import check_provider
+    from ortpipe.runtime.providers import check_provider
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModelError, match=r"needs JAX[\s\S]*pip install 'ortpipe\[xla\]'"):

@@ -3,7 +3,7 @@
 Names: `ENGINES` is the catalogue; each member is an `Engine`, a config that differentiates when called.
 
 Read first: `native.py` (the default, which calls `ortpipe.autodiff`), `ort.py` (the operators that the training build
-differentiates right) and `ortpipe/runtime/library.py` (the call of the training build).
+differentiates right) and `ortpipe/runtime/gradient_builder.py` (the call of the training build).
 """
 
 from collections.abc import Sequence

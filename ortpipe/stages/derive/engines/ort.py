@@ -14,7 +14,7 @@ from ortpipe.graph.core.builder import Builder, Names, Rewrite, replace, rewrite
 from ortpipe.graph.core.check import infer
 from ortpipe.graph.core.edit import add_outputs, keep_outputs
 from ortpipe.graph.core.types import same
-from ortpipe.runtime.library import gradient_model
+from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.settings import Config
 
 # Operators whose gradients agree with central differences. The builder has none of others, a wrong one, or it dies.

@@ -1,0 +1,40 @@
+"""Check that a device is available to the engine that uses it."""
+
+from typing import Any
+
+import onnx
+
+from ortpipe.errors import EngineError
+from ortpipe.runtime import xla
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.library import ort
+from ortpipe.runtime.session import PROVIDERS, TRIVIAL, Session
+
+
+def check_provider(runtime: RuntimeConfig) -> None:
+    """Raise before any work if a provider is missing or onnxruntime falls back to another one."""
+    if runtime.engine != "onnxruntime":
+        xla.check_client(runtime)
+    elif runtime.provider != "cpu":
+        Session(onnx.parser.parse_model(TRIVIAL), runtime)
+
+
+def check_compiled_in(provider: str) -> None:
+    """Raise if onnxruntime was built without the provider."""
+    if PROVIDERS[provider][0] not in ort.get_available_providers():
+        raise _missing(provider, "has none")
+
+
+def check_chosen(session: Any, provider: str) -> None:
+    """Raise if onnxruntime has loaded a session with another provider."""
+    if (chosen := session.get_providers()[0]) != PROVIDERS[provider][0]:
+        raise _missing(provider, f"fell back to {chosen}")
+
+
+def _missing(provider: str, what: str) -> EngineError:
+    return EngineError(
+        "{key} must be available on this machine.",
+        got=f"{provider}: onnxruntime {ort.__version__} {what}",
+        fix="Install the GPU's driver, CUDA and an onnxruntime build for it, or set {key}=cpu.",
+        key="provider",
+    )
