@@ -72,37 +72,17 @@ class RowSet(ABC):
         """Return the notes about a temporary file of rows, if there will be one."""
         return ()
 
+    @abstractmethod
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows in pieces of PIECE bytes; if more than `most`, only every k-th row, with the least such k."""
-        step = 1 if most is None else max(1, -(-len(self) // most))
-        size = max(1, PIECE // self.row_bytes)
-        pieces: list[Rows] = []
-        count = seen = 0
-        for rows in self.read():
-            spaced = rows if step == 1 else rows.take(np.arange(-seen % step, len(rows), step))
-            seen, first = seen + len(rows), 0
-            while first < len(spaced):
-                pieces.append(spaced.take(slice(first, first + size - count)))
-                first, count = first + len(pieces[-1]), count + len(pieces[-1])
-                if count == size:
-                    yield concatenate(pieces)
-                    pieces, count = [], 0
-        if pieces:
-            yield concatenate(pieces)
 
+    @abstractmethod
     def head(self, count: int) -> Rows:
         """Return the first `count` rows."""
-        pieces: list[Rows] = []
-        for rows in self.read():
-            pieces.append(rows.take(slice(count)))
-            count -= len(pieces[-1])
-            if not count:
-                break
-        return concatenate(pieces)
 
+    @abstractmethod
     def sample(self) -> Rows:
         """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
-        return concatenate(list(self.pieces(self.window)))
 
 
 @dataclass(frozen=True)
@@ -213,9 +193,23 @@ class Rows(RowSet):
         """Yield all rows: they are in memory."""
         yield self
 
+    def pieces(self, most: int | None = None) -> Iterator[Rows]:
+        """Yield all rows, or every k-th row, in pieces of PIECE bytes."""
+        rows, size = self._spaced(most), max(1, PIECE // self.row_bytes)
+        for first in range(0, len(rows), size):
+            yield rows.take(slice(first, first + size))
+
+    def _spaced(self, most: int | None) -> Rows:
+        """Return all rows or, if they are more than `most`, every k-th row."""
+        return self if most is None or len(self) <= most else self.take(slice(None, None, -(-len(self) // most)))
+
+    def head(self, count: int) -> Rows:
+        """Return the first `count` rows."""
+        return self.take(slice(count))
+
     def sample(self) -> Rows:
-        """Return at most as many rows as the window, evenly spaced."""
-        return self if self.window is None or len(self) <= self.window else super().sample()
+        """Return all rows or, if they are more than the window, every k-th row."""
+        return self._spaced(self.window)
 
     def select(self, part: int, draw: Draw) -> Rows:
         """Return the rows of one part, a place in `PARTS`; a part may be empty."""
@@ -308,19 +302,3 @@ def check_data(data: object) -> None:
 def row_bytes(arrays: Iterable[tuple[np.dtype, Sequence[int]]]) -> int:
     """Return the bytes of one row of arrays [N, …], counting at least four for each number."""
     return max(1, sum(max(LEAST, dtype.itemsize) * int(np.prod(shape[1:])) for dtype, shape in arrays))
-
-
-def concatenate(pieces: Sequence[Rows]) -> Rows:
-    """Concatenate pieces of the same source."""
-    first = pieces[0]
-    if len(pieces) == 1:
-        return first
-    weights = [piece.sample_weight for piece in pieces if piece.sample_weight is not None]
-    parts = [piece.part for piece in pieces if piece.part is not None]
-    return first.replace(
-        inputs={name: np.concatenate([piece.inputs[name] for piece in pieces]) for name in first.inputs},
-        label=np.concatenate([piece.label for piece in pieces]),
-        sample_weight=np.concatenate(weights) if weights else None,
-        heads={name: np.concatenate([piece.heads[name] for piece in pieces]) for name in first.heads},
-        part=np.concatenate(parts) if parts else None,
-    )

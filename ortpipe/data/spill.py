@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.data.rows import PIECE, Rows, concatenate
+from ortpipe.data.pieces import concatenate
+from ortpipe.data.rows import PIECE, Rows
 
 LARGE_FILES = Path("/var/tmp")  # on disk, also on Linux systems whose /tmp is in memory
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from ortpipe.data.draw import TRAIN, Draw
 from ortpipe.data.part_spill import PartSpill
+from ortpipe.data.pieces import concatenate, pieces_of
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import Reader, groups_with, labels_with_parts, rows_with_parts
-from ortpipe.data.rows import Rows, RowSet, concatenate
+from ortpipe.data.rows import Rows, RowSet
 from ortpipe.data.spill import Spill
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
@@ -129,7 +130,7 @@ class Stream(RowSet):
 
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows in pieces of PIECE bytes, which a second thread prefetches; see `RowSet`."""
-        return prefetch(super().pieces(most))
+        return prefetch(pieces_of(self, most))
 
     def head(self, count: int) -> Rows:
         """Return the first `count` rows; up to FIRST of the rows read stay in memory."""
@@ -146,7 +147,7 @@ class Stream(RowSet):
         """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
         if self._part is not None and self._part[0] == TRAIN and (spilled := self._spilled_part(TRAIN)) is not None:
             return concatenate(list(spilled.read())).of(self._head)
-        return super().sample()
+        return concatenate(list(pieces_of(self, self.window)))
 
     def _spilled_part(self, part: int) -> Spill | None:
         return None if self._spill is None else self._spill.part(part)

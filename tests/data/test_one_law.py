@@ -43,6 +43,7 @@ SPLITS = [
 def small_pieces(monkeypatch):
     """Let 700 rows be many groups, blocks, pieces and windows."""
     monkeypatch.setattr("ortpipe.data.rows.PIECE", 2000)
+    monkeypatch.setattr("ortpipe.data.pieces.PIECE", 2000)
     monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 1000)
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 1500)
     monkeypatch.setattr("ortpipe.data.csv_text.BLOCK", 1500)

@@ -16,7 +16,8 @@ from sklearn.linear_model import LogisticRegression
 from ortpipe.data import arrays, part_spill, table_reader
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
-from ortpipe.data.rows import PIECE, concatenate
+from ortpipe.data.pieces import concatenate
+from ortpipe.data.rows import PIECE
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.spill import Spill
@@ -41,6 +42,7 @@ PART = np.array(["train", "validation", "test"])[np.arange(COUNT) % 3]
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr("ortpipe.data.rows.PIECE", 2000)
+    monkeypatch.setattr("ortpipe.data.pieces.PIECE", 2000)
     monkeypatch.setattr("ortpipe.data.spill.PIECE", 2000)
     monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 2000)
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 32 * GROUP)

@@ -10,7 +10,8 @@ import pytest
 from command import Popen
 
 from ortpipe.data import spill
-from ortpipe.data.rows import Rows, concatenate
+from ortpipe.data.pieces import concatenate
+from ortpipe.data.rows import Rows
 from ortpipe.data.spill import Spill, SpillFile
 
 RNG = np.random.default_rng(0)

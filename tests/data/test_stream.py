@@ -11,7 +11,8 @@ from ortpipe.data import batches, rows, stream
 from ortpipe.data.batches import Batches
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
-from ortpipe.data.rows import Rows, concatenate
+from ortpipe.data.pieces import concatenate
+from ortpipe.data.rows import Rows
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
@@ -45,6 +46,7 @@ KINDS = ["parquet", "npy", "npy_by_column", "npz", "npz_packed"]
 def small_pieces(monkeypatch):
     """Let a thousand rows be many groups, pieces and windows."""
     monkeypatch.setattr(rows, "PIECE", 900)
+    monkeypatch.setattr("ortpipe.data.pieces.PIECE", 900)
     monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 700)
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 900)
     monkeypatch.setattr("ortpipe.data.draw.BLOCK", 150)

@@ -12,7 +12,8 @@ import onnx
 from ortpipe.artifact import Arrays, Facts
 from ortpipe.autodiff import gradient_apart
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Rows, concatenate
+from ortpipe.data.pieces import concatenate
+from ortpipe.data.rows import Rows
 from ortpipe.data.slices import owner_of
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query

@@ -23,7 +23,8 @@ import pandas as pd
 from acceptance.tables.data import LOSS, METRIC, table
 from benchmarks.report import table as markdown
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.rows import Data, Rows, concatenate
+from ortpipe.data.pieces import concatenate
+from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

@@ -37,6 +37,7 @@ def small_pieces(monkeypatch):
     """Let some hundred rows be many groups, pieces and windows."""
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 1500)
     monkeypatch.setattr("ortpipe.data.rows.PIECE", 1500)
+    monkeypatch.setattr("ortpipe.data.pieces.PIECE", 1500)
     monkeypatch.setattr("ortpipe.data.stream.MIB", 80 * 50 / 64)  # a window of fifty rows
 
 
