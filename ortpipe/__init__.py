@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ortpipe.runtime.config import RuntimeConfig as RuntimeConfig
     from ortpipe.stages.add_loss.config import AddLossConfig as AddLossConfig
     from ortpipe.stages.add_loss.losses import LOSSES as LOSSES
+    from ortpipe.stages.add_loss.losses import Loss as Loss
     from ortpipe.stages.add_loss.stage import add_loss as add_loss
     from ortpipe.stages.convert.config import ConvertConfig as ConvertConfig
     from ortpipe.stages.convert.reading.graph_settings import Given as Given
@@ -34,9 +35,13 @@ if TYPE_CHECKING:
     from ortpipe.stages.evaluate.stage import evaluate as evaluate
     from ortpipe.stages.penalty.config import PenaltyConfig as PenaltyConfig
     from ortpipe.stages.penalty.stage import penalty as penalty
+    from ortpipe.stages.train.config import CheckpointConfig as CheckpointConfig
+    from ortpipe.stages.train.config import EarlyStopConfig as EarlyStopConfig
     from ortpipe.stages.train.config import TrainConfig as TrainConfig
     from ortpipe.stages.train.optimizers import OPTIMIZERS as OPTIMIZERS
+    from ortpipe.stages.train.optimizers import Optimizer as Optimizer
     from ortpipe.stages.train.schedules import SCHEDULES as SCHEDULES
+    from ortpipe.stages.train.schedules import Schedule as Schedule
     from ortpipe.stages.train.stage import train as train
 else:
     __getattr__, __dir__, __all__ = door(__name__)

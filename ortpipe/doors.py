@@ -1,7 +1,6 @@
 """Packages whose public names, their door, are imported on first use."""
 
 import ast
-import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,6 +27,6 @@ def door(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes[name]
-        return getattr(importlib.import_module(module), original)
+        return getattr(__import__(module, fromlist=[original]), original)  # a function, or a module of a package
 
     return get, lambda: names, names

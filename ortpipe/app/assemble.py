@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.conf import HydraConf
 
+from ortpipe import FLOW, Artifact, Data, OrtpipeError
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.run.data_facts import data_facts, in_words
@@ -23,20 +24,16 @@ from ortpipe.app.stop import before_the_end, stop_if_asked
 from ortpipe.app.sweep.job import Job
 from ortpipe.app.tracking.models import with_versions
 from ortpipe.app.words import SETTINGS
-from ortpipe.artifact import Artifact
-from ortpipe.data.feeds import feed_inputs
+from ortpipe.data import feed_inputs
 from ortpipe.data.load import load
-from ortpipe.data.rows import Data
-from ortpipe.errors import OrtpipeError, under, words
-from ortpipe.flow import FLOW
+from ortpipe.errors import under, words
 from ortpipe.metrics.objective import check_objective, check_rows, check_value
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store, key_of_environment
-from ortpipe.runtime.library import check_one_runtime
-from ortpipe.runtime.providers import check_provider
-from ortpipe.stages.train.kept_epoch import trained_loss
+from ortpipe.runtime import check_one_runtime, check_provider
+from ortpipe.stages import trained_loss
 
 EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
 

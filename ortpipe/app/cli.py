@@ -15,6 +15,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
+from ortpipe import OrtpipeError
 from ortpipe.app.claim import releasing
 from ortpipe.app.command_list import COMMANDS, answer, command, is_query, is_word
 from ortpipe.app.compose import (
@@ -33,7 +34,7 @@ from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep.callback import refuse_secret_name, sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.words import SETTINGS
-from ortpipe.errors import ConfigError, OrtpipeError, nearest
+from ortpipe.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf

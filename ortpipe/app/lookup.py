@@ -16,18 +16,17 @@ import numpy as np
 import onnx
 from onnx.numpy_helper import to_array
 
+from ortpipe import Artifact, load_artifact
 from ortpipe.app.compose import Composition
 from ortpipe.app.redact import hidden
 from ortpipe.app.run.folder import stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.sqlite import database_of
-from ortpipe.artifact import Artifact, read_metadata
-from ortpipe.artifact_folder import load_artifact
+from ortpipe.artifact import read_metadata
 from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, TrackingError, nearest
-from ortpipe.graph.core.apart import Weights
-from ortpipe.graph.files.serial import read_apart
+from ortpipe.graph import Weights, read_apart
 from ortpipe.pipeline.store import Store
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import read_write
 
+from ortpipe import Artifact
 from ortpipe.app.assemble import execute
 from ortpipe.app.claim import claimed, output_folder
 from ortpipe.app.compose import Composition, check_working_folder
@@ -27,10 +28,9 @@ from ortpipe.app.schema import build
 from ortpipe.app.sweep.figure import panels as sweep_panels
 from ortpipe.app.sweep.job import read_jobs, read_sweep
 from ortpipe.app.sweep.summary import Summary
-from ortpipe.artifact import Artifact
 from ortpipe.errors import ConfigError, TrackingError, nearest
 from ortpipe.picture import figure
-from ortpipe.stages.evaluate.figures import panels as figure_panels
+from ortpipe.stages import panels as figure_panels
 
 
 class Run:

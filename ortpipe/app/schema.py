@@ -10,21 +10,24 @@ from typing import Annotated, Any
 
 import yaml
 
+from ortpipe import (
+    AddLossConfig,
+    ConvertConfig,
+    DeriveConfig,
+    EvaluateConfig,
+    OrtpipeError,
+    PenaltyConfig,
+    RuntimeConfig,
+    TrainConfig,
+)
 from ortpipe.app.tracking.models import with_files
 from ortpipe.app.tracking.recorders import RECORDERS, Recorder
 from ortpipe.app.words import SETTINGS
-from ortpipe.data.load import DataConfig
-from ortpipe.errors import ConfigError, OrtpipeError, nearest, under
+from ortpipe.data import DataConfig
+from ortpipe.errors import ConfigError, nearest, under
 from ortpipe.metrics import UNWEIGHTED
 from ortpipe.metrics.objective import OBJECTIVE, check_rows
-from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import Catalogue, Config, LocalPath, Text, article, catalogue_of, checked, fields_of
-from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.evaluate.config import EvaluateConfig
-from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.train.config import TrainConfig
 
 
 @dataclass(frozen=True)

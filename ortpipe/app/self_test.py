@@ -3,19 +3,22 @@
 import numpy as np
 import onnx
 
-from ortpipe.data.rows import Data, Rows
+from ortpipe import (
+    LOSSES,
+    OPTIMIZERS,
+    AddLossConfig,
+    Data,
+    DeriveConfig,
+    Rows,
+    RuntimeConfig,
+    TrainConfig,
+    add_loss,
+    convert,
+    derive,
+    train,
+)
 from ortpipe.errors import TrainError
-from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.add_loss.stage import add_loss
-from ortpipe.stages.convert.stage import convert
-from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import ENGINES
-from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.stage import train
 
 MODEL = """<ir_version: 8, opset_import: ["": 17]> line (float[N, 3] X) => (float[N, 1] y)
   <float[3, 1] w = {0, 0, 0}, float[1] b = {0}> { h = MatMul(X, w) y = Add(h, b) }"""

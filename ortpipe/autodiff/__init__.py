@@ -14,17 +14,11 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.autodiff.derivatives import gradient as gradient
-    from ortpipe.autodiff.derivatives import gradient_apart as gradient_apart
-    from ortpipe.autodiff.kernels import before_turning as before_turning
-    from ortpipe.autodiff.kernels import find_kernel_gradient as find_kernel_gradient
-    from ortpipe.autodiff.kernels import forget_kernel_gradients as forget_kernel_gradients
-    from ortpipe.autodiff.of_loss import with_gradients as with_gradients
-    from ortpipe.autodiff.rules import RULES as RULES
-    from ortpipe.autodiff.walk import active as active
-    from ortpipe.autodiff.walk import between as between
-    from ortpipe.autodiff.walk import name_gradients as name_gradients
-    from ortpipe.autodiff.walk import operands as operands
-    from ortpipe.autodiff.windows import FAR as FAR
+    from ortpipe.autodiff.derivatives import gradient, gradient_apart
+    from ortpipe.autodiff.kernels import before_turning, find_kernel_gradient, forget_kernel_gradients
+    from ortpipe.autodiff.of_loss import with_gradients
+    from ortpipe.autodiff.rules import RULES
+    from ortpipe.autodiff.walk import active, between, name_gradients, operands
+    from ortpipe.autodiff.windows import FAR
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from ortpipe.compat.devices import cpu, get_ort_device, numpy_to_ort_value
-from ortpipe.data.batches import order
+from ortpipe.data import order
 from ortpipe.errors import DataError
 
 

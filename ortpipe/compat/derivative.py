@@ -13,16 +13,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, read_metadata
+from ortpipe import Artifact, DeriveConfig, derive
+from ortpipe.artifact import read_metadata
 from ortpipe.compat.models import artifact_of, as_one_element, exact, prepared, reaching
 from ortpipe.errors import DataError, DeriveError
-from ortpipe.graph.core import query
-from ortpipe.graph.core.check import checked
-from ortpipe.graph.core.metadata import without_metadata
-from ortpipe.graph.files import serial
-from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.graph import checked, query, serial, without_metadata
 from ortpipe.stages.derive.engines import ENGINES
-from ortpipe.stages.derive.stage import derive
 
 
 class DerivativeOptions(enum.IntFlag):

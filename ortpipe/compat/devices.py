@@ -11,7 +11,7 @@ import numpy as np
 
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError
-from ortpipe.runtime.library import ort
+from ortpipe.runtime import ort
 
 OrtDevice, OrtValue = ort.capi._pybind_state.OrtDevice, ort.capi._pybind_state.OrtValue  # the runtime's C++ classes
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}

@@ -10,17 +10,16 @@ from typing import Any, Self
 import numpy as np
 import onnx
 
-from ortpipe.artifact import Artifact, under
+from ortpipe import Artifact, CheckpointConfig, Data, Rows, TrainConfig, train
+from ortpipe.artifact import under
 from ortpipe.compat.devices import array_of, get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import saved, short
 from ortpipe.compat.parameters import Parameters, check_known
-from ortpipe.data.rows import Data, Rows, RowSet
+from ortpipe.data import RowSet
 from ortpipe.errors import ConfigError, ConvergenceError, DataError, NotFittedError, TrainError, words
 from ortpipe.settings import Count, Positive, checked
-from ortpipe.stages.train.config import CheckpointConfig, TrainConfig
-from ortpipe.stages.train.stage import train
 
 Tensors = Mapping[str, np.ndarray]
 Report = Callable[[Any], None]

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ortpipe import RuntimeConfig
 from ortpipe.compat.devices import array_of, cpu, provider_to_device
 from ortpipe.compat.forward_backward_graphs import Graphs, build
 from ortpipe.compat.models import saved
 from ortpipe.compat.parameters import warn_unused
 from ortpipe.errors import ConfigError, ModelError, TrainError, nearest
-from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.session import Session
+from ortpipe.runtime import Session
 
 
 class Tensor(np.ndarray):

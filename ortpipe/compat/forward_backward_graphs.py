@@ -6,14 +6,10 @@ from dataclasses import dataclass
 import onnx
 import onnx_ir as ir
 
+from ortpipe import DeriveConfig, derive
 from ortpipe.compat.models import artifact_of, prepared, reaching, trained_by_default
 from ortpipe.errors import TrainError
-from ortpipe.graph.core import query
-from ortpipe.graph.core.check import finish
-from ortpipe.graph.core.edit import keep_outputs, part_between
-from ortpipe.graph.forms.modes import to_inference
-from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.stage import derive
+from ortpipe.graph import finish, keep_outputs, part_between, query, to_inference
 
 
 @dataclass(frozen=True)

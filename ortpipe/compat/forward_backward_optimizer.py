@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.artifact import Artifact
+from ortpipe import AddLossConfig, Artifact, Data, DeriveConfig, Loss, PenaltyConfig, add_loss, derive, penalty
 from ortpipe.compat.devices import array_of, cpu
 from ortpipe.compat.estimator import Estimator, Report, Tensors, rows
 from ortpipe.compat.forward_backward import (
@@ -26,20 +26,9 @@ from ortpipe.compat.models import artifact_of, as_table, exact, prepared, traine
 from ortpipe.compat.parameters import warn_unused
 from ortpipe.compat.python_loop import LABEL, WEIGHT, Parts, rows_of, train_in_python
 from ortpipe.data.feeds import feeds
-from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.graph.core import query
-from ortpipe.graph.core.check import finish
-from ortpipe.graph.core.edit import keep_outputs, set_initializers
-from ortpipe.graph.forms.modes import to_inference
-from ortpipe.runtime.session import Session
-from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import Loss
-from ortpipe.stages.add_loss.stage import add_loss
-from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.penalty.stage import penalty
+from ortpipe.graph import finish, keep_outputs, query, set_initializers, to_inference
+from ortpipe.runtime import Session
 
 FOLDERS = {"weight": "parameter", "grad": "optimizer/velocity"}
 

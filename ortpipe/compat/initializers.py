@@ -17,13 +17,8 @@ from ortpipe.compat.devices import array_of
 from ortpipe.compat.models import trained_by_default
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError, ModelError, nearest
-from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Names, used_names
-from ortpipe.graph.core.check import checked, finish, parsed
-from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.graph.core.metadata import without_metadata
-from ortpipe.graph.core.query import all_nodes
-from ortpipe.stages.convert.dialects.standardize import without_zip_map
+from ortpipe.graph import Names, all_nodes, checked, finish, keep_outputs, parsed, query, used_names, without_metadata
+from ortpipe.stages import without_zip_map
 
 Overwrite = Mapping[str, "tuple[DTypeLike, Sequence[int | str | None]]"]
 DOMAIN = "ortpipe.rewritten"  # the domain of the function that replaces an operator until it is inlined

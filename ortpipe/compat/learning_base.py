@@ -14,7 +14,7 @@ from ortpipe.compat.forward_backward import Tensor
 from ortpipe.compat.models import saved, short
 from ortpipe.compat.parameters import Parameters
 from ortpipe.errors import DataError
-from ortpipe.runtime.session import Session
+from ortpipe.runtime import Session
 
 
 class BaseLearningOnnx(Parameters, ABC):

@@ -10,15 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from ortpipe import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
 from ortpipe.compat.learning_base import BaseLearningOnnx, is_own, put
 from ortpipe.compat.parameters import by_name, check_known
 from ortpipe.errors import TrainError
 from ortpipe.settings import NotNegative, Positive, checked
-from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
-from ortpipe.stages.train.optimizers.sgd import SGD
-from ortpipe.stages.train.schedules import SCHEDULES, Schedule
+from ortpipe.stages import SGD
 
 SCHEDULE_NAMES = {  # onnxcustom's name → the catalogue's
     "constant": "constant",

@@ -12,30 +12,17 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, read_metadata
+from ortpipe import AddLossConfig, Artifact, DeriveConfig, Loss, add_loss, derive
+from ortpipe.artifact import read_metadata
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
 from ortpipe.compat.learning_base import BaseLearningOnnx, put, run
 from ortpipe.compat.models import artifact_of
 from ortpipe.compat.parameters import by_name, warn_unused
 from ortpipe.errors import ConfigError, LossError
-from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.core.check import finish, parsed
-from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.graph.core.metadata import without_metadata
-from ortpipe.graph.core.operators import having
-from ortpipe.graph.importing.opsets import at_opset
+from ortpipe.graph import Builder, at_opset, finish, having, keep_outputs, parsed, query, without_metadata
 from ortpipe.settings import Config, NotNegative, checked
-from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import Loss, Scores
-from ortpipe.stages.add_loss.losses.elastic import Elastic
-from ortpipe.stages.add_loss.losses.l1 import L1
-from ortpipe.stages.add_loss.losses.l2 import L2
-from ortpipe.stages.add_loss.losses.log import Log
-from ortpipe.stages.add_loss.stage import add_loss
-from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.stage import derive
+from ortpipe.stages import L1, L2, Elastic, Log, Scores
 
 OPSETS = (18, 21)  # the oldest and newest opset of the graphs of losses
 SAME = having("view") | {"Add"}  # a term that is added does not depend on the rows

@@ -14,23 +14,24 @@ import onnx
 import onnx_ir as ir
 from numpy.typing import DTypeLike
 
-from ortpipe.artifact import Artifact
+from ortpipe import LOSSES, AddLossConfig, Artifact, Loss, PenaltyConfig, add_loss
+from ortpipe import penalty as add_penalty
 from ortpipe.compat.models import artifact_of, as_one_element, as_table, shape_inputs
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import LossError, PenaltyError, nearest, words
-from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, used_names
-from ortpipe.graph.core.check import infer, parsed
-from ortpipe.graph.core.edit import keep_outputs, name_dimensions
-from ortpipe.graph.core.types import OPSET
-from ortpipe.graph.importing.opsets import at_opset
-from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import LOSSES, Loss, Scores
-from ortpipe.stages.add_loss.stage import add_loss
-from ortpipe.stages.convert.dialects.standardize import without_zip_map
-from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.penalty.penalties import charges
-from ortpipe.stages.penalty.stage import penalty as add_penalty
+from ortpipe.graph import (
+    OPSET,
+    Builder,
+    Names,
+    at_opset,
+    infer,
+    keep_outputs,
+    name_dimensions,
+    parsed,
+    query,
+    used_names,
+)
+from ortpipe.stages import Scores, charges, without_zip_map
 
 SCORES = {  # score_name → the loss of the catalogue, and how it joins rows
     "squared_error": ("l2", "sum"),

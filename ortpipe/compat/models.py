@@ -10,20 +10,12 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe import Artifact, Facts, TrainConfig
 from ortpipe.autodiff import active
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError, DeriveError
-from ortpipe.graph.choice.parameters import choose
-from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.core.check import infer, parsed
-from ortpipe.graph.core.edit import name_dimensions
-from ortpipe.graph.importing.batch import name_batch
-from ortpipe.graph.importing.lower import lowered
-from ortpipe.stages.convert.dialects.standardize import standardize, without_zip_map
-from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.random_weights import random_parameters
+from ortpipe.graph import Builder, choose, infer, lowered, name_batch, name_dimensions, parsed, query
+from ortpipe.stages import random_parameters, standardize, without_zip_map
 
 
 class FolderError(ConfigError, FileNotFoundError):

@@ -9,21 +9,17 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, read_metadata
+from ortpipe import Artifact, DeriveConfig, derive
+from ortpipe.artifact import read_metadata
 from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, Tensors
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, labels_as_table, prepared
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError, ConvergenceError, TrainError
-from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.core.check import finish
-from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train.step import build_step
+from ortpipe.graph import Builder, finish, keep_outputs, query
+from ortpipe.runtime import Session
+from ortpipe.stages import build_step
 
 WEIGHT = "weight"  # the default name of the input for row weights
 

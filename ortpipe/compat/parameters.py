@@ -7,7 +7,8 @@ from typing import Any, Self
 
 from sklearn.base import BaseEstimator
 
-from ortpipe.errors import ConfigError, OrtpipeError, nearest
+from ortpipe import OrtpipeError
+from ortpipe.errors import ConfigError, nearest
 
 LONGEST = 50  # the largest number of characters of an argument in a repr
 

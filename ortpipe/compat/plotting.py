@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ortpipe.errors import ConfigError
-from ortpipe.graph.pictures import draw
+from ortpipe.graph import draw
 
 COLOURS = {"input": "#cfe8cf", "parameter": "#fde7b0", "constant": "#fde7b0", "node": "#d6e4f5", "output": "#f5cfcf"}
 LONGEST = 26  # the largest number of characters of a line in a box

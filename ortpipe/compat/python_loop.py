@@ -6,19 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.artifact import Artifact, under
+from ortpipe import Artifact, Data, Rows, TrainConfig
+from ortpipe.artifact import under
 from ortpipe.compat.devices import array_of, get_ort_device, numpy_to_ort_value
 from ortpipe.compat.forward_backward import OrtGradientForwardBackward
 from ortpipe.compat.learning_base import is_own, put
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.learning_terms import BaseLearningLoss, BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.models import first_weights
-from ortpipe.data.batches import Batches
-from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data, Rows
+from ortpipe.data import Batches, feed_inputs
 from ortpipe.errors import ConvergenceError, DataError
-from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages import Epoch
 
 Arrays = Mapping[str, np.ndarray]
 LABEL, WEIGHT = "\0label", "\0weight"  # keys that cannot be names of inputs

@@ -1,1 +1,23 @@
-"""Where rows come from, how they are split and shuffled, and their digest."""
+"""Rows: where they come from, how they are split, shuffled and fed to models, and their digest."""
+
+from typing import TYPE_CHECKING
+
+from ortpipe.doors import door
+
+if TYPE_CHECKING:
+    from ortpipe.data.arrays import npz_arrays
+    from ortpipe.data.arrow import plain_column
+    from ortpipe.data.batches import Batches, order
+    from ortpipe.data.config import PARTS
+    from ortpipe.data.csv_text import CsvFile
+    from ortpipe.data.feeds import feed_inputs
+    from ortpipe.data.frames import arrow_table, check_unique_columns, column_names, plain
+    from ortpipe.data.load import DataConfig
+    from ortpipe.data.position import Position, by_row, offset_position
+    from ortpipe.data.raw_columns import FORMS, RawColumn, check_kinds, in_form, kind_of, numbers, texts
+    from ortpipe.data.rows import RowSet
+    from ortpipe.data.sources.csv import Delimiter, Encoding, separator
+    from ortpipe.data.sources.parquet import parquet_batches, parquet_schema
+    from ortpipe.data.unseen import UnseenTable
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

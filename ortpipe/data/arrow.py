@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def plain_column(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return a column as one array of values, without chunks or a dictionary; views of text, as of polars, as text."""
     import pyarrow as pa
 
@@ -26,7 +26,7 @@ def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Return a column's values, nan for a missing number; decimals as float64."""
     if str(column.type).startswith("decimal"):
         column = column.cast("float64")
-    return plain(column).to_numpy(zero_copy_only=False)
+    return plain_column(column).to_numpy(zero_copy_only=False)
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -43,7 +43,7 @@ def places(column: pa.Array | pa.ChunkedArray, values: Sequence[Any]) -> np.ndar
     """
     from pyarrow import array, compute
 
-    values_array = plain(column)
+    values_array = plain_column(column)
     return (
         compute.index_in(values_array, value_set=array(values, values_array.type))
         .fill_null(-1)

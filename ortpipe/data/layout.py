@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpipe.data.arrow import as_numpy, plain
+from ortpipe.data.arrow import as_numpy, plain_column
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.raw_columns import RawColumn, float_type, kind_of
 from ortpipe.data.rows import Category
@@ -79,7 +79,7 @@ class TableLayout:
 
     def column(self, table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
         """Return a column's values, as text if the source lists it as categorical."""
-        values = plain(table.column(name))
+        values = plain_column(table.column(name))
         return values.cast("string") if name in self.source.categorical else values
 
     def numbers(self, table: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpipe.data.arrow import as_numpy, is_text, places, plain
+from ortpipe.data.arrow import as_numpy, is_text, places, plain_column
 from ortpipe.data.config import PARTS
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.layout import lay_out, raw_column_notes
@@ -238,7 +238,7 @@ class TableReader:
         """Return how many rows of a table are in each part."""
         if self.layout.part is None:
             return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
-        words = plain(table.column(self.layout.part)).cast("string")
+        words = plain_column(table.column(self.layout.part)).cast("string")
         codes = places(words, PARTS)
         check_parts(codes, words, self.layout.part, position)
         return np.bincount(codes, minlength=len(PARTS))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from ortpipe.artifact import Facts
-from ortpipe.data.arrow import is_text, places, plain
+from ortpipe.data.arrow import is_text, places, plain_column
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.position import Position
@@ -91,7 +91,7 @@ class UnseenTable:
                         columns.append(codes[column] if place is None else (codes[column] == place).astype(np.float32))
                 inputs[name] = np.stack(columns, axis=1)
             elif kind == onnx.TensorProto.STRING:
-                words, places_of = texts(plain(table.column(name)), self.missing)
+                words, places_of = texts(plain_column(table.column(name)), self.missing)
                 words = in_form(self.forms.get(name), name, words, places_of, position)
                 inputs[name] = words[places_of]
                 self._count_unknown(name, words, places_of, position)
@@ -138,7 +138,7 @@ class UnseenTable:
         return name, None
 
     def _codes(self, table: pa.RecordBatch | pa.Table, name: str, position: Position) -> np.ndarray:
-        categories, words = self._category_texts(name), plain(table.column(name)).cast("string")
+        categories, words = self._category_texts(name), plain_column(table.column(name)).cast("string")
         truth = all(isinstance(value, bool) for value in self.facts.categories[name])
         codes = places(pc.utf8_lower(words) if truth else words, categories)
         if (codes < 0).any():
@@ -156,7 +156,7 @@ def _numbers(
     table: pa.RecordBatch | pa.Table, name: str, missing: Sequence[str], position: Position, *, gaps: bool
 ) -> np.ndarray:
     """Return a column of numbers, nan for a missing one; reject missing numbers unless `gaps`."""
-    column = plain(table.column(name))
+    column = plain_column(table.column(name))
     try:
         if is_text(column.type):  # all of a CSV file
             is_missing = pc.is_in(

@@ -1,1 +1,12 @@
-"""The only folder that imports onnxruntime."""
+"""The only folder that imports onnxruntime: sessions, providers, and the distributions that bring the library."""
+
+from typing import TYPE_CHECKING
+
+from ortpipe.doors import door
+
+if TYPE_CHECKING:
+    from ortpipe.runtime.library import DISTRIBUTIONS, about, check_one_runtime, ort
+    from ortpipe.runtime.providers import check_provider
+    from ortpipe.runtime.session import Session
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

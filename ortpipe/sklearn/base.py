@@ -18,37 +18,41 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ortpipe.artifact import Artifact
-from ortpipe.data.config import SplitConfig
-from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.frames import plain
-from ortpipe.data.rows import Data, Rows
-from ortpipe.data.split import split
+from ortpipe import (
+    AddLossConfig,
+    Artifact,
+    CheckpointConfig,
+    ConvertConfig,
+    Data,
+    EarlyStopConfig,
+    Facts,
+    Loss,
+    Optimizer,
+    PenaltyConfig,
+    Rows,
+    RuntimeConfig,
+    Schedule,
+    SplitConfig,
+    TrainConfig,
+    add_loss,
+    convert,
+    derive,
+    penalty,
+    split,
+    train,
+)
+from ortpipe.data import feed_inputs, plain
 from ortpipe.errors import ConfigError, ConvertError, DataError, note_in_words, words
-from ortpipe.facts import Facts, Task, read_metadata
-from ortpipe.graph.choice.choice import some
-from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.session import Session
+from ortpipe.facts import Task, read_metadata
+from ortpipe.graph import keep_outputs, some
+from ortpipe.runtime import Session
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.sklearn.frames import FrameInputs, columns_of, read
 from ortpipe.sklearn.parts import check_task, loss_of, optimizer_of, penalty_of, schedule_of, source_of, with_defaults
 from ortpipe.sklearn.progress import Callback, EndOfFit, Listener, progress_bar
 from ortpipe.sklearn.show import html
 from ortpipe.sklearn.weights import row_weights, with_mean_one
-from ortpipe.stages.add_loss.config import AddLossConfig
-from ortpipe.stages.add_loss.losses import Loss
-from ortpipe.stages.add_loss.stage import add_loss
-from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources import OnnxFile, plain_classes
-from ortpipe.stages.convert.stage import convert
-from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.penalty.stage import penalty
-from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.optimizers import Optimizer
-from ortpipe.stages.train.schedules import Schedule
-from ortpipe.stages.train.stage import train
 
 ROWS = 2**14  # per call: a row's activations take many times its memory
 WORDS = {  # settings of the stages → arguments

@@ -9,8 +9,8 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
+from ortpipe import Facts
 from ortpipe.errors import ConfigError, DataError
-from ortpipe.facts import Facts
 from ortpipe.metrics.predictions import classes_last, predicted
 from ortpipe.sklearn.base import OrtEstimator
 

@@ -6,10 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ortpipe.data.arrow import plain
-from ortpipe.data.frames import arrow_table, check_unique_columns, column_names
-from ortpipe.data.position import by_row
-from ortpipe.data.raw_columns import RawColumn, check_kinds, in_form, kind_of, numbers, texts
+from ortpipe.data import (
+    RawColumn,
+    arrow_table,
+    by_row,
+    check_kinds,
+    check_unique_columns,
+    column_names,
+    in_form,
+    kind_of,
+    numbers,
+    plain_column,
+    texts,
+)
 from ortpipe.errors import DataError
 
 
@@ -47,7 +56,7 @@ def read(X: Any, columns: Mapping[str, RawColumn]) -> FrameInputs:
         )
     table, arrays, raw_columns = _table(X), dict[str, np.ndarray](), dict[str, RawColumn]()
     for name, fitted in columns.items():
-        column = plain(table.column(name))
+        column = plain_column(table.column(name))
         if fitted.kind == "number":
             if kind_of(column.type) != "number" and len(column) > column.null_count:
                 rule, fix = "A column must hold numbers if it did when the model was fitted.", "Give it as numbers."

@@ -9,18 +9,11 @@ from typing import Any, cast
 import numpy as np
 import onnx
 
-from ortpipe.artifact import Artifact
-from ortpipe.data.rows import Data
+from ortpipe import LOSSES, OPTIMIZERS, SCHEDULES, Artifact, Data, Loss, Optimizer, PenaltyConfig, Schedule
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.settings import Catalogue, article, fields_of
-from ortpipe.stages.add_loss.losses import LOSSES, Loss
-from ortpipe.stages.add_loss.losses.auto import Auto
-from ortpipe.stages.convert.forward import Forward
-from ortpipe.stages.convert.imported import Imported
+from ortpipe.stages import Auto, Forward, Imported
 from ortpipe.stages.convert.sources import SOURCES, OnnxFile, from_estimator, from_model, from_module
-from ortpipe.stages.penalty.config import PenaltyConfig
-from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
-from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
 RATE = 0.003  # Adam's default rate here: small tables have few steps
 

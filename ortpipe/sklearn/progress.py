@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortpipe.errors import ConfigError
-from ortpipe.stages.train.losses import Epoch
-from ortpipe.stages.train.training import Checkpoint
+from ortpipe.stages import Checkpoint, Epoch
 
 Callback = Callable[[Epoch], Any]
 

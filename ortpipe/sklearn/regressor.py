@@ -6,8 +6,9 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import column_or_1d
 
+from ortpipe import Facts
 from ortpipe.errors import DataError
-from ortpipe.facts import Facts, Task
+from ortpipe.facts import Task
 from ortpipe.metrics.predictions import predicted
 from ortpipe.sklearn.base import OrtEstimator
 

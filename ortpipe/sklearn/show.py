@@ -6,9 +6,10 @@ from typing import Any
 
 from sklearn.utils import estimator_html_repr
 
-from ortpipe.facts import Facts, read_metadata
+from ortpipe import Facts
+from ortpipe.facts import read_metadata
 from ortpipe.sklearn.parts import loss_of, optimizer_of
-from ortpipe.stages.add_loss.losses.auto import Auto
+from ortpipe.stages import Auto
 
 WIDTH, HEIGHT, EDGE = 360, 120, 6  # pixels
 COLORS = {"loss": "#1f77b4", "validation_loss": "#ff7f0e"}

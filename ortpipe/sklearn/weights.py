@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils.class_weight import compute_sample_weight
 
-from ortpipe.data.rows import Data, RowSet
+from ortpipe import Data
+from ortpipe.data import RowSet
 from ortpipe.errors import DataError
 
 

@@ -1,1 +1,32 @@
-"""The six rooms; none knows another."""
+"""The six stages, which do not know each other. The package `ortpipe` has their functions and configs.
+
+The names here are for what builds on stages: `compat`, `sklearn` and `app`.
+"""
+
+from typing import TYPE_CHECKING
+
+from ortpipe.doors import door
+
+if TYPE_CHECKING:
+    from ortpipe.stages.add_loss.losses import Scores
+    from ortpipe.stages.add_loss.losses.auto import Auto
+    from ortpipe.stages.add_loss.losses.elastic import Elastic
+    from ortpipe.stages.add_loss.losses.l1 import L1
+    from ortpipe.stages.add_loss.losses.l2 import L2
+    from ortpipe.stages.add_loss.losses.log import Log
+    from ortpipe.stages.convert.dialects.standardize import standardize, without_zip_map
+    from ortpipe.stages.convert.forward import Forward
+    from ortpipe.stages.convert.imported import Imported
+    from ortpipe.stages.evaluate.figures import figures, panels
+    from ortpipe.stages.penalty.penalties import charges
+    from ortpipe.stages.train.kept_epoch import trained_loss
+    from ortpipe.stages.train.losses import Epoch
+    from ortpipe.stages.train.optimizers.sgd import SGD
+    from ortpipe.stages.train.planned_rates import planned, watches
+    from ortpipe.stages.train.random_weights import random_parameters
+    from ortpipe.stages.train.rates import steps_per_epoch
+    from ortpipe.stages.train.step import build_step
+    from ortpipe.stages.train.training import Checkpoint
+    from ortpipe.stages.train.xla_engine import Compiled
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

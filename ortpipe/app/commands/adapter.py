@@ -6,12 +6,17 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, find
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
-from ortpipe.graph.choice.choice import some
-from ortpipe.graph.core.apart import attach
-from ortpipe.graph.core.check import finish_apart, parsed
-from ortpipe.graph.core.metadata import without_metadata
-from ortpipe.graph.files.serial import write_atomically
-from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
+from ortpipe.graph import (
+    Adapter,
+    apart,
+    attach,
+    finish_apart,
+    parsed,
+    some,
+    to_bytes,
+    without_metadata,
+    write_atomically,
+)
 from ortpipe.settings import local
 
 ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:

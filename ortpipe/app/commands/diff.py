@@ -14,8 +14,7 @@ import onnx
 
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
-from ortpipe.graph.core.query import all_nodes
-from ortpipe.graph.pictures.draw import type_of
+from ortpipe.graph import all_nodes, type_of
 from ortpipe.pipeline.flatten import flatten
 
 ABOUT = """Compare two models or runs: config, facts, graph (nodes, initializers, opset), tensors (norms, largest

@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import hydra
 from packaging.requirements import Requirement
 
+from ortpipe import OrtpipeError
 from ortpipe.app.compose import Parser
 from ortpipe.app.tracking.client import client_at, reached
 from ortpipe.app.tracking.sqlite import database_of
-from ortpipe.errors import OrtpipeError, under
+from ortpipe.errors import under
 from ortpipe.pipeline.digest import versions
 
 if TYPE_CHECKING:
@@ -69,13 +70,13 @@ def _findings(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig
 
 
 def _runtime(config: RunConfig) -> Iterator[Finding]:
-    from ortpipe.runtime.library import DISTRIBUTIONS, about
+    from ortpipe.runtime import DISTRIBUTIONS, about
 
     runtime = about()
     name = next(iter(versions(DISTRIBUTIONS)))
     engines = "engines native and ort" if runtime.builds_gradients else "engine native (ort needs onnxruntime-training)"
     yield Finding("runtime", f"{name} {runtime.version}; {engines}; {', '.join(runtime.providers)}")
-    from ortpipe.runtime.providers import check_provider
+    from ortpipe.runtime import check_provider
 
     with under("runtime"):
         check_provider(config.runtime)
@@ -162,7 +163,7 @@ def _tracking(config: RunConfig) -> Iterator[Finding]:
 
 def _training(config: RunConfig) -> Iterator[Finding]:
     from ortpipe.app.self_test import self_test
-    from ortpipe.runtime.library import about
+    from ortpipe.runtime import about
 
     for engine in ("native", "ort") if about().builds_gradients else ("native",):
         started = time.perf_counter()

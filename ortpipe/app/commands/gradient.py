@@ -11,8 +11,7 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
 from ortpipe.autodiff import gradient_apart
 from ortpipe.errors import ConfigError, words
-from ortpipe.graph.files.serial import read_apart, write_atomically
-from ortpipe.graph.pictures.draw import type_of
+from ortpipe.graph import read_apart, type_of, write_atomically
 from ortpipe.settings import local
 
 ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime loads: of any

@@ -14,18 +14,25 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import csv, parquet
 
+from ortpipe import Facts
 from ortpipe.app.compose import Parser
 from ortpipe.app.lookup import HELP, FoundModel, find
-from ortpipe.artifact import Facts
-from ortpipe.data.csv_text import CsvFile
-from ortpipe.data.position import Position, by_row, offset_position
-from ortpipe.data.sources.csv import Delimiter, Encoding, separator
-from ortpipe.data.sources.parquet import parquet_batches, parquet_schema
-from ortpipe.data.unseen import UnseenTable
+from ortpipe.data import (
+    CsvFile,
+    Delimiter,
+    Encoding,
+    Position,
+    UnseenTable,
+    by_row,
+    offset_position,
+    parquet_batches,
+    parquet_schema,
+    separator,
+)
 from ortpipe.errors import ConfigError, DataError, under, words
 from ortpipe.files import sync, temporary
 from ortpipe.metrics.columns import as_columns
-from ortpipe.runtime.session import Session
+from ortpipe.runtime import Session
 from ortpipe.settings import checked, local
 
 ABOUT = """Predict the rows of a table and write the predictions to another table, in pieces: memory does not grow with

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from ortpipe import FLOW, Artifact
 from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import completed, executes
@@ -19,10 +20,8 @@ from ortpipe.app.lookup import recorded
 from ortpipe.app.run.folder import kept_input, stage_artifact
 from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_environment
 from ortpipe.app.schema import build
-from ortpipe.artifact import Artifact
 from ortpipe.bounded import files_below
 from ortpipe.errors import ConfigError, ReproError
-from ortpipe.flow import FLOW
 from ortpipe.pipeline.digest import versions
 from ortpipe.pipeline.events import Event, StageFinished
 from ortpipe.pipeline.flatten import differing

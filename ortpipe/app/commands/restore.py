@@ -8,20 +8,17 @@ from typing import Any
 
 from safetensors.numpy import save
 
+from ortpipe import Data, Facts, OrtpipeError
 from ortpipe.app.compose import Parser
 from ortpipe.app.consent import executes
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.folder import SOURCE, kept_input
 from ortpipe.app.schema import build_key
-from ortpipe.artifact import Facts
 from ortpipe.data.load import load
-from ortpipe.data.rows import Data
-from ortpipe.errors import ConfigError, OrtpipeError
+from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
-from ortpipe.graph.choice.choice import some
-from ortpipe.graph.core.apart import put_together
-from ortpipe.graph.files.state_dict import SUFFIXES as STATE_DICTS
-from ortpipe.graph.files.state_dict import StateDictFile
+from ortpipe.graph import SUFFIXES as STATE_DICTS
+from ortpipe.graph import StateDictFile, put_together, some
 from ortpipe.settings import local
 from ortpipe.stages.convert.restore import (
     Decision,

@@ -5,18 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ortpipe import FLOW, Artifact, Facts, save_artifact
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.lookup import find
 from ortpipe.app.run.screen import Screen, table
 from ortpipe.app.schema import all_at_once, check
-from ortpipe.artifact import Artifact, Facts
-from ortpipe.artifact_folder import save_artifact
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
-from ortpipe.flow import FLOW
-from ortpipe.graph.core.apart import pieces
-from ortpipe.graph.core.sound import is_large
+from ortpipe.graph import is_large, pieces
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
 from ortpipe.settings import local

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ortpipe import SCHEDULES
 from ortpipe.app.compose import Parser
 from ortpipe.data.load import load
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
-from ortpipe.stages.train.planned_rates import planned, watches
-from ortpipe.stages.train.rates import steps_per_epoch
-from ortpipe.stages.train.schedules import SCHEDULES
+from ortpipe.stages import planned, steps_per_epoch, watches
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

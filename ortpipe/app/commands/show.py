@@ -14,11 +14,7 @@ from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.table import aligned
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
-from ortpipe.graph.core.apart import pieces
-from ortpipe.graph.core.metadata import without_metadata
-from ortpipe.graph.core.query import all_nodes
-from ortpipe.graph.pictures.draw import to_dot, to_mermaid, to_text, type_of
-from ortpipe.graph.pictures.svg import to_svg
+from ortpipe.graph import all_nodes, pieces, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
 from ortpipe.metrics.titles import label
 from ortpipe.settings import local
 from ortpipe.stages.convert.sources import FITTED

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe import FLOW, Artifact, Data, OrtpipeError
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.schema import all_at_once, check, collected
-from ortpipe.artifact import Artifact
-from ortpipe.data.rows import Data
-from ortpipe.errors import NoRowsError, OrtpipeError
-from ortpipe.flow import FLOW
+from ortpipe.errors import NoRowsError
 from ortpipe.metrics.objective import check_objective, check_rows
 
 ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print all errors

@@ -12,7 +12,7 @@ from ortpipe.bounded import MOST, parse_json, read_below
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.settings import Times, checked
-from ortpipe.stages.train.training import Checkpoint
+from ortpipe.stages import Checkpoint
 
 FILE = "checkpoint.safetensors"
 

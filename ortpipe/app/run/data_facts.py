@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.data.config import PARTS
-from ortpipe.data.rows import Data
+from ortpipe import Data
+from ortpipe.data import PARTS
 
 MOST = 1000  # columns that are listed
 

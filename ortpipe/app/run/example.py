@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ortpipe.bounded import check_size, file_below
-from ortpipe.data.arrays import npz_arrays
+from ortpipe.data import npz_arrays
 from ortpipe.files import atomic_write
 
 EXAMPLE = "example.npz"

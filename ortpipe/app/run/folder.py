@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe import Artifact, OrtpipeError, load_artifact, save_artifact
 from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
@@ -20,21 +21,15 @@ from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord, read_config
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
-from ortpipe.artifact import Artifact, under
-from ortpipe.artifact_folder import load_artifact, save_artifact
+from ortpipe.artifact import under
 from ortpipe.bounded import files_below, has_file
-from ortpipe.errors import OrtpipeError, TrackingError
+from ortpipe.errors import TrackingError
 from ortpipe.files import atomic_folder, atomic_write, delete
-from ortpipe.graph.files.serial import write_atomically
-from ortpipe.graph.forms.int8 import is_quantized, to_int8
-from ortpipe.graph.pictures.draw import to_text
-from ortpipe.graph.pictures.svg import to_svg
+from ortpipe.graph import is_quantized, to_int8, to_svg, to_text, write_atomically
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
+from ortpipe.stages import Checkpoint, Epoch, figures
 from ortpipe.stages.convert.sources import DESCRIPTION
-from ortpipe.stages.evaluate.figures import figures
-from ortpipe.stages.train.losses import Epoch
-from ortpipe.stages.train.training import Checkpoint
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
 SOURCE = "convert.source"

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ortpipe import Artifact, Facts
 from ortpipe.app.table import aligned
-from ortpipe.artifact import Artifact, Facts
 from ortpipe.metrics.titles import label
 from ortpipe.pipeline import events
-from ortpipe.stages.train.losses import Epoch
-from ortpipe.stages.train.xla_engine import Compiled
+from ortpipe.stages import Compiled, Epoch
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"

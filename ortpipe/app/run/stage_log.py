@@ -10,9 +10,7 @@ from typing import IO, Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.pipeline import events
-from ortpipe.stages.train.losses import Epoch
-from ortpipe.stages.train.training import Checkpoint
-from ortpipe.stages.train.xla_engine import Compiled
+from ortpipe.stages import Checkpoint, Compiled, Epoch
 
 MOST = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last are logged
 

@@ -9,6 +9,7 @@ from importlib import metadata
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from ortpipe import OrtpipeError
 from ortpipe.app.claim import hold, output_folder
 from ortpipe.app.redact import guard, hidden, know_config, recordable, redacted
 from ortpipe.app.run.environment import environment, typed_command
@@ -35,7 +36,7 @@ from ortpipe.app.sweep.product import register
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking.recorders import Recording
-from ortpipe.errors import ConfigError, OrtpipeError
+from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
 

@@ -10,16 +10,15 @@ import numpy as np
 import onnx
 from safetensors import safe_open
 
+from ortpipe import Facts
 from ortpipe.app.run.clock import times_of
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.app.tracking.keys import keys
-from ortpipe.artifact import Facts
 from ortpipe.bounded import MOST, file_below, has_file, parse_json, read_below
-from ortpipe.graph.core.apart import Weights
-from ortpipe.graph.files.serial import read_apart
+from ortpipe.graph import Weights, read_apart
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten
-from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages import Epoch
 
 LONGEST = 6000  # characters of a param's value, MLflow's limit
 STEP = "losses/step"

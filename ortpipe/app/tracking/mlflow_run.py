@@ -22,7 +22,7 @@ from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.target import Target
 from ortpipe.bounded import all_regular, file_below, files_below, has_file, parse_json, read_below
 from ortpipe.files import atomic_write
-from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages import Epoch
 
 LEDGER = "mlflow.json"
 PER_CALL, POINTS = 100, 1000  # MLflow's limits of params or tags, and of points of metrics

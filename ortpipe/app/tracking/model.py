@@ -18,17 +18,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 
-from ortpipe import runtime
+from ortpipe import Facts, runtime
 from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
-from ortpipe.artifact import Facts
-from ortpipe.data.raw_columns import FORMS
+from ortpipe.data import FORMS
 from ortpipe.errors import ModelError, TrackingError
 from ortpipe.facts import read_metadata
-from ortpipe.graph.core.apart import Weights, put_together, written_beside
-from ortpipe.graph.core.sound import is_large
+from ortpipe.graph import Weights, is_large, put_together, written_beside
 from ortpipe.metrics.columns import as_columns
-from ortpipe.runtime.session import Session
+from ortpipe.runtime import Session
 
 if TYPE_CHECKING:
     import pandas as pd

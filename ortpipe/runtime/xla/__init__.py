@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.runtime.xla.client import check_client as check_client
-    from ortpipe.runtime.xla.program import Program as Program
-    from ortpipe.runtime.xla.program import SeededRuns as SeededRuns
+    from ortpipe.runtime.xla.client import check_client
+    from ortpipe.runtime.xla.program import Program, SeededRuns
 else:
     __getattr__, __dir__, __all__ = door(__name__)

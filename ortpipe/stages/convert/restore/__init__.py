@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.stages.convert.restore.onnx_model import Decision as Decision
-    from ortpipe.stages.convert.restore.onnx_model import into_onnx as into_onnx
-    from ortpipe.stages.convert.restore.weights import Weights as Weights
-    from ortpipe.stages.convert.restore.weights import convert_record as convert_record
-    from ortpipe.stages.convert.restore.weights import into_estimator as into_estimator
-    from ortpipe.stages.convert.restore.weights import into_state_dict as into_state_dict
-    from ortpipe.stages.convert.restore.weights import named_as_in_state_dict as named_as_in_state_dict
-    from ortpipe.stages.convert.restore.weights import restore as restore
-    from ortpipe.stages.convert.restore.weights import verify as verify
-    from ortpipe.stages.convert.restore.weights import weights_of as weights_of
+    from ortpipe.stages.convert.restore.onnx_model import Decision, into_onnx
+    from ortpipe.stages.convert.restore.weights import (
+        Weights,
+        convert_record,
+        into_estimator,
+        into_state_dict,
+        named_as_in_state_dict,
+        restore,
+        verify,
+        weights_of,
+    )
 else:
     __getattr__, __dir__, __all__ = door(__name__)

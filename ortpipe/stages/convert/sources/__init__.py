@@ -15,18 +15,12 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.stages.convert.sources.catalogue import SOURCES as SOURCES
-    from ortpipe.stages.convert.sources.catalogue import ModelSource as ModelSource
-    from ortpipe.stages.convert.sources.onnx_file import OnnxFile as OnnxFile
-    from ortpipe.stages.convert.sources.onnx_file import from_model as from_model
-    from ortpipe.stages.convert.sources.onnx_file import from_path as from_path
-    from ortpipe.stages.convert.sources.outputs import plain_classes as plain_classes
-    from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator as from_estimator
-    from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator as read_estimator
-    from ortpipe.stages.convert.sources.snapshot import DESCRIPTION as DESCRIPTION
-    from ortpipe.stages.convert.sources.stored_estimator import FITTED as FITTED
-    from ortpipe.stages.convert.sources.stored_estimator import estimator_of as estimator_of
-    from ortpipe.stages.convert.sources.stored_estimator import record_of as record_of
-    from ortpipe.stages.convert.sources.torch_export import from_module as from_module
+    from ortpipe.stages.convert.sources.catalogue import SOURCES, ModelSource
+    from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model, from_path
+    from ortpipe.stages.convert.sources.outputs import plain_classes
+    from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator, read_estimator
+    from ortpipe.stages.convert.sources.snapshot import DESCRIPTION
+    from ortpipe.stages.convert.sources.stored_estimator import FITTED, estimator_of, record_of
+    from ortpipe.stages.convert.sources.torch_export import from_module
 else:
     __getattr__, __dir__, __all__ = door(__name__)
