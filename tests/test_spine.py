@@ -1,0 +1,98 @@
+"""The spine: the files that a linear regression and an MLP need, listed in docs/architecture.md, and their lines."""
+
+import re
+import subprocess
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINES = 13_477  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
+
+
+def listed() -> list[Path]:
+    """Return the files in the table of the section "The spine", in reading order."""
+    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## The spine\n")[2]
+    return [ROOT / "ortpipe" / name for name in re.findall(r"^\| `([\w/]+\.py)` \|", section, re.M)]
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether a file is an `__init__.py` with a docstring only, which every package has."""
+    return path.name == "__init__.py" and len(path.read_text(encoding="utf-8").splitlines()) == 1
+
+
+class Blocked:
+    """Import only the listed modules of ortpipe, and packages without code."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.files = files
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Reject a module that is not listed."""
+        if name.partition(".")[0] == "ortpipe":
+            base = ROOT.joinpath(*name.split("."))
+            file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+            if file not in self.files and not is_empty(file):
+                message = f"{name} is not in the spine: import it only where a feature beyond the spine is used."
+                raise ModuleNotFoundError(message, name=name)
+        return None
+
+
+def train_both() -> None:
+    """Train a linear regression and an MLP on rows in memory, from a network by config to metrics."""
+    import numpy as np
+
+    from ortpipe import (
+        LOSSES,
+        OPTIMIZERS,
+        AddLossConfig,
+        ConvertConfig,
+        PenaltyConfig,
+        Rows,
+        SplitConfig,
+        TrainConfig,
+        add_loss,
+        convert,
+        derive,
+        evaluate,
+        penalty,
+        split,
+        train,
+    )
+    from ortpipe.stages.convert.sources import SOURCES
+
+    x = np.random.default_rng(0).normal(size=(400, 3)).astype(np.float32)
+    straight, curved = x @ np.float32([[1], [-2], [0.5]]), np.abs(x[:, :1]) - x[:, 1:2]
+    for hidden, y in (((), straight), ((32,), curved)):
+        data = split(Rows({"x": x}, y), SplitConfig(test=0.25))
+        network = convert(None, ConvertConfig(SOURCES["mlp"](hidden=hidden, dropout=0.0)), data=data)
+        loss = penalty(add_loss(network, AddLossConfig(LOSSES["l2"]())), PenaltyConfig({"*.weight": {"l2": 1e-5}}))
+        trained = train(derive(loss), TrainConfig(OPTIMIZERS["sgd"](lr=0.05), epochs=20), data=data)
+        r2 = evaluate(trained, data=data).facts.metrics["r2"]
+        assert r2["trained"] > 0.95, r2
+
+
+def test_a_linear_regression_and_an_mlp_need_the_listed_files_only() -> None:
+    done = subprocess.run([sys.executable, __file__], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_that_is_not_listed_cannot_be_imported() -> None:
+    with pytest.raises(ModuleNotFoundError, match="is not in the spine"):
+        Blocked(listed()).find_spec("ortpipe.app.cli")
+
+
+def test_the_lines_of_the_spine_fall() -> None:
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in listed())
+    assert lines <= LINES
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    sys.meta_path.insert(0, Blocked(listed()))  # type: ignore[arg-type]
+    train_both()
+    loaded = {Path(str(m.__file__)) for name, m in sys.modules.items() if name.partition(".")[0] == "ortpipe"}
+    unused = [str(path.relative_to(ROOT)) for path in listed() if path not in loaded]
+    assert not unused, f"docs/architecture.md lists files that are not needed: {unused}"
