@@ -15,7 +15,7 @@ from ortpipe.settings import later
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, Meaning, facts_of
 
-VERSION = 19
+VERSION = 20
 
 # for sources other than networks by config, and settings beyond the source
 [read_passed] = later("ortpipe.stages.convert.passed", "read_passed")

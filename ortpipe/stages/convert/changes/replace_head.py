@@ -18,6 +18,7 @@ from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, text_of
 from ortpipe.stages.convert.config import NewHead
 from ortpipe.stages.convert.forward import Converted, Meaning, facts_of
 from ortpipe.stages.convert.prediction.meaning import FITTING
+from ortpipe.stages.convert.sources import Layers
 
 SHOWN = 8  # candidates in an error
 
@@ -26,7 +27,7 @@ def with_new_head(converted: Converted, head: NewHead, source: Any) -> Converted
     """Add new layers behind a value of a model and make them its only output, in place.
 
     A linear layer is y = x · weightᵀ + bias with weight [K, F] and bias [K] from U(±1/√F), PyTorch's default (its
-    Kaiming-uniform with a = √5): those of layer i come from Philox with the key (seed, i), the weight first.
+    Kaiming-uniform with a = √5).
 
     The source's task counts where the layers do not determine one. The result has no weights to compare with a source.
 
@@ -72,10 +73,10 @@ class _LayerStack:
     """Layers added behind a value one after another."""
 
     def __init__(self, graph: ir.Graph, value: ir.Value, seed: int) -> None:
-        self._graph, self._op, self._seed = graph, Builder(graph, "head"), seed
+        self._graph, self._op = graph, Builder(graph, "head")
         self.value, self.parameters = value, list[str]()
         assert value.dtype is not None
-        self._dtype = value.dtype
+        self._dtype, self._layers = value.dtype, Layers(self._op, value.dtype.numpy(), seed)
         self.dims: tuple[Any, ...] = tuple(query.sizes(value) or ())  # None: unknown
 
     @property
@@ -114,13 +115,8 @@ class _LayerStack:
         if len(self.dims) != 2 or self.dims[1] is None:
             raise self._misfit("linear", "[N, F]", "Add {pool: mean} or flatten in front of it, or cut elsewhere.")
         fan_in = self.dims[1]
-        bits = np.random.Philox(key=np.array([self._seed, place], np.uint64))
-        parameters = []
-        for part, shape in (("weight", (width, fan_in)), ("bias", (width,))):
-            # raw bits, whose stream no version of NumPy changes, as 53 digits of [0, 1)
-            unit = (bits.random_raw(math.prod(shape)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
-            array = ((2 * unit - 1) / math.sqrt(fan_in)).reshape(shape)
-            parameters.append(self._op.parameter(f"head/{place}/{part}", array.astype(self._dtype.numpy())))
+        weight = self._layers.weight(f"head/{place}/weight", [width, fan_in])
+        parameters = [weight, self._layers.bias(f"head/{place}/bias", width, fan_in)]
         self.parameters += [str(parameter.name) for parameter in parameters]
         self.value, self.dims = self._op.Gemm(self.value, *parameters, transB=1), (None, width)
 

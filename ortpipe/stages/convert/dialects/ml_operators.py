@@ -9,6 +9,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import mark
 from ortpipe.stages.convert.dialects.coupling import couple, pairs_of
+from ortpipe.stages.convert.dialects.kernels import kernel
 
 FLOAT = ir.DataType.FLOAT
 
@@ -73,9 +74,9 @@ def svm_regressor(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     if not count:
         weight = _parameter(op, node, "coefficient", "coefficients", dual[:, None], ["reshape", len(dual), 1])
         return [op.Gemm(x, weight, intercept)]
-    kernel = _kernel_values(op, node, x, count)
+    values = _kernel_values(op, node, x, count)
     weight = _parameter(op, node, "dual_coefficient", "coefficients", dual[:, None], ["reshape", count, 1])
-    return [op.Gemm(kernel, weight, intercept)]
+    return [op.Gemm(values, weight, intercept)]
 
 
 def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
@@ -95,12 +96,12 @@ def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     owner = np.repeat(np.arange(classes), sizes)
     row = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).clip(max=classes - 2)
     mask = np.stack([(owner == i) | (owner == j) for i, j in pairs])
-    kernel = _kernel_values(op, node, as_float(op, node.inputs[0]), count)
+    values = _kernel_values(op, node, as_float(op, node.inputs[0]), count)
     shape = classes - 1, count
     weight = _parameter(op, node, "dual_coefficient", "coefficients", coefficients.reshape(shape), ["reshape", *shape])
     intercept = _parameter(op, node, "intercept", "rho", floats(node, "rho"))
     chosen = op.GatherElements(weight, op.const(row.astype(np.int64)), axis=0) * op.const(mask.astype(np.float32))
-    scores = op.Gemm(kernel, chosen, intercept, transB=1)  # > 0: the first of the pair
+    scores = op.Gemm(values, chosen, intercept, transB=1)  # > 0: the first of the pair
     first_wins = op.Cast(op.Greater(scores, 0), to=FLOAT)
     votes_for = np.zeros((2, len(pairs), classes), np.float32)
     for number, pair in enumerate(pairs):
@@ -140,15 +141,8 @@ def _parameter(op: Builder, node: ir.Node, name: str, attribute: str, array: np.
 
 def _kernel_values(op: Builder, node: ir.Node, x: ir.Value, count: int) -> ir.Value:
     """Return K(x, support vector) of each row and each support vector; the vectors are trainable."""
-    kernel = node.attributes.get_string("kernel_type", "LINEAR")
+    kind = node.attributes.get_string("kernel_type", "LINEAR").lower()
     gamma, shift, degree = (*floats(node, "kernel_params").tolist(), 0.0, 0.0, 0.0)[:3]
     vectors = floats(node, "support_vectors").reshape(count, -1)
     support_vectors = _parameter(op, node, "support_vectors", "support_vectors", vectors, ["reshape", count, -1])
-    if kernel == "RBF":
-        differences = op.Unsqueeze(x, [1]) - support_vectors
-        return op.Exp(op.ReduceSum(differences * differences, [-1], keepdims=0) * -gamma)
-    products = op.MatMul(x, op.Transpose(support_vectors, perm=[1, 0]))
-    if kernel == "LINEAR":
-        return products
-    products = products * gamma + shift
-    return op.Tanh(products) if kernel == "SIGMOID" else op.Pow(products, op.const(np.float32(degree)))
+    return kernel(op, kind, x, support_vectors, gamma, shift, degree)

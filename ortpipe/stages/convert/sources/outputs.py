@@ -1,5 +1,6 @@
 """The outputs of a model that ortpipe writes, with the names that skl2onnx gives them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
 
 Classes = tuple[int | str, ...]
+
+ML = "ai.onnx.ml"
+ML_VERSION = 3  # supported by onnxruntime 1.19.2 and later
 
 
 def two_columns(op: Builder, p: ir.Value) -> ir.Value:
@@ -61,3 +65,12 @@ def _label_of(op: Builder, values: ir.Value, classes: Classes | None, *, is_scor
         index = op.ArgMax(values, axis=1, keepdims=0)
     strings = any(isinstance(label, str) for label in classes)
     return op.Gather(op.const(np.array(classes, str if strings else np.int64)), index)
+
+
+def code_of_words(op: Builder, x: ir.Value, words: Sequence[str], codes: Sequence[int] | None = None) -> ir.Value:
+    """Return the code of each word, int64, by default 1, 2 …; 0 for unknown ones."""
+    codes = range(1, len(words) + 1) if codes is None else codes
+    op.graph.opset_imports.setdefault(ML, ML_VERSION)
+    value = op.LabelEncoder(x, domain=ML, keys_strings=list(words), values_int64s=list(codes), default_int64=0)
+    value.type, value.shape = ir.TensorType(ir.DataType.INT64), x.shape
+    return value

@@ -12,11 +12,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.convert.sources.outputs import code_of_words
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
-
-ML = "ai.onnx.ml"
-ML_VERSION = 3  # supported by onnxruntime 1.19.2 and later
 
 
 def frame(columns: Mapping[str, np.ndarray]) -> Any:
@@ -116,14 +113,6 @@ def _code_of_words(flow: Flow, column: Columns, values: Sequence[Any]) -> ir.Val
 
 def _set_empty(flow: Flow, columns: Columns, value: str | None) -> None:
     flow.empty.update({part.name: value for part in columns.parts if part.name is not None})
-
-
-def code_of_words(op: Builder, x: ir.Value, keys: Sequence[str], codes: Sequence[int]) -> ir.Value:
-    """Return the code of each word, int64; 0 for unknown ones."""
-    op.graph.opset_imports.setdefault(ML, ML_VERSION)
-    value = op.LabelEncoder(x, domain=ML, keys_strings=list(keys), values_int64s=list(codes), default_int64=0)
-    value.type, value.shape = ir.TensorType(ir.DataType.INT64), x.shape
-    return value
 
 
 def simple_imputer(flow: Flow, imputer: Any, columns: Columns) -> Columns:

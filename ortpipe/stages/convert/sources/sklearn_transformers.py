@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.convert.dialects.kernels import KERNELS, kernel
 from ortpipe.stages.convert.sources.sklearn_encoders import apply_step
 from ortpipe.stages.convert.sources.sklearn_tables import kbins, power, quantile, spline
 
@@ -126,19 +127,11 @@ def distances(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 def nystroem(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """K(x, components) · normalizationᵀ."""
-    components, settings = step.components_, step._get_kernel_params()
-    gamma = float(settings.get("gamma") or 1 / components.shape[1])
-    if step.kernel == "rbf":
-        differences = op.Sub(op.Unsqueeze(x, [1]), op.const(components.astype(dtype)))
-        kernel = op.Exp(op.Mul(op.ReduceSum(op.Mul(differences, differences), [-1], keepdims=0), -gamma))
-    else:
-        kernel = op.MatMul(x, op.const(components.T.astype(dtype)))
-        if step.kernel != "linear":
-            shift, degree = settings.get("coef0"), settings.get("degree")
-            kernel = op.Add(op.Mul(kernel, gamma), float(1 if shift is None else shift))
-            power = op.const(np.array(3 if degree is None else degree, dtype))
-            kernel = op.Tanh(kernel) if step.kernel == "sigmoid" else op.Pow(kernel, power)
-    return op.MatMul(kernel, op.const(step.normalization_.T.astype(dtype)))
+    settings = {"coef0": 1, "degree": 3, **{k: v for k, v in step._get_kernel_params().items() if v is not None}}
+    gamma = float(settings.get("gamma") or 1 / step.components_.shape[1])
+    components, (shift, degree) = op.const(step.components_.astype(dtype)), (settings["coef0"], settings["degree"])
+    values = kernel(op, step.kernel, x, components, gamma, float(shift), float(degree))
+    return op.MatMul(values, op.const(step.normalization_.T.astype(dtype)))
 
 
 def check_settings(step: Any) -> None:
@@ -146,7 +139,7 @@ def check_settings(step: Any) -> None:
     if type(step).__name__ == "FunctionTransformer":
         if step.func is not None or step.kw_args:
             numpy_function(step.func, step.kw_args)
-    elif type(step).__name__ == "Nystroem" and step.kernel not in ("rbf", "linear", "poly", "polynomial", "sigmoid"):
+    elif type(step).__name__ == "Nystroem" and step.kernel not in KERNELS:
         rule, fix = "A kernel must be rbf, linear, poly or sigmoid.", "Choose one of these."
         raise ConvertError(rule, got=f"kernel={step.kernel!r} of Nystroem", fix=fix)
     elif type(step).__name__ == "FeatureAgglomeration" and step.pooling_func is not np.mean:

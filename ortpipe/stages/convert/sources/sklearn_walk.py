@@ -11,8 +11,9 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import within
 from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.stages.convert.sources.estimators import End, class_path, end_of
+from ortpipe.stages.convert.sources.outputs import ML, ML_VERSION
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
-from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, ML, ML_VERSION
+from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
 from ortpipe.stages.convert.sources.sklearn_transformers import (
     FUNCTIONS,
     TRANSFORMERS,

@@ -8,6 +8,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.dialects.coupling import couple
+from ortpipe.stages.convert.dialects.kernels import KERNELS, kernel
 from ortpipe.stages.convert.objective import ClassWeight, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
 from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmoid_end, softmax_end, with_width
@@ -24,62 +25,45 @@ TRANSPOSE: Step = ("transpose",)
 ITERATED = 5e-3  # tolerance of the iteration by which libsvm computes two probabilities
 
 
-def products(op: Builder, estimator: Any, x: ir.Value, vectors: ir.Value, gamma: float, dtype: Any) -> ir.Value:
+def products(op: Builder, estimator: Any, x: ir.Value, vectors: ir.Value, gamma: float) -> ir.Value:
     """Return the kernel of rows and vectors, [N, vectors]."""
-    degree, shift = float(estimator.degree), float(estimator.coef0)
-    match estimator.kernel:
-        case "linear":
-            return op.Gemm(x, vectors, transB=1)
-        case "rbf":
-            # centred rows have smaller squares: fewer digits cancel in the distances
-            centre = const(op, np.mean(vectors.const_value.numpy(), axis=0), dtype)  # type: ignore[union-attr]
-            return op.Exp(op.Mul(squared_distances(op, op.Sub(x, centre), op.Sub(vectors, centre)), -gamma))
-        case "poly" | "polynomial" | "sigmoid" as kind:
-            inner = op.Add(op.Mul(op.Gemm(x, vectors, transB=1), gamma), shift)
-            return op.Tanh(inner) if kind == "sigmoid" else op.Pow(inner, op.like(degree, inner))
-    raise ConvertError(
-        "A kernel must be linear, poly, rbf or sigmoid.",
-        got=f"kernel={estimator.kernel!r} of {type(estimator).__name__}",
-        fix="Fit the estimator with one of these.",
-    )
-
-
-def squared_distances(op: Builder, x: ir.Value, vectors: ir.Value) -> ir.Value:
-    """max(0, ‖x‖² − 2·x·v + ‖v‖²) of each row x and vector v, [N, vectors]."""
-    rows = op.ReduceSum(op.Mul(x, x), [-1], keepdims=1)
-    columns = op.Transpose(op.ReduceSum(op.Mul(vectors, vectors), [-1], keepdims=1), perm=[1, 0])
-    product = op.Gemm(x, vectors, transB=1)
-    return op.Relu(op.Add(op.Sub(rows, op.Mul(product, 2)), columns))
+    if estimator.kernel not in KERNELS:
+        raise ConvertError(
+            "A kernel must be linear, poly, rbf or sigmoid.",
+            got=f"kernel={estimator.kernel!r} of {type(estimator).__name__}",
+            fix="Fit the estimator with one of these.",
+        )
+    return kernel(op, estimator.kernel, x, vectors, gamma, float(estimator.coef0), float(estimator.degree))
 
 
 def _machine(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
     vectors = parameter(op, estimator, "support_vectors", "support_vectors_", dtype=dtype)
-    return products(op, estimator, x, vectors, float(estimator._gamma), dtype)
+    return products(op, estimator, x, vectors, float(estimator._gamma))
 
 
 def svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ dual_coefficient · K(x, support vector) + intercept."""
-    kernel = _machine(op, estimator, x, dtype)
+    values = _machine(op, estimator, x, dtype)
     copies = [("_dual_coef_", [TRANSPOSE])]
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", TRANSPOSE, dtype=dtype, also=copies)
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
     epsilon = float(estimator.epsilon) if type(estimator).__name__ == "SVR" else 0.0
     lacking = NORM if epsilon or type(estimator).__name__ == "SVR" else f"{NORM}; nu, which determines epsilon"
     loss = {"name": "epsilon_insensitive", "epsilon": epsilon}
-    return End("regression", None, op.Gemm(kernel, dual, intercept), objective=summed(loss, missing=lacking))
+    return End("regression", None, op.Gemm(values, dual, intercept), objective=summed(loss, missing=lacking))
 
 
 def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """z = Σ dual_coefficient · K(x, support vector) + intercept, and with probability=True Platt's σ(B − A·z)."""
-    kernel = _machine(op, estimator, x, dtype)
+    values = _machine(op, estimator, x, dtype)
     weights = class_weight(estimator) if type(estimator).__name__ == "SVC" else None  # NuSVC ignores its own
     if len(estimator.classes_) > 2:
-        return _several(op, estimator, kernel, dtype, weights)
+        return _several(op, estimator, values, dtype, weights)
     negated_copy = [("_dual_coef_", [["scale", -1.0], TRANSPOSE])]
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", TRANSPOSE, dtype=dtype, also=negated_copy)
     negative = [("_intercept_", [["scale", -1.0]])]
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=negative)
-    z = with_width(op.Gemm(kernel, dual, intercept), 1)
+    z = with_width(op.Gemm(values, dual, intercept), 1)
     if getattr(estimator, "probability", False) is not True:
         objective = summed("hinge", missing=NORM, class_weight=weights)
         return scores_end(op, z, estimator.classes_, objective)
@@ -90,7 +74,7 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     return end._replace(ranking=z, rounding=ITERATED)
 
 
-def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any, weights: ClassWeight | None) -> End:
+def _several(op: Builder, estimator: Any, values: ir.Value, dtype: Any, weights: ClassWeight | None) -> End:
     """One machine for each pair of classes; a class's score is its votes and, below ⅓, the sum of its scores.
 
     With probability=True the machines' Platt probabilities are coupled.
@@ -108,7 +92,7 @@ def _several(op: Builder, estimator: Any, kernel: ir.Value, dtype: Any, weights:
         op.GatherElements(dual, op.const(row_of_pair), axis=0), const(op, in_pair, dtype)
     )  # [pairs, vectors]
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
-    pair_scores = op.Gemm(kernel, weight, intercept, transB=1)  # > 0: the first of the pair
+    pair_scores = op.Gemm(values, weight, intercept, transB=1)  # > 0: the first of the pair
     scores, votes = per_class(op, op.Neg(pair_scores), op.Less(pair_scores, op.like(0, pair_scores)), count)
     ranking = scores if estimator.break_ties else votes
     if getattr(estimator, "probability", False) is not True:
@@ -126,9 +110,9 @@ def kernel_ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ dual_coefficient · K(x, training row)."""
     training_rows = parameter(op, estimator, "training_rows", "X_fit_", dtype=dtype)
     gamma = 1 / estimator.n_features_in_ if estimator.gamma is None else float(estimator.gamma)
-    kernel = products(op, estimator, x, training_rows, gamma, dtype)
+    values = products(op, estimator, x, training_rows, gamma)
     rank = array_of(estimator, "dual_coef_").ndim
     steps = [] if rank == 2 else [["reshape", -1, 1]]
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", *steps, dtype=dtype)
     lacking = "alpha·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"
-    return End("regression", None, op.MatMul(kernel, dual), objective=summed("l2", missing=lacking))
+    return End("regression", None, op.MatMul(values, dual), objective=summed("l2", missing=lacking))

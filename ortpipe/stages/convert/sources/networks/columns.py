@@ -17,11 +17,12 @@ from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources.networks.dates import date_numbers
+from ortpipe.stages.convert.sources.networks.labels import moments
 from ortpipe.stages.convert.sources.networks.layers import Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.networks.more_layers import embedding, flat, side_by_side
 from ortpipe.stages.convert.sources.networks.network import TableNetwork, number_input
+from ortpipe.stages.convert.sources.outputs import code_of_words
 
-ML, ML_OPSET = "ai.onnx.ml", 3
 PARTS = ("days", "month", "day", "weekday", "hour")  # of a date; parts that never vary are left out
 MANY = 0.5  # distinct words per row, from which on a column rather identifies rows
 FEW_ROWS = 100
@@ -96,7 +97,7 @@ def features(
     codes, sizes = dict[str, ir.Value](), dict[str, int]()
     for name in of_kind["word"]:
         vocabulary = sorted(set(rows.inputs[name].tolist()))
-        codes[name], sizes[name] = _codes(op, inputs[name], vocabulary), len(vocabulary) + 1
+        codes[name], sizes[name] = code_of_words(op, inputs[name], vocabulary), len(vocabulary) + 1
         if len(rows) >= FEW_ROWS and len(vocabulary) > MANY * len(rows):
             notes.append(
                 f"warning: column {name!r} has {len(vocabulary):,} distinct words in {len(rows):,} training rows, and "
@@ -225,9 +226,7 @@ def _join(
         _, first = np.unique(gaps, axis=1, return_index=True)  # columns with the same gaps, as of a date, share a flag
         flagged = sorted(int(i) for i in first if gaps[:, i].any())
     if standardize:
-        mean = np.average(rows, axis=0, weights=weight)
-        deviation = np.sqrt(np.average((rows - mean) ** 2, axis=0, weights=weight))
-        scale = np.where(deviation > 0, deviation, 1.0)
+        mean, scale = moments(rows, weight)
         x = op.Div(op.Sub(x, op.const(mean.astype(dtype))), op.const(scale.astype(dtype)))
     if flagged:
         flags = op.Cast(op.Gather(missing, op.const(np.array(flagged)), axis=1), to=ir.DataType.from_numpy(dtype))
@@ -251,17 +250,3 @@ def _center(column: np.ndarray, weight: np.ndarray | None, median: bool) -> floa
     below = np.cumsum(weights[order])
     middle = [np.searchsorted(below, below[-1] / 2, side) for side in ("left", "right")]
     return float(values[order][np.minimum(middle, len(values) - 1)].mean())
-
-
-def _codes(op: Builder, text: ir.Value, vocabulary: Sequence[str]) -> ir.Value:
-    """Return the codes of words: 1 … for those of the vocabulary, 0 for any other."""
-    op.graph.opset_imports.setdefault(ML, ML_OPSET)
-    codes: ir.Value = op.LabelEncoder(
-        text,
-        domain=ML,
-        keys_strings=list(vocabulary),
-        values_int64s=list(range(1, len(vocabulary) + 1)),
-        default_int64=0,
-    )
-    codes.type, codes.shape = ir.TensorType(ir.DataType.INT64), text.shape
-    return codes
