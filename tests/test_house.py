@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
-import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -276,6 +276,16 @@ def test_a_guest_names_three_files_to_read_first_and_has_tests_of_its_own(guest:
     assert len(first) == 3
     assert [name for name in first if not any((root / name).is_file() for root in (ROOT / folder, ROOT))] == []
     assert list((ROOT / folder.replace("ortpipe", "tests", 1)).rglob("test_*.py"))
+
+
+def test_the_picture_of_the_folders_is_drawn_from_the_code() -> None:
+    spec = importlib.util.spec_from_file_location("house", ROOT / "docs" / "house.py")
+    house = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(house)
+    assert house.PICTURE.read_text(encoding="utf-8") == house.picture(), "run: python docs/house.py"
+    folders = {path.name for path in (ROOT / "ortpipe").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders <= set(house.ROW)
+    assert {guest.rpartition(".")[2] for guest in GUESTS} == {*house.GUESTS, *house.INSIDE}
 
 
 @pytest.mark.parametrize("path", DOORS, ids=lambda path: path.parent.name)

@@ -1,6 +1,10 @@
 """The names of onnxcustom and experimental-experiment, as thin layers over the stages.
 
-A script needs only new import lines. Where the original computed something wrong, the docstring explains it.
+A script needs only new import lines. Where the original computed something wrong, the docstring explains it. The names
+are those below.
+
+Read first: `optimizer.py` (training as in onnxcustom), `forward_backward.py` (gradients step by step) and
+`derivative.py` (the graph of a gradient).
 """
 
 from typing import TYPE_CHECKING
