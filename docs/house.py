@@ -101,8 +101,8 @@ def picture() -> str:
         parts.append(f'<rect class="guest" x="{x}" y="{y}" width="{width}" height="22" rx="4"/>')
         parts.append(f'<text class="small" x="{x + width // 2}" y="{y + 15}">{guest}</text>')
     lines = (
-        "Blue: used only through the names in its __init__.py",
-        "Arrows: imports; those that follow from others are left out",
+        "blue: used only through the names in its __init__.py",
+        "arrows: imports; those that follow from others are left out",
     )
     parts += [f'<text class="small" x="780" y="{640 + 20 * n}">{line}</text>' for n, line in enumerate(lines)]
     head = '<marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto">'

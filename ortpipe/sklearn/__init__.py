@@ -2,8 +2,8 @@
 
 Names: `OrtClassifier` and `OrtRegressor`.
 
-Read first: `classifier.py` (the parameters of an estimator), `base.py` (fit and predict) and `parts.py` (from parameters
-to the configs of stages).
+Read first: `classifier.py` (the parameters of an estimator), `base.py` (fit and predict) and `parts.py` (from these
+parameters to the configs of stages).
 """
 
 from ortpipe.sklearn.classifier import OrtClassifier as OrtClassifier

@@ -1,1 +1,1 @@
-"""The outputs of a model: which one is the prediction, and what it means."""
+"""The choice of the output that is the prediction, and its meaning."""
