@@ -19,7 +19,7 @@ from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
 from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import write_metadata
-from ortpipe.graph.core.apart import MANY, TYPES, sealed
+from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, sealed
 from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.edit import keep_needed, keep_outputs
@@ -98,7 +98,7 @@ class Artifact:
 
     def apart(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         """Return the model without the values of its large weights, and these by name, without a copy."""
-        large = {name: array for name, array in self.initializers.items() if array.size >= MANY}
+        large = {name: array for name, array in self.initializers.items() if array.size >= LARGE_WEIGHT}
         kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in large.items() if a.dtype != object}
         weights = {name: large[name] for name, kind in kinds.items() if kind in TYPES}
         return self._with_initializers(self.signature, self.initializers, weights), weights

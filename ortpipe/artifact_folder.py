@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from ortpipe.artifact import Artifact, under
-from ortpipe.bounded import MOST, file_below, parse_json, read_below
+from ortpipe.bounded import MOST_BYTES, file_below, parse_json, read_below
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts, in_metadata
 from ortpipe.files import atomic_folder, link_files
@@ -82,7 +82,7 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
         rule, fix = "An artifact must be a folder with artifact.json.", "Give a stage's folder of a run."
         raise ModelError(rule, got=source, fix=fix)
     try:
-        written = parse_json(read_below(source, record.name, MOST))
+        written = parse_json(read_below(source, record.name, MOST_BYTES))
         if written.get("format", FORMAT) != FORMAT:
             rule = f"An artifact's format must be the one of this version of ortpipe, {FORMAT}."
             fix = "Read it with the version that wrote it, or run the stage again."

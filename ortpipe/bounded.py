@@ -18,7 +18,7 @@ import yaml
 
 MUTABLE = ([pickletools.pylist], [pickletools.pydict], [pickletools.pyset])
 TEXT = 2**25  # bytes of a record
-MOST = 2**30  # bytes of any other file that is read at once, and of decompressed content
+MOST_BYTES = 2**30  # bytes of any other file that is read at once, and of decompressed content
 DEPTH = 100  # of nested lists and mappings
 VALUES = 2**22  # of a JSON text or a pickle
 EVENTS = 10**5  # values of a YAML text, each of which takes a hundred times as long
@@ -87,7 +87,7 @@ def _is_regular(path: Path) -> bool:
         return False
 
 
-def read(file: Path, most: int = MOST, *, end: bool = False) -> bytes:
+def read(file: Path, most: int = MOST_BYTES, *, end: bool = False) -> bytes:
     """Return the bytes of a regular file; a pipe, which would block, raises ValueError, as a larger file does.
 
     With `end`, a larger file gives its last bytes.
@@ -112,7 +112,7 @@ def read_below(folder: Path, name: str, most: int = TEXT) -> bytes:
     return read(file_below(folder, name), most)
 
 
-def check_size(size: int, most: int = MOST) -> None:
+def check_size(size: int, most: int = MOST_BYTES) -> None:
     """Raise ValueError if content has more bytes than the bound."""
     if size > most:
         raise ValueError(f"it has more than {most:,} bytes")
@@ -203,7 +203,7 @@ def _check_count(count: int, most: int) -> None:
         raise ValueError(f"it has more than {most:,} values")
 
 
-def inflate(data: bytes, most: int = MOST) -> bytes:
+def inflate(data: bytes, most: int = MOST_BYTES) -> bytes:
     """Return the content of data that zlib compressed."""
     stream = zlib.decompressobj()
     content = stream.decompress(data, most + 1)
@@ -213,7 +213,7 @@ def inflate(data: bytes, most: int = MOST) -> bytes:
     return content
 
 
-def check_archive(archive: zipfile.ZipFile, most: int = MOST) -> None:
+def check_archive(archive: zipfile.ZipFile, most: int = MOST_BYTES) -> None:
     """Raise ValueError if a zip file's compressed entries have more bytes together, decompressed, than the bound."""
     entries = [entry for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
     check_size(sum(entry.file_size for entry in entries), most)

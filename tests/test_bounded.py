@@ -218,7 +218,7 @@ def test_an_estimator_of_lists_that_hold_a_list_twice_is_rejected(monkeypatch: p
 
 def test_a_large_estimator_is_neither_stored_nor_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     record = stored_estimator.record_of(fitted())
-    monkeypatch.setattr(stored_estimator, "LARGEST", 100)
+    monkeypatch.setattr(stored_estimator, "LARGEST_PICKLE", 100)
     assert stored_estimator.record_of(fitted()) == {}
     with pytest.raises(OrtpipeError, match="more than 100 bytes"):
         stored_estimator.estimator_of(record, trust=False)

@@ -11,7 +11,7 @@ streamed, in_windows, prefetch = later("ortpipe.data.stream_batches", "streamed"
 [memory_of_chunks] = later("ortpipe.data.reuse", "Memory")
 
 CHUNK = 32 * 2**20  # bytes of shuffled rows in memory at a time; half as many of a stream
-LARGE = 2**20  # bytes of rows whose chunks are written over each other: smaller memory is reused anyway
+LARGE_CHUNK = 2**20  # bytes of rows whose chunks are written over each other: smaller memory is reused anyway
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -69,7 +69,7 @@ class Batches:
         self._window = window if window == self.count else max(self.size, window - window % self.size)
         self._first = feed(rows.head(1))  # rejects rows that do not fit the model
         self._arrays = feed(rows) if isinstance(rows, Rows) else {}
-        is_large = sum(array.nbytes for array in self._arrays.values()) >= LARGE
+        is_large = sum(array.nbytes for array in self._arrays.values()) >= LARGE_CHUNK
         self._memory = memory_of_chunks() if reused and is_large else None
 
     def epoch(self, number: int) -> Iterator[dict[str, np.ndarray]]:

@@ -8,8 +8,8 @@ import numpy as np
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 
-FEW = 12  # distinct numbers that get a slice each; more are divided at their quartiles
-MOST = 30  # slices of the most frequent values; all other values are one slice
+MOST_NUMBERS = 12  # distinct numbers that get a slice each; more are divided at their quartiles
+MOST_VALUES = 30  # slices of the most frequent values; all other values are one slice
 
 
 def columns_of(rows: Rows) -> list[str]:
@@ -57,14 +57,14 @@ def slice_by_value(values: np.ndarray) -> list[tuple[str, np.ndarray]]:
         slices = slice_by_value(values[~gaps])
         return [("", gaps), *((name, _scatter(where, ~gaps)) for name, where in slices)]
     distinct, counts = np.unique(values, return_counts=True)
-    if values.dtype.kind in "iuf" and len(distinct) > FEW:
+    if values.dtype.kind in "iuf" and len(distinct) > MOST_NUMBERS:
         edges = np.unique(np.quantile(values, [0.25, 0.5, 0.75]))
         place = np.searchsorted(edges, values, side="right")
         names = [f"{edge:.4g}" for edge in edges]
         between = [f"{low} to {high}" for low, high in itertools.pairwise(names)]
         ranges = [f"to {names[0]}", *between, f"from {names[-1]}"]
         return [(name, place == i) for i, name in enumerate(ranges) if (place == i).any()]
-    frequent = distinct[np.sort(np.argsort(-counts, kind="stable")[:MOST])]
+    frequent = distinct[np.sort(np.argsort(-counts, kind="stable")[:MOST_VALUES])]
     slices = [(_format_value(value), values == value) for value in frequent]
     infrequent = ~np.isin(values, frequent)
     return [*slices, ("others", infrequent)] if infrequent.any() else slices

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CACHED = 256  # rows that are transposed at a time
-MANY = 10_000  # values of a column; one-hot encoding of more is surely a mistake
+MOST_ONE_HOT = 10_000  # values of a column; one-hot encoding of more is surely a mistake
 
 
 @dataclass(frozen=True)
@@ -221,15 +221,15 @@ class TableReader:
             text_column.update(encoded.dictionary, codes, position)
         hasher.add(name, words, codes)
         if name in self._values:
-            if len(self._values[name]) <= MANY or not layout.one_hot(name):
+            if len(self._values[name]) <= MOST_ONE_HOT or not layout.one_hot(name):
                 self._values[name].update(words)
             if name not in self._texts or not self._texts[name].mostly_numbers:  # `check` rejects those
                 self._check_value_count(name)
 
     def _check_value_count(self, name: str) -> None:
-        if len(self._values[name]) > MANY and self.layout.one_hot(name):
+        if len(self._values[name]) > MOST_ONE_HOT and self.layout.one_hot(name):
             raise DataError(
-                f"One-hot encoding is limited to {MANY} values per column.",
+                f"One-hot encoding is limited to {MOST_ONE_HOT} values per column.",
                 got=f"more values in column {name!r}",
                 fix="Set {at}encode=index if the model looks values up (an embedding), or leave the column out.",
             )

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SHARE = 0.5  # of a column's values: if as many are numbers, the others are mistakes, not categories
 LEAST = 5  # distinct numbers: with as many, most other values may be a missing-value mark such as ?
 SHOWN = 3
-MOST = 10_000  # distinct words that are compared with each other
+MOST_WORDS = 10_000  # distinct words that are compared with each other
 NUMBER = r"(?i)^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$|^\s*0x[0-9a-f]+\s*$"
 # numbers as people write them: 1,234.5 or 1.234,5 or 1 234, 12 %, $12
 WRITTEN = (
@@ -71,7 +71,7 @@ class TextColumn:
                 cells.append((words[int(codes[row])].as_py(), position, int(row)))
 
     def _compare(self, words: pa.Array) -> None:
-        if len(self._forms) + len(words) > MOST:
+        if len(self._forms) + len(words) > MOST_WORDS:
             return
         for word in words.to_pylist():
             form = word.strip().lower()

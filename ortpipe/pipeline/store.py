@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from ortpipe.artifact import Artifact
 from ortpipe.artifact_folder import load_artifact, save_artifact
-from ortpipe.bounded import MOST, parse_json, read_below
+from ortpipe.bounded import MOST_BYTES, parse_json, read_below
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.facts import LineageRecord
 from ortpipe.files import atomic_write
@@ -178,7 +178,7 @@ class Store:
 
     def _read(self, path: Path) -> Entry | None:
         try:
-            fields = parse_json(read_below(self.folder, path.relative_to(self.folder).as_posix(), MOST))
+            fields = parse_json(read_below(self.folder, path.relative_to(self.folder).as_posix(), MOST_BYTES))
             digest = fields.pop("sha256")
             entry = Entry(**fields)
             checked(entry.record, LineageRecord, "record")

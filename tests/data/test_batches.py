@@ -49,7 +49,7 @@ def test_without_shuffling_rows_come_as_they_are():
 
 def test_chunks_in_reused_memory_hold_the_same_rows(monkeypatch):
     monkeypatch.setattr(batches, "CHUNK", 160)  # two batches of five rows
-    monkeypatch.setattr(batches, "LARGE", 0)
+    monkeypatch.setattr(batches, "LARGE_CHUNK", 0)
     own, reused = batches_of(ROWS, 5), batches_of(ROWS, 5, reused=True)
     places = set()
     for number in (1, 2):

@@ -8,7 +8,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ortpipe.bounded import MOST, parse_json, read_below
+from ortpipe.bounded import MOST_BYTES, parse_json, read_below
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.settings import Times, checked
@@ -30,7 +30,7 @@ def read_checkpoint(run: Path) -> Checkpoint | None:
         fix = "See the run's last lines, or outputs/runs/."
         raise ConfigError("resume must be the folder of a run.", got=str(run), fix=fix)
     try:
-        content = read_below(run, FILE, MOST)
+        content = read_below(run, FILE, MOST_BYTES)
         header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
         facts = parse_json(header["__metadata__"]["checkpoint"])
         epochs, key = checked(facts["epochs"], Times, "epochs"), checked(facts["key"], str, "key")

@@ -6,7 +6,7 @@ import numpy as np
 
 from ortpipe.app.run.record import now
 
-MOST = 400  # times that are kept
+MOST_TIMES = 400  # times that are kept
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
         if epoch % self._every:
             return
         self._times.append([epoch, now()])
-        if len(self._times) > MOST:
+        if len(self._times) > MOST_TIMES:
             self._every *= 2
             self._times[:] = [entry for entry in self._times if entry[0] % self._every == 0]
 

@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe import Data
 from ortpipe.data import PARTS
 
-MOST = 1000  # columns that are listed
+MOST_COLUMNS = 1000  # columns that are listed
 
 
 def data_facts(data: Data) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def data_facts(data: Data) -> dict[str, Any]:
         "digest": data.digest(),
         "digests": {name: digest for name, digest in zip(PARTS, data.digests, strict=True) if digest is not None},
         "rows": {name: len(part) for name, part in parts.items() if part is not None},
-        "columns": dict(list(columns.items())[:MOST]),
+        "columns": dict(list(columns.items())[:MOST_COLUMNS]),
         "label": {name or "label": _entry(array) for name, array in {"": first.label, **first.heads}.items()},
     }
 
@@ -43,7 +43,7 @@ def in_words(facts: Mapping[str, Any]) -> str:
     """
     verbs = {"train": "rows to train", "validation": "to validate", "test": "to test"}
     rows = ", ".join(f"{count:,} {verbs[name]}" for name, count in facts["rows"].items())
-    if len(facts["columns"]) == MOST:  # there may be more
+    if len(facts["columns"]) == MOST_COLUMNS:  # there may be more
         return rows
     count = sum(math.prod(column["shape"]) for column in facts["columns"].values())
     return f"{rows}; {count:,} value{'s' * (count != 1)} each"

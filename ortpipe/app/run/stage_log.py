@@ -12,7 +12,7 @@ from ortpipe.app.redact import redacted
 from ortpipe.pipeline import events
 from ortpipe.stages import Checkpoint, Compiled, Epoch
 
-MOST = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last are logged
+MOST_LINES = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last are logged
 
 
 class StageLogs(logging.Handler):
@@ -40,7 +40,7 @@ class StageLogs(logging.Handler):
                 self._log(f"stage {event.number} of {event.stages}: {event.name}")
             case events.StageProgressed(report=Epoch() as epoch):
                 self._pending = epoch, event.seconds
-                if epoch.number % max(1, epoch.epochs // MOST) == 0:
+                if epoch.number % max(1, epoch.epochs // MOST_LINES) == 0:
                     self._log_pending()
             case events.StageProgressed(report=Checkpoint(epochs=epochs)):
                 self._log(f"checkpoint after epoch {epochs}")

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
 
-from ortpipe.bounded import MOST
+from ortpipe.bounded import MOST_BYTES
 from ortpipe.data.arrow import is_text
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import Stamp, files_with_parts, stamp
@@ -101,7 +101,7 @@ def _batches(
         for batch in opened_file.iter_batches(most, row_groups=groups, columns=columns, use_threads=False):
             for column in batch.select(texts).columns:
                 lengths = pc.binary_length(column.dictionary).take(column.indices)
-                if (size := pc.sum(lengths, min_count=0).as_py()) > MOST:
-                    rule = f"The text of a column in one row group must have at most {MOST:,} bytes."
+                if (size := pc.sum(lengths, min_count=0).as_py()) > MOST_BYTES:
+                    rule = f"The text of a column in one row group must have at most {MOST_BYTES:,} bytes."
                     raise DataError(rule, got=f"{size:,} in {file}", fix="Write the file with smaller row groups.")
             yield batch.select(columns).cast(schema)

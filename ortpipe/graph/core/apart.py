@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from ortpipe.graph.core.query import graphs, subgraphs
 
-MANY = 2**12  # entries from which on a weight is large
+LARGE_WEIGHT = 2**12  # entries from which on a weight is large
 PIECE = 2**20  # bytes per comparison
 TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
 PAGE = 2**12  # bytes; runtimes map weights that are aligned to it without a copy
@@ -31,7 +31,7 @@ def is_large_weight(tensor: onnx.TensorProto) -> bool:
     inside = tensor.HasField("raw_data") or tensor.float_data or tensor.double_data or tensor.int32_data
     if not inside or tensor.data_location == onnx.TensorProto.EXTERNAL:
         return False
-    return tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY
+    return tensor.data_type in TYPES and math.prod(tensor.dims) >= LARGE_WEIGHT
 
 
 def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -58,7 +58,7 @@ def split(content: bytes | mmap) -> tuple[onnx.ModelProto, dict[str, np.ndarray]
             model.MergeFromString(content[begin:end])
             continue
         for inner_tag, inner_begin, inner_value, inner_end in _walk(content, value, end):
-            if inner_tag == INITIALIZER_TAG and inner_end - inner_value >= MANY:
+            if inner_tag == INITIALIZER_TAG and inner_end - inner_value >= LARGE_WEIGHT:
                 _parse_tensor(content, inner_value, inner_end, model.graph.initializer.add(), weights)
             else:
                 model.graph.MergeFromString(content[inner_begin:inner_end])
@@ -136,7 +136,7 @@ def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[st
     """Copy a graph without its large initializers, which are collected in `large`."""
     copy_fields(source, target, "initializer", "node")
     for tensor in source.initializer:
-        if math.prod(tensor.dims) < MANY or tensor.name in large:  # two branches may share a name
+        if math.prod(tensor.dims) < LARGE_WEIGHT or tensor.name in large:  # two branches may share a name
             target.initializer.append(tensor)
         else:
             large[tensor.name] = tensor

@@ -7,14 +7,14 @@ from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import sound
-from ortpipe.graph.core.apart import MANY, TYPES, without_weights
+from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, without_weights
 from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.query import graphs, subgraphs
 
 FAILURES = (onnx.checker.ValidationError, onnx.shape_inference.InferenceError, RuntimeError)
 FIX = "Fix the model where the message points, or end the graph before that node{@cut}."
-LONGEST = 2**16  # entries of a vector whose values shape inference may propagate
+LONGEST_VECTOR = 2**16  # entries of a vector whose values shape inference may propagate
 # Operators whose outputs have no longer axis than their inputs have (Scan: if that holds in its body, too).
 NO_LONGER_AXES = having("unary", "broadcasts", "predicate", "entrywise", "reduces", "like_first", "short")
 
@@ -46,7 +46,7 @@ def proto_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto
         value: tensor
         for graph in (model.graph, *inner)
         for value in graph.initializers.values()
-        if (tensor := value.const_value) is not None and tensor.dtype.value in TYPES and tensor.size >= MANY
+        if (tensor := value.const_value) is not None and tensor.dtype.value in TYPES and tensor.size >= LARGE_WEIGHT
     }
     for value, tensor in large.items():
         stub = onnx.TensorProto(name=value.name, data_type=tensor.dtype.value, dims=tensor.shape.numpy())
@@ -148,7 +148,7 @@ def _inferred(model: onnx.ModelProto, *, shaped: bool = False) -> onnx.ModelProt
         if model.functions or _may_be_long(model.graph, shaped=shaped):
             plain = onnx.shape_inference.infer_shapes(model)
             shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
-            if any(len(dims) == 1 and dims[0].dim_value > LONGEST for dims in shapes):
+            if any(len(dims) == 1 and dims[0].dim_value > LONGEST_VECTOR for dims in shapes):
                 return plain
         return onnx.shape_inference.infer_shapes(model, data_prop=True)
     except FAILURES as error:
@@ -168,7 +168,7 @@ def _with_weights(light: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelP
 
 
 def _may_be_long(graph: onnx.GraphProto, *, shaped: bool = False) -> bool:
-    """Return whether a vector may have more than LONGEST entries: an axis is longer, or may become so.
+    """Return whether a vector may have more than LONGEST_VECTOR entries: an axis is longer, or may become so.
 
     If inference has `shaped` the values, their axes are as long as they say.
     """
@@ -187,12 +187,12 @@ def _may_be_long(graph: onnx.GraphProto, *, shaped: bool = False) -> bool:
                 return True
             axes += attribute.t.dims
             axes += [len(numbers) for numbers in (attribute.ints, attribute.floats, attribute.strings)]
-    return max(axes, default=0) > LONGEST
+    return max(axes, default=0) > LONGEST_VECTOR
 
 
 def _is_short_shape(constant: onnx.NodeProto) -> bool:
     dims = [onnx.numpy_helper.to_array(a.t) for a in constant.attribute if a.t.data_type == onnx.TensorProto.INT64]
-    return all(d.size <= LONGEST and d.max(initial=0) <= LONGEST for d in dims) and bool(dims)
+    return all(d.size <= LONGEST_VECTOR and d.max(initial=0) <= LONGEST_VECTOR for d in dims) and bool(dims)
 
 
 def _ranked(value: onnx.ValueInfoProto) -> bool:

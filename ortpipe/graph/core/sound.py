@@ -13,7 +13,7 @@ from ortpipe.graph.core.apart import without_weights
 from ortpipe.graph.core.query import graphs
 
 HEAVY = 2**20  # bytes of weights, from which on checks see the model without them
-LARGE = 2**31 - 2**20  # protobuf's limit is 2 GiB; above this, weights go to a file beside the model
+LARGE_MODEL = 2**31 - 2**20  # protobuf's limit is 2 GiB; above this, weights go to a file beside the model
 MOST_NODES = 1_000_000  # of a graph with its local functions inlined
 MOST_CALLS = 100  # nested calls of functions
 FIX = "Download or export the model again; if it comes from somebody else, do not trust it."
@@ -43,12 +43,12 @@ def weigh(model: onnx.ModelProto) -> int:
 
 def is_heavy(model: onnx.ModelProto) -> bool:
     """Return whether a model is checked without its weights."""
-    return weigh(model) > min(HEAVY, LARGE)
+    return weigh(model) > min(HEAVY, LARGE_MODEL)
 
 
 def is_large(model: onnx.ModelProto) -> bool:
     """Return whether a model needs files beside it; protobuf cannot measure one over 2 GiB, so weights are first."""
-    return weigh(model) > LARGE or model.ByteSize() > LARGE
+    return weigh(model) > LARGE_MODEL or model.ByteSize() > LARGE_MODEL
 
 
 def check_valid(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:

@@ -19,12 +19,12 @@ from google.protobuf.message import DecodeError
 from ortpipe.bounded import check_size
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
-from ortpipe.graph.core.apart import MANY, TYPES, Weights, pieces, sealed, split, stub, take_apart, write_beside
+from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, Weights, pieces, sealed, split, stub, take_apart, write_beside
 from ortpipe.graph.core.query import graphs
 from ortpipe.graph.core.sound import HEAVY, check_sound, is_large
 
 Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
-LARGEST = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit
+LARGEST_FILE = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit
 OLDEST_IR_VERSION = 8  # older models are written at this one; before 4, initializers had to be inputs, too
 NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
 
@@ -67,7 +67,7 @@ def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
             fix="Check the path; relative ones start at the current folder.",
         )
     try:
-        check_size(path.stat().st_size, LARGEST)
+        check_size(path.stat().st_size, LARGEST_FILE)
         model, weights = load()
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:
@@ -98,7 +98,7 @@ def _load_apart(path: Path) -> Loaded:
     main_initializers = {id(tensor): tensor for tensor in model.graph.initializer}
     for tensor in [tensor for tensor in all_tensors(model) if tensor.data_location == tensor.EXTERNAL]:
         raw = external_bytes(tensor, path.parent)
-        if id(tensor) in main_initializers and tensor.data_type in TYPES and math.prod(tensor.dims) >= MANY:
+        if id(tensor) in main_initializers and tensor.data_type in TYPES and math.prod(tensor.dims) >= LARGE_WEIGHT:
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
             weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
             tensor.CopyFrom(stub(tensor))

@@ -21,7 +21,7 @@ READ = {
     "Gemm": (2, 3),
     "QuantizeLinear": (0, 2),
 }  # the range of operands that are weights, scales and biases; only the integer form below asks for it
-LARGEST = 2.0**31 * 0.9  # bias in int32, less a margin for rounding
+LARGEST_BIAS = 2.0**31 * 0.9  # bias in int32, less a margin for rounding
 
 
 def computed_from_weights(graph: ir.Graph) -> set[ir.Value]:
@@ -133,7 +133,7 @@ def _integer_bias(op: Builder, node: ir.Node, arrays: Arrays) -> None:
         _take_over(node, norm)
     elif bias is None:
         return
-    least = np.abs(array) / (sx * LARGEST)
+    least = np.abs(array) / (sx * LARGEST_BIAS)
     arrays[w.inputs[1]] = sw = np.maximum(sw, least if sw.ndim else least.max()).astype(np.float32)
     unit = np.broadcast_to(sx.astype(np.float32) * sw, channels)
     integers = np.rint(array / unit).astype(np.int32)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.bounded import MOST
+from ortpipe.bounded import MOST_BYTES
 from ortpipe.errors import ModelError
 from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
@@ -94,7 +94,10 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     number = np.zeros(1, np.float32) if filled is None else filled.as_tensor().numpy()
     if sizes is None:
         return None
-    if min(sizes, default=0) < 0 or math.prod(map(int, sizes)) * number.itemsize > MOST:
-        rule, fix = f"A ConstantOfShape must have at most {MOST:,} bytes, and no negative size.", "Export it again."
+    if min(sizes, default=0) < 0 or math.prod(map(int, sizes)) * number.itemsize > MOST_BYTES:
+        rule, fix = (
+            f"A ConstantOfShape must have at most {MOST_BYTES:,} bytes, and no negative size.",
+            "Export it again.",
+        )
         raise ModelError(rule, got=f"{value.name!r} of sizes {sizes.tolist()}", fix=fix)
     return ir.tensor(np.full(sizes, number[0]), name=str(value.name))

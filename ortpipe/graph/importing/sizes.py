@@ -15,7 +15,7 @@ from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
 from ortpipe.graph.core.check import infer
 from ortpipe.graph.core.operators import having
 
-LARGEST = 1024  # elements; sizes, axes and indices are small, larger arrays are data
+LARGEST_FOLDED = 1024  # elements; sizes, axes and indices are small, larger arrays are data
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)
 SHAPE, ARITHMETIC, DEEP = having("shape"), having("sizes"), having("sizes", "pads")
 
@@ -84,17 +84,19 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
     inputs = {name: value for name, value in values.items() if value is not None}
     if len(inputs) < len(values):
         return None
-    if node.op_type == "ConstantOfShape" and any(math.prod(map(int, sizes)) > LARGEST for sizes in inputs.values()):
+    if node.op_type == "ConstantOfShape" and any(
+        math.prod(map(int, sizes)) > LARGEST_FOLDED for sizes in inputs.values()
+    ):
         return None
     if node.op_type == "Range":
         first, limit, delta = (inputs[str(x.name)] for x in node.inputs if x is not None)
-        if delta and (limit - first) // delta > LARGEST:
+        if delta and (limit - first) // delta > LARGEST_FOLDED:
             return None
     from onnx.reference import ReferenceEvaluator  # late: slow to import, and most models have no such node
 
     [result] = ReferenceEvaluator(ir.serde.serialize_node(node)).run(None, inputs)
     value = np.asarray(result)
-    return value if value.dtype.kind in "ib" and value.size <= LARGEST else None
+    return value if value.dtype.kind in "ib" and value.size <= LARGEST_FOLDED else None
 
 
 def _gathered_sizes(node: ir.Node) -> np.ndarray | None:
@@ -113,7 +115,7 @@ def _gathered_sizes(node: ir.Node) -> np.ndarray | None:
 def _integers(value: ir.Value) -> np.ndarray | None:
     """Return a value's constant, if it is one of a few integers or booleans."""
     tensor = None if value.is_graph_input() else query.tensor(value)
-    return tensor.numpy() if tensor is not None and tensor.dtype in INTEGERS and tensor.size <= LARGEST else None
+    return tensor.numpy() if tensor is not None and tensor.dtype in INTEGERS and tensor.size <= LARGEST_FOLDED else None
 
 
 def take_branches(model: ir.Model) -> None:

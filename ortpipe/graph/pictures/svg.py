@@ -12,9 +12,9 @@ import onnx
 
 from ortpipe.graph.pictures.draw import type_of
 
-SMALL = 40  # nodes that are all drawn
-MOST = 90  # boxes; if there are more, neighbours are merged
-LONGEST_PERIOD, LARGE = 500, 6000  # nodes of a repeated block, and of a graph that is searched for one
+DRAWN_NODES = 40  # nodes that are all drawn
+MOST_BOXES = 90  # boxes; if there are more, neighbours are merged
+LONGEST_PERIOD, SEARCHED_NODES = 500, 6000  # nodes of a repeated block, and of a graph that is searched for one
 BOLD, WORD, LINE, GAP = 8.0, 6.6, 15, 26  # pixels: a title's letter, another letter, a line's height, between boxes
 LETTERS = 34  # of a line of text
 RULES = {
@@ -89,13 +89,13 @@ def _boxes(graph: onnx.GraphProto, parameters: frozenset[str]) -> list[_Box]:
     weights = {tensor.name: tensor for tensor in graph.initializer}
     nodes = [node for node in graph.node if node.op_type != "Constant"]
     io = [_Box(_short(v.name), [type_of(v)], "io", [], [v.name]) for v in graph.input if v.name not in weights]
-    if len(io) > SMALL:
+    if len(io) > DRAWN_NODES:
         io = [_Box(f"{len(io)} inputs", [], "io", [], [name for box in io for name in box.makes])]
     ends = [_Box(_short(v.name), [type_of(v)], "io", [v.name]) for v in graph.output]
-    if len(ends) > SMALL:
+    if len(ends) > DRAWN_NODES:
         ends = [_Box(f"{len(ends)} outputs", [], "io", [name for box in ends for name in box.reads])]
-    groups = list(_groups(nodes, weights)) if len(nodes) > SMALL else [(i, i + 1, 1) for i in range(len(nodes))]
-    size = -(-len(groups) // MOST)
+    groups = list(_groups(nodes, weights)) if len(nodes) > DRAWN_NODES else [(i, i + 1, 1) for i in range(len(nodes))]
+    size = -(-len(groups) // MOST_BOXES)
     if size > 1:
         parts = [groups[i : i + size] for i in range(0, len(groups), size)]
         groups = [part[0] if len(part) == 1 else (part[0][0], part[-1][1], 1) for part in parts]
@@ -153,7 +153,7 @@ def _groups(nodes: Sequence[onnx.NodeProto], weights: dict[str, onnx.TensorProto
         yield place, place + period * times, times
         yield from split(place + period * times, end)
 
-    yield from split(0, len(nodes)) if len(nodes) <= LARGE else ((i, i + 1, 1) for i in range(len(nodes)))
+    yield from split(0, len(nodes)) if len(nodes) <= SEARCHED_NODES else ((i, i + 1, 1) for i in range(len(nodes)))
 
 
 def _edges(boxes: Sequence[_Box]) -> list[tuple[int, int]]:

@@ -12,7 +12,7 @@ from ortpipe.artifact import under
 from ortpipe.metrics.titles import label
 from ortpipe.picture import picture
 
-FEW = 20  # the largest number of classes or columns with labels
+MOST_LABELS = 20  # the largest number of classes or columns with labels
 LONG = 24  # the largest number of letters of a column's name
 SHOWN = 200_000  # the largest number of entries that are drawn
 
@@ -58,7 +58,7 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
 
 def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: Axes) -> None:
     """Draw how much worse a metric is without each column, with deviations, the largest on top."""
-    most = sorted(columns, key=lambda name: columns[name][0])[-FEW:]
+    most = sorted(columns, key=lambda name: columns[name][0])[-MOST_LABELS:]
     means, deviations = zip(*(columns[name] for name in most), strict=True)
     axes.barh([_short(name) for name in most], means, xerr=deviations, ecolor="0.4")
     axes.axvline(0, color="0.4", linewidth=1)
@@ -69,7 +69,7 @@ def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: A
 
 def _sensitivity(columns: Mapping[str, float], axes: Axes) -> None:
     """Draw how far the score moves with each column, the largest on top."""
-    most = sorted(columns, key=lambda name: columns[name])[-FEW:]
+    most = sorted(columns, key=lambda name: columns[name])[-MOST_LABELS:]
     axes.barh([_short(name) for name in most], [columns[name] for name in most])
     axes.set(xlabel="how far the score moves, mean over rows", title="Sensitivity")
     axes.tick_params(axis="y", labelsize="small")
@@ -141,7 +141,7 @@ def _points(artifact: Artifact, residuals: bool, axes: Axes) -> None:
         axes.plot(ends, ends, color="0.4", linewidth=1)
         axes.set(xlabel="true", ylabel="predicted", title="Predicted against true, test rows")
     axes.grid(alpha=0.3)
-    if 1 < truth.shape[1] <= FEW:
+    if 1 < truth.shape[1] <= MOST_LABELS:
         axes.legend()
 
 
@@ -191,12 +191,12 @@ def _confusion(artifact: Artifact, axes: Axes) -> None:
     counts = np.zeros((len(classes), len(classes)), int)
     np.add.at(counts, (truth, predicted), 1)
     title = "Confusion matrix, test rows"
-    if len(classes) > FEW:  # most of them may not occur at all
+    if len(classes) > MOST_LABELS:  # most of them may not occur at all
         occur = np.flatnonzero(counts.sum(axis=0) + counts.sum(axis=1))
         title += f", {len(occur)} of {len(classes)} classes"
         counts, classes = counts[np.ix_(occur, occur)], tuple(classes[i] for i in occur)
     axes.imshow(counts, cmap="Blues")
-    if len(classes) <= FEW:
+    if len(classes) <= MOST_LABELS:
         for i, j in np.ndindex(counts.shape):
             if counts[i, j]:
                 dark = counts[i, j] > counts.max() / 2

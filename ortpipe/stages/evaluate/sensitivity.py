@@ -26,7 +26,7 @@ from ortpipe.stages.evaluate.answers import of_head
 from ortpipe.stages.evaluate.stage import Work
 
 PIECE = 100  # rows per gradient call
-MOST = 10_000  # the largest number of rows to shuffle
+MOST_ROWS = 10_000  # the largest number of rows to shuffle
 Places = list[tuple[str, int | None]]  # (input, its column; None: the whole input)
 
 
@@ -145,7 +145,7 @@ def importance_of_columns(work: Work, defined: Collection[str]) -> dict[str, dic
 
 def sample_of(work: Work) -> Rows:
     """Return the test rows whose columns are measured."""
-    return concatenate(list(work.rows.pieces(min(MOST, work.most))))
+    return concatenate(list(work.rows.pieces(min(MOST_ROWS, work.most))))
 
 
 def importance(

@@ -17,7 +17,7 @@ from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
-LARGE = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
+LARGE_STATE = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
 
 # for starts, settings and values beyond a plain training
 check_start, losses_so_far, save, save_whole_epochs = later(
@@ -41,7 +41,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         check_start(training)
     step, initial = build_step(training.artifact, config), training.first_values()
     values = step.pack(step.init(initial) if before is None else before)
-    large = sum(array.nbytes for array in values.values()) >= LARGE and runs_in_onnxruntime(training.runtime)
+    large = sum(array.nbytes for array in values.values()) >= LARGE_STATE and runs_in_onnxruntime(training.runtime)
     loop: EpochLoop = (large_loop if large else EpochLoop)(training, step, initial, values)
     stop = EarlyStop(config.early_stop, loop.whole)
     stop(loop.losses.watched, loop.whole)

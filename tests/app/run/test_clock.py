@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ortpipe.app.run.clock import MOST, Clock, times_of
+from ortpipe.app.run.clock import MOST_TIMES, Clock, times_of
 
 
 def test_of_many_epochs_evenly_spaced_times_are_kept() -> None:
@@ -13,7 +13,7 @@ def test_of_many_epochs_evenly_spaced_times_are_kept() -> None:
     for epoch in range(1, 5001):
         clock(epoch)
     numbers = [number for number, _ in times]
-    assert MOST // 2 <= len(numbers) <= MOST
+    assert MOST_TIMES // 2 <= len(numbers) <= MOST_TIMES
     assert len(set(np.diff(numbers))) == 1
     between = times_of(np.arange(1, 5001), times, otherwise=0)
     assert (np.diff(between) >= 0).all()

@@ -22,7 +22,7 @@ from pyarrow import parquet
 from ortpipe import load_artifact
 from ortpipe.app.run.folder import RunFolder, losses_parquet
 from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
-from ortpipe.app.run.stage_log import MOST, StageLogs
+from ortpipe.app.run.stage_log import MOST_LINES, StageLogs
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ConvergenceError, DataError, OrtpipeError, TrackingError, TrainError
 from ortpipe.flow import FLOW
@@ -97,14 +97,14 @@ def test_what_is_logged_and_warned_of_during_a_stage_is_in_its_log_and_still_sho
 
 
 def test_a_log_of_very_many_epochs_has_a_thousand_lines_and_the_last(tmp_path: Path) -> None:
-    logs, epochs = StageLogs(tmp_path), 10 * MOST + 7
+    logs, epochs = StageLogs(tmp_path), 10 * MOST_LINES + 7
     logs(RunStarted(PLAN))
     logs(StageStarted("train", 5, 6))
     for number in range(1, epochs - 2):
         logs(StageProgressed("train", Epoch(number, epochs, 0.5, None, 0.1, number, number)))
     logs(RunFailed(KeyboardInterrupt(), "train", killed=True))
     lines = [line for line in said(tmp_path / "logs" / "5_train.log") if line.startswith("epoch ")]
-    assert len(lines) == MOST + 1
+    assert len(lines) == MOST_LINES + 1
     assert lines[-1].startswith(f"epoch {epochs - 3}/{epochs}: loss 0.5, rate 0.1")
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from ortpipe.graph.core.apart import MANY, pieces, put_together, sealed, split, take_apart
+from ortpipe.graph.core.apart import LARGE_WEIGHT, pieces, put_together, sealed, split, take_apart
 from ortpipe.graph.files.serial import read, read_apart, write
 from ortpipe.runtime.session import Session
 
@@ -21,7 +21,7 @@ def model():
 
 def test_a_model_apart_holds_all_but_its_large_weights_and_is_the_same_together(model):
     light, weights = take_apart(model)
-    assert W.size == MANY
+    assert W.size == LARGE_WEIGHT
     assert [*weights] == ["w"]
     assert light.ByteSize() < 500
     assert put_together(light, weights) == model

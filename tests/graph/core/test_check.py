@@ -44,7 +44,7 @@ def test_checking_leaves_the_model_it_is_given_alone():
 @pytest.mark.parametrize("large", [False, True])
 def test_a_wrong_model_is_refused(text, large, monkeypatch):
     if large:
-        monkeypatch.setattr(sound, "LARGE", 0)
+        monkeypatch.setattr(sound, "LARGE_MODEL", 0)
     with pytest.raises(ModelError, match=r"onnx\.checker with full check"):
         checked(onnx.parser.parse_model(text))
 
@@ -57,8 +57,8 @@ def test_a_large_model_is_checked_and_inferred_without_its_weights(monkeypatch):
     body.attribute.append(onnx.helper.make_attribute("body", scanned))
     model.graph.input.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [3, 2]))
     expected = checked(model)
-    monkeypatch.setattr(sound, "LARGE", 0)
-    monkeypatch.setattr(apart, "MANY", 0)
+    monkeypatch.setattr(sound, "LARGE_MODEL", 0)
+    monkeypatch.setattr(apart, "LARGE_WEIGHT", 0)
     seen, full = [], onnx.checker.check_model
     monkeypatch.setattr(onnx.checker, "check_model", lambda model, **how: seen.append(model) or full(model, **how))
     assert checked(model) == expected
@@ -81,7 +81,7 @@ CONVOLUTION = """<ir_version: 8, opset_import: ["": 17]> g (float[N, 1, 8, 8] x,
 )
 def test_values_are_not_followed_where_a_graph_makes_a_long_vector_of_nothing(monkeypatch, grown):
     text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[1] x) => (float[M] w)
-    <int64[1] n = {{{2 * check.LONGEST}}}> {{ {grown} w = Add(y, x) }}"""
+    <int64[1] n = {{{2 * check.LONGEST_VECTOR}}}> {{ {grown} w = Add(y, x) }}"""
     followed, infer = [], onnx.shape_inference.infer_shapes
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
     shaped = check.inferred(onnx.parser.parse_model(text))

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 import onnx
 import pytest
 
-from ortpipe.graph.pictures.svg import MOST, _boxes, _edges, to_svg
+from ortpipe.graph.pictures.svg import MOST_BOXES, _boxes, _edges, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -51,7 +51,7 @@ def test_a_large_graph_without_repeats_has_few_boxes() -> None:
         lines.append(f"z{i} = {kinds[(i * i + i // 7) % 7]}({last})")
         last = f"z{i}"
     text = f'<ir_version: 8, opset_import: ["": 17]> g (float[N] X) => (float[N] {last}) {{ {" ".join(lines)} }}'
-    assert to_svg(onnx.parser.parse_model(text)).count("<rect") <= MOST + 2
+    assert to_svg(onnx.parser.parse_model(text)).count("<rect") <= MOST_BOXES + 2
 
 
 @pytest.mark.parametrize("name", ['a<b>&"c', "ä\u0007\ufffe"])

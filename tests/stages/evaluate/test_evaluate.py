@@ -201,8 +201,8 @@ def test_rows_without_weights_have_each_metric_once_and_no_note(line, diabetes):
 
 def test_a_model_too_large_for_one_message_trains_and_is_measured_like_a_small_one(flowers, iris, monkeypatch):
     small = evaluate(trained(convert(flowers), "cross_entropy", iris), data=iris)
-    monkeypatch.setattr(sound, "LARGE", 10)
-    monkeypatch.setattr(apart, "MANY", 1)
+    monkeypatch.setattr(sound, "LARGE_MODEL", 10)
+    monkeypatch.setattr(apart, "LARGE_WEIGHT", 1)
     large = evaluate(trained(convert(flowers), "cross_entropy", iris), data=iris)
     assert large.digest() == small.digest()
     assert large.facts.metrics == small.facts.metrics

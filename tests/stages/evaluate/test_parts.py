@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn import metrics
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.data.slices import FEW, MOST, column_of, columns_of, slice_by_value
+from ortpipe.data.slices import MOST_NUMBERS, MOST_VALUES, column_of, columns_of, slice_by_value
 from ortpipe.errors import DataError, EvaluateError
 from ortpipe.metrics import METRICS
 from ortpipe.metrics.predictions import Compared
@@ -53,11 +53,11 @@ def test_many_numbers_are_parted_at_quartiles_and_of_many_words_the_frequent_sta
     parts = slice_by_value(values)
     assert parts[0][0] == ""
     assert [int(where.sum()) for _, where in parts] == [1, 50, 50, 50, 50]
-    assert len(slice_by_value(np.arange(FEW))) == FEW
-    words = slice_by_value(np.array([f"w{i}" for i in range(MOST + 5)] + ["w1"]))
-    assert len(words) == MOST + 1
+    assert len(slice_by_value(np.arange(MOST_NUMBERS))) == MOST_NUMBERS
+    words = slice_by_value(np.array([f"w{i}" for i in range(MOST_VALUES + 5)] + ["w1"]))
+    assert len(words) == MOST_VALUES + 1
     assert words[-1][0] == "others"
-    assert sum(where.sum() for _, where in words) == MOST + 6
+    assert sum(where.sum() for _, where in words) == MOST_VALUES + 6
 
 
 def test_a_column_is_found_in_any_encoding() -> None:

@@ -678,7 +678,7 @@ def test_where_much_is_carried_each_step_is_a_run_and_the_bytes_are_those_of_a_s
     assert all(np.may_share_memory(single.initializers[n], single.tensors[f"parameter/{n}"]) for n in weights)
     start = next(report for report in told if isinstance(report, Checkpoint))
     assert train(source, config, data=data, start=start).digest() == single.digest()
-    monkeypatch.setattr(mini_batch, "LARGE", np.inf)
+    monkeypatch.setattr(mini_batch, "LARGE_STATE", np.inf)
     assert train(source, config, data=data).digest() == single.digest()
     assert single_steps == [1] * 9
 
@@ -690,7 +690,7 @@ def test_steps_that_run_singly_give_the_bytes_of_a_scan(network, diabetes, monke
     source = network("float32")
     together = train(source, config, data=diabetes)
     assert single_steps == []
-    monkeypatch.setattr(mini_batch, "LARGE", 0)
+    monkeypatch.setattr(mini_batch, "LARGE_STATE", 0)
     assert train(source, config, data=diabetes).digest() == together.digest()
     assert single_steps == [1] * len(together.tensors["losses/step"])
 
@@ -700,7 +700,7 @@ def test_weights_that_stopping_early_restores_come_back_from_the_disk(network, d
     config = TrainConfig(SGD(0.3), epochs=60, batch_size=16, early_stop=EarlyStopConfig(patience=5))
     source, told = network("float32"), []
     in_memory = train(source, config, data=diabetes)
-    monkeypatch.setattr(mini_batch, "LARGE", 0)
+    monkeypatch.setattr(mini_batch, "LARGE_STATE", 0)
     kept = dataclasses.replace(config, checkpoint=CheckpointConfig(epochs=1))
     assert train(source, kept, data=diabetes, report=told.append).digest() == in_memory.digest()
     assert len(in_memory.tensors["losses/train"]) < 60
@@ -723,7 +723,7 @@ def test_an_interruption_amid_single_steps_goes_back_to_the_last_whole_epoch(net
 
     monkeypatch.setattr(SeenSession, "steps", [], raising=False)
     monkeypatch.setattr(engine, "Session", Interrupted)
-    monkeypatch.setattr(mini_batch, "LARGE", 0)
+    monkeypatch.setattr(mini_batch, "LARGE_STATE", 0)
     with pytest.raises(KeyboardInterrupt):
         train(source, config, data=diabetes, report=told.append)
     assert told[-1].epochs == 2
@@ -736,7 +736,7 @@ def test_a_divergence_in_steps_that_run_singly_reads_as_that_in_a_scan(network, 
     source, config = network("float32", reduction=reduction), TrainConfig(SGD(3.0), epochs=20, batch_size=8)
     said = []
     for carried in (np.inf, 0):
-        monkeypatch.setattr(mini_batch, "LARGE", carried)
+        monkeypatch.setattr(mini_batch, "LARGE_STATE", carried)
         with pytest.raises(ConvergenceError) as error:
             train(source, config, data=diabetes)
         said.append((str(error.value), {name: array.tobytes() for name, array in error.value.tensors.items()}))
@@ -748,7 +748,7 @@ def test_a_start_in_columns_goes_on_as_one_in_rows_where_steps_run_singly(networ
     first = train(source, config, data=diabetes)
     config = dataclasses.replace(config, epochs=4)
     together = train(source, config, data=diabetes, start=first.tensors)
-    monkeypatch.setattr(mini_batch, "LARGE", 0)
+    monkeypatch.setattr(mini_batch, "LARGE_STATE", 0)
     columns = {name: np.asfortranarray(array) for name, array in first.tensors.items()}
     assert train(source, config, data=diabetes, start=columns).digest() == together.digest()
 

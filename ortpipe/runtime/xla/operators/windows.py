@@ -11,7 +11,7 @@ from ortpipe.runtime.xla.node import Array, Node, Unsupported
 
 lax = jax.lax
 
-FEW = 80  # up to so many kernel entries, a convolution is computed as a product
+SMALL_KERNEL = 80  # up to so many kernel entries, a convolution is computed as a product
 Pads = tuple[int, int]
 EXACT = jax.lax.Precision.HIGHEST  # by default a GPU rounds float32 to fewer bits
 
@@ -51,7 +51,7 @@ def convolved(
     Measured in a loop: channels as the second axis take up to fifty times as long as in the last one, and groups four
     to nine times as long as a product of windows. The product is also faster for small kernels.
     """
-    if groups > 1 or math.prod(w.shape[1:]) <= FEW:
+    if groups > 1 or math.prod(w.shape[1:]) <= SMALL_KERNEL:
         return by_product(x, w, strides, pads, dilations, groups)
     axes = "DHW"[-(x.ndim - 2) :]
     y = lax.conv_general_dilated(

@@ -33,7 +33,7 @@ SEEN = {
     "unit": "values in [0, 1], but not every row sums to 1",
     "outside": "values outside [0, 1]",
 }
-FEW = 5  # labels that a message shows
+SHOWN_LABELS = 5  # labels that a message shows
 
 
 @dataclass(frozen=True)
@@ -294,8 +294,8 @@ class Prediction:
         if self.head.bound is not None:
             parts.append(f"whatever the weights, they {BOUNDS[self.head.bound]}")
         if len(self._distinct):
-            first = ", ".join(map(repr, self._distinct[:FEW].tolist()))
-            parts.append(f"the labels are {first}{' …' if len(self._distinct) > FEW else ''}")
+            first = ", ".join(map(repr, self._distinct[:SHOWN_LABELS].tolist()))
+            parts.append(f"the labels are {first}{' …' if len(self._distinct) > SHOWN_LABELS else ''}")
         return "; ".join(parts)
 
     @property

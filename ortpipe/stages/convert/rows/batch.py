@@ -33,7 +33,7 @@ RELATIVE = {"float64": 1e-6, "float32": 1e-3}  # tolerance of results, by type; 
 INCONCLUSIVE = "is the same for all rows that were tried, which proves nothing"
 SAME = (None, INCONCLUSIVE)
 UNKNOWN_SIZE = 16  # size of a free dimension in random rows
-FEW = 3  # rows for a look at a model that takes any number
+TRIED_ROWS = 3  # rows for a look at a model that takes any number
 
 
 class BatchResults(NamedTuple):
@@ -128,7 +128,7 @@ class Original:
         """Return whether the first axis of the inputs is that of rows: together, they give the same as each alone."""
         copies = size or 1
         try:
-            rows, outputs = self.rows(size or FEW), self.session.outputs
+            rows, outputs = self.rows(size or TRIED_ROWS), self.session.outputs
             together = self.session.run(rows, outputs)
             alone = self.batches({name: np.repeat(a, copies, axis=0) for name, a in rows.items()}, outputs, copies)
         except OrtpipeError:
@@ -141,7 +141,7 @@ def batch_size(graph: ir.Graph, original: Original, batch: Literal["auto", "free
     size = fixed_batch(graph)
     for number in (None, 1) if size is None and original.data is not None else ():
         with contextlib.suppress(ModelError):  # if both fail, the comparison of predictions reports the reason
-            original.batches(original.rows(FEW), original.session.outputs, number)
+            original.batches(original.rows(TRIED_ROWS), original.session.outputs, number)
             size = number
             break
     size = 1 if size is None and batch == "rows" else size
@@ -162,7 +162,7 @@ def take_rows(
     axes: dict[str, int | None] = {str(v.name): axis_of(v, original.named) for v in model.graph.outputs}
     if size is None and original.data is not None:
         with contextlib.suppress(ConvertError, ModelError):  # it takes several rows, but not one
-            axes |= {name: axis for name, (axis, _) in _seen(model.graph, original, required, FEW).items()}
+            axes |= {name: axis for name, (axis, _) in _seen(model.graph, original, required, TRIED_ROWS).items()}
     if size is not None and why is None:
         try:
             model, axes = _freed(model, original, required)

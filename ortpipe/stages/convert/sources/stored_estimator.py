@@ -15,7 +15,7 @@ from ortpipe.bounded import DEPTH, check_pickle, inflate
 from ortpipe.errors import ModelError
 
 FITTED = "fitted"  # in convert's record, which is not part of an artifact's digest
-LARGEST = 2**28  # bytes of its pickle
+LARGEST_PICKLE = 2**28  # bytes of its pickle
 ELEMENTS = 10**7  # of an estimator's containers, each as often as they refer to it
 OBJECTS = 300_000  # of an estimator that are no numbers or text, likewise
 
@@ -29,7 +29,7 @@ def record_of(estimator: Any) -> dict[str, str]:
         pickled = pickle.dumps(estimator)
     except (pickle.PicklingError, AttributeError, TypeError):  # for example a lambda among its parameters
         return {}
-    return {FITTED: base64.b85encode(zlib.compress(pickled)).decode()} if len(pickled) <= LARGEST else {}
+    return {FITTED: base64.b85encode(zlib.compress(pickled)).decode()} if len(pickled) <= LARGEST_PICKLE else {}
 
 
 def estimator_of(record: Mapping[str, Any], *, trust: bool) -> Any:
@@ -42,7 +42,7 @@ def estimator_of(record: Mapping[str, Any], *, trust: bool) -> Any:
         fix = "Name the estimator's file, or give the fitted estimator."
         raise ModelError("The record must hold the estimator that convert fitted.", got="none", fix=fix)
     try:
-        pickled = inflate(base64.b85decode(record[FITTED]), LARGEST)
+        pickled = inflate(base64.b85decode(record[FITTED]), LARGEST_PICKLE)
         if trust:
             return pickle.loads(pickled)
         check_pickle(pickled)

@@ -432,7 +432,7 @@ def test_what_ortpipe_wrote_is_understood_again(tmp_path):
 
 def test_both_forms_of_storage_convert_to_one_digest(tmp_path, monkeypatch):
     artifact = convert(parse(), data=some())
-    monkeypatch.setattr(sound, "LARGE", 10)
+    monkeypatch.setattr(sound, "LARGE_MODEL", 10)
     path = save_artifact(artifact, tmp_path / "a") / "model.onnx"
     assert convert(path).digest() == convert(parse()).digest()
 

@@ -24,7 +24,7 @@ from ortpipe.stages.convert.sources.networks.network import TableNetwork, number
 from ortpipe.stages.convert.sources.outputs import code_of_words
 
 PARTS = ("days", "month", "day", "weekday", "hour")  # of a date; parts that never vary are left out
-MANY = 0.5  # distinct words per row, from which on a column rather identifies rows
+WORDS_PER_ROW = 0.5  # distinct words per row, from which on a column rather identifies rows
 FEW_ROWS = 100
 MISSING = ".missing"
 
@@ -98,7 +98,7 @@ def features(
     for name in of_kind["word"]:
         vocabulary = sorted(set(rows.inputs[name].tolist()))
         codes[name], sizes[name] = code_of_words(op, inputs[name], vocabulary), len(vocabulary) + 1
-        if len(rows) >= FEW_ROWS and len(vocabulary) > MANY * len(rows):
+        if len(rows) >= FEW_ROWS and len(vocabulary) > WORDS_PER_ROW * len(rows):
             notes.append(
                 f"warning: column {name!r} has {len(vocabulary):,} distinct words in {len(rows):,} training rows, and "
                 "so identifies rows: leave it out (data.source.inputs)"

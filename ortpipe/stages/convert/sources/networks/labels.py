@@ -11,7 +11,7 @@ from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.outputs import plain_classes, two_columns
 
-FEW = 20  # up to so many different integers are classes
+MOST_CLASSES = 20  # up to so many different integers are classes
 OVERRIDE = "convert.source.task says otherwise"
 
 
@@ -119,11 +119,11 @@ def _task_of(label: np.ndarray) -> tuple[Task, str]:
             return "multilabel", "columns of 0 and 1"
         return "regression", ""
     if label.dtype.kind == "f":
-        first_values = np.unique(label)[: FEW + 1]
-        are_integers = len(first_values) <= FEW and (first_values == np.trunc(first_values)).all()
+        first_values = np.unique(label)[: MOST_CLASSES + 1]
+        are_integers = len(first_values) <= MOST_CLASSES and (first_values == np.trunc(first_values)).all()
         return "regression", f"{len(first_values)} whole numbers, written as 1.0" if are_integers else ""
     values = np.unique(np.array(label.tolist()))
-    if values.dtype.kind in "iu" and len(values) > FEW:
+    if values.dtype.kind in "iu" and len(values) > MOST_CLASSES:
         return "regression", f"{len(values)} whole numbers"
     note = f"{len(values)} whole numbers" if values.dtype.kind in "iu" else ""
     return ("binary" if len(values) == 2 else "multiclass"), note
