@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 from onnx_ir import Graph, Node
-from onnx_ir.passes.common import CommonSubexpressionEliminationPass, InlinePass
+from onnx_ir.passes.common import InlinePass
 
 from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.rules import RULES
@@ -72,30 +72,3 @@ def _expand(node: Node, names: Names) -> bool:
     if values is not None:
         replace(node, values)
     return values is not None or bool(inner)
-
-
-def without_identities(graph: Graph) -> None:
-    """Remove Identity nodes and casts to a value's own type, except those that name a graph's output.
-
-    A subgraph must compute its outputs.
-    """
-    for node in list(graph.all_nodes()):
-        if node.domain or node.op_type not in ("Identity", "Cast"):
-            continue
-        x, y = node.inputs[0], node.outputs[0]
-        assert x is not None and node.graph is not None
-        same = node.op_type == "Identity" or x.dtype == node.attributes["to"].as_int()
-        if same and not y.is_graph_output():
-            x.type, x.shape = x.type or y.type, x.shape or y.shape
-            ir.convenience.replace_all_uses_with(y, x)
-            node.graph.remove(node, safe=True)
-
-
-def merge_repeated(model: ir.Model) -> None:
-    """Compute equal expressions once, except for random operators: each node draws its own numbers."""
-    drawing = [node for node in model.graph.all_nodes() if node.op_type in having("random")]
-    for number, node in enumerate(drawing):
-        node.attributes["ortpipe.draw"] = ir.AttrInt64("ortpipe.draw", number)
-    CommonSubexpressionEliminationPass()(model)
-    for node in drawing:
-        del node.attributes["ortpipe.draw"]

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import onnx
 import onnx_ir as ir
 
 from ortpipe.autodiff.backward import Backward
-from ortpipe.autodiff.expand import expanded, merge_repeated, without_identities
+from ortpipe.autodiff.expansions import EXPANSIONS
+from ortpipe.autodiff.merge import merge_repeated, without_identities
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import gradients
 from ortpipe.graph.core import query
@@ -19,7 +21,10 @@ def with_gradients(model: ir.Model, loss: str, targets: Sequence[str]) -> tuple[
     Raises:
         DeriveError: an operator between a target and the loss has no rule; the error names its node.
     """
-    model = expanded(model, [loss], targets)
+    if model.functions or not all(map(_is_plain, model.graph.all_nodes())):
+        from ortpipe.autodiff.expand import expanded
+
+        model = expanded(model, [loss], targets)
     graph = model.graph
     without_identities(graph)
     merge_repeated(model)
@@ -29,3 +34,14 @@ def with_gradients(model: ir.Model, loss: str, targets: Sequence[str]) -> tuple[
     gradient_by_target = gradients(op, [(output, op.like(1, output))], [by_name[name] for name in targets])
     graph.outputs.extend(dict.fromkeys(gradient_by_target.values()))
     return model, {str(target.name): str(gradient.name) for target, gradient in gradient_by_target.items()}
+
+
+def _is_plain(node: ir.Node) -> bool:
+    """Return whether a node stays as it is when others are expanded: it has a rule, and computes no sizes."""
+    if node.op_type == "Constant":
+        return True
+    if node.domain or node.op_type not in RULES or node.op_type in ("If", *EXPANSIONS):
+        return False
+    schema = onnx.defs.get_schema(node.op_type)
+    has_defaults = schema.attributes and (schema.has_function or schema.has_context_dependent_function)
+    return not has_defaults and all(y.dtype in query.FLOATS for y in node.outputs)

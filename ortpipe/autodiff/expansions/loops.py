@@ -11,7 +11,7 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.backward import ranked
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder, Rewrite
 from ortpipe.graph.core.operators import having
 
 COMPARISONS = having("orders")
@@ -219,3 +219,6 @@ def _may_equal(a: ir.Shape, b: ir.Shape) -> bool:
     return a.rank() == b.rank() and all(
         x == y for x, y in zip(a, b, strict=True) if isinstance(x, int) and isinstance(y, int)
     )
+
+
+EXPANSIONS: dict[str, Rewrite] = {"Loop": loop, "Scan": scan}

@@ -12,7 +12,7 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.expansions.loops import flipped, listed
 from ortpipe.errors import DeriveError
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder, Rewrite
 
 # activation: its attributes with their ONNX defaults; None where the default of onnxruntime's kernels differs.
 # This table is local because the names are attribute values, and some are no operators.
@@ -267,3 +267,6 @@ def _scan(
 def _joined(op: Builder, values: Sequence[Value], axis: int) -> Value:
     wide = [op.Unsqueeze(v, [axis]) for v in values]
     return wide[0] if len(wide) == 1 else op.Concat(*wide, axis=axis)
+
+
+EXPANSIONS: dict[str, Rewrite] = {"GRU": recurrent, "LSTM": recurrent, "RNN": recurrent}

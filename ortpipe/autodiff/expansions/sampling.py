@@ -10,7 +10,7 @@ import numpy as np
 from onnx_ir import DataType, Node, Value
 
 from ortpipe.autodiff.backward import ranked
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder, Rewrite
 
 A = -0.75  # of Keys' cubic convolution
 # mode → the first neighbour k, and the coefficients of 1, r, r² … (rows) in each weight (columns)
@@ -143,3 +143,6 @@ def _reflected(op: Builder, p: Value, low: Value, high: Value) -> Value:
     past = p - low
     whole_periods = op.Floor(past / op.Max(width * 2, 1)) * (width * 2)
     return low + (width - op.Abs(past - whole_periods - width))
+
+
+EXPANSIONS: dict[str, Rewrite] = {"GridSample": grid_sample, "RoiAlign": roi_align}

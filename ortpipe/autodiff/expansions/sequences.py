@@ -8,7 +8,7 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.expansions.loops import listed
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder, Rewrite
 
 
 def at(op: Builder, node: Node) -> Sequence[Value]:
@@ -117,3 +117,6 @@ def _unknown(node: Node, why: str) -> DeriveError:
         got=f"{query.called(node)}: {why}",
         fix="Take no gradient through it{@freeze}, or end the graph in front of it{@cut}.",
     )
+
+
+EXPANSIONS: dict[str, Rewrite] = {"ConcatFromSequence": concat, "OptionalGetElement": get_element, "SequenceAt": at}

@@ -1,60 +1,38 @@
 """The table of vector-Jacobian rules, one family per file; `walk.py` documents the signature of a rule."""
 
-import onnx
+from ortpipe.autodiff.table import Table
 
-from ortpipe.autodiff.backward import Rules
-from ortpipe.autodiff.expansions import EXPANSIONS
-from ortpipe.autodiff.rules import (
-    activations,
-    arithmetic,
-    control_flow,
-    convolution,
-    geometry,
-    indexing,
-    linear,
-    losses,
-    normalization,
-    pooling,
-    quantization,
-    reductions,
-    resize,
-    shapes,
-    spectral,
-)
-from ortpipe.graph.core.operators import having
-from ortpipe.graph.importing.opsets import NEW
-
-MODULES = (
-    *(activations, arithmetic, control_flow, convolution, geometry, indexing, linear, losses, normalization, pooling),
-    *(quantization, reductions, resize, shapes, spectral),
-)
-FAMILIES: dict[str, Rules] = {module.__name__.rpartition(".")[2]: module.RULES for module in MODULES}
-RULES: Rules = {name: rule for family in FAMILIES.values() for name, rule in family.items()}
-
-
-NEWEST = 24  # the newest opset that the table covers
-
-
-def table() -> str:
-    """Return a Markdown table of the operators: by family, those rewritten as others, those without a gradient."""
-    lines = ["| family | operators |", "|---|---|"]
-    lines += [f"| {family} | {', '.join(sorted(rules))} |" for family, rules in FAMILIES.items()]
-    lines.append(f"| as other operators | {', '.join(sorted({*EXPANSIONS, *having('holds'), *NEW} - {*RULES}))} |")
-    lines.append(f"| without a gradient | {', '.join(_without())} |")
-    return "\n".join(lines)
-
-
-def _without() -> list[str]:
-    """Return ONNX's operators from floats to floats that have neither a rule nor an expansion nor a function body."""
-    names = {s.name for s in onnx.defs.get_all_schemas_with_history() if not s.domain and s.since_version <= NEWEST}
-    uncovered = sorted(names - {*RULES, *EXPANSIONS, *having("source", "holds"), *NEW})
-    return [name for name in uncovered if _is_of_floats(onnx.defs.get_schema(name, NEWEST))]
-
-
-def _is_of_floats(schema: onnx.defs.OpSchema) -> bool:
-    kinds = {t.type_param_str: t.allowed_type_strs for t in schema.type_constraints}
-    of = [
-        any("(float)" in kind for p in side for kind in kinds.get(p.type_str, ()))
-        for side in (schema.inputs, schema.outputs)
-    ]
-    return all(of) and not (schema.deprecated or schema.has_function or schema.has_context_dependent_function)
+FAMILIES = {
+    "activations": (
+        "Celu Elu Erf Gelu HardSigmoid HardSwish Hardmax LeakyRelu LogSoftmax Mish PRelu Relu Selu Shrink Sigmoid "
+        "Softmax Softplus Softsign Tanh ThresholdedRelu"
+    ),
+    "arithmetic": (
+        "Abs Acos Acosh Add Asin Asinh Atan Atanh Cast CastLike Ceil Clip Cos Cosh Div Exp Floor Identity Log Max "
+        "Mean Min Mod Mul Neg Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan Where"
+    ),
+    "control_flow": "If Loop Scan",
+    "convolution": "Col2Im Conv ConvTranspose",
+    "geometry": "AffineGrid Det",
+    "indexing": (
+        "Compress CumSum Dropout Gather GatherElements GatherND OneHot ReverseSequence ScatterElements ScatterND TopK "
+        "Trilu Unique"
+    ),
+    "linear": "Einsum Gemm MatMul",
+    "losses": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+    "normalization": (
+        "BatchNormalization InstanceNormalization LRN LayerNormalization LpNormalization MeanVarianceNormalization"
+    ),
+    "pooling": "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxUnpool",
+    "quantization": "DequantizeLinear QuantizeLinear",
+    "reductions": (
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+        "ReduceSumSquare"
+    ),
+    "resize": "Resize",
+    "shapes": (
+        "Concat DepthToSpace Expand Flatten Pad Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"
+    ),
+    "spectral": "DFT STFT",
+}
+RULES = Table(FAMILIES, __name__, "RULES")

@@ -1,6 +1,6 @@
 """Print the table of operators for docs/operators.md."""
 
-from ortpipe.autodiff.rules import table
+from ortpipe.autodiff.rules.covered import table
 
 if __name__ == "__main__":
     print(table())
