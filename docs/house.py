@@ -29,7 +29,9 @@ TITLES = {"base": "errors, settings, files, hashing, …", "artifact": "artifact
 # Guests are used only through the names in their __init__.py. Those inside of a box: left edge, top, width.
 GUESTS = {"compat", "sklearn", "fast", "autodiff"}
 INSIDE = {
-    "commands": (100, 48, 100),
+    "commands": (30, 48, 75),
+    "sweep": (112, 48, 75),
+    "tracking": (195, 48, 75),
     "sources": (200, 280, 90),
     "restore": (200, 250, 90),
     "engines": (572, 250, 90),

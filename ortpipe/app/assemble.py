@@ -21,8 +21,8 @@ from ortpipe.app.run.screen import Screen, closing
 from ortpipe.app.run.stage_log import StageLogs
 from ortpipe.app.schema import RunConfig
 from ortpipe.app.stop import before_the_end, stop_if_asked
-from ortpipe.app.sweep.job import Job
-from ortpipe.app.tracking.models import with_versions
+from ortpipe.app.sweep import Job
+from ortpipe.app.tracking import with_versions
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import feed_inputs
 from ortpipe.data.load import load

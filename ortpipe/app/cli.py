@@ -31,7 +31,7 @@ from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
 from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.stop import Stopped, listen_for_signals
-from ortpipe.app.sweep.callback import refuse_secret_name, sweeping
+from ortpipe.app.sweep import refuse_secret_name, sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.words import SETTINGS
 from ortpipe.errors import ConfigError, nearest
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hydra.conf import HydraConf
     from omegaconf import DictConfig
 
-    from ortpipe.app.sweep.job import Job
+    from ortpipe.app.sweep import Job
 
 
 _refused: list[Exception] = []  # the error that ended the run; if it were raised, Hydra would print its own line first
@@ -74,7 +74,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
         execute(build(container, KeyOrigins.now()), record, hydra_config, job)
 
     if is_sweep:
-        from ortpipe.app.sweep.job import run_job
+        from ortpipe.app.sweep import run_job
 
         return run_job(hydra_config, run)
     try:

@@ -21,7 +21,7 @@ from yaml import YAMLError
 
 from ortpipe.app.key_origin import REFERENCE, KeyOrigins
 from ortpipe.app.redact import recordable
-from ortpipe.app.tracking.sqlite import uri_of
+from ortpipe.app.tracking import uri_of
 from ortpipe.bounded import EVENTS, check_yaml, read
 from ortpipe.errors import ConfigError, quoted
 from ortpipe.settings import local

@@ -21,8 +21,7 @@ from ortpipe.app.compose import Composition
 from ortpipe.app.redact import hidden
 from ortpipe.app.run.folder import stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
-from ortpipe.app.tracking.client import client_at
-from ortpipe.app.tracking.sqlite import database_of
+from ortpipe.app.tracking import client_at, database_of
 from ortpipe.artifact import read_metadata
 from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, TrackingError, nearest

@@ -25,9 +25,8 @@ from ortpipe.app.run.environment import command_line
 from ortpipe.app.run.folder import losses_parquet, stage_artifact
 from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build
-from ortpipe.app.sweep.figure import panels as sweep_panels
-from ortpipe.app.sweep.job import read_jobs, read_sweep
-from ortpipe.app.sweep.summary import Summary
+from ortpipe.app.sweep import Summary, read_jobs, read_sweep
+from ortpipe.app.sweep import panels as sweep_panels
 from ortpipe.errors import ConfigError, TrackingError, nearest
 from ortpipe.picture import figure
 from ortpipe.stages import panels as figure_panels

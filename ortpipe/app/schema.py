@@ -20,8 +20,7 @@ from ortpipe import (
     RuntimeConfig,
     TrainConfig,
 )
-from ortpipe.app.tracking.models import with_files
-from ortpipe.app.tracking.recorders import RECORDERS, Recorder
+from ortpipe.app.tracking import RECORDERS, Recorder, with_files
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import DataConfig
 from ortpipe.errors import ConfigError, nearest, under

@@ -21,8 +21,7 @@ from packaging.requirements import Requirement
 
 from ortpipe import OrtpipeError
 from ortpipe.app.compose import Parser
-from ortpipe.app.tracking.client import client_at, reached
-from ortpipe.app.tracking.sqlite import database_of
+from ortpipe.app.tracking import client_at, database_of, reached
 from ortpipe.errors import under
 from ortpipe.pipeline.digest import versions
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from ortpipe.app.compose import Parser
 from ortpipe.app.run.folder import illustrate
 from ortpipe.app.run.record import RUNNING, RunRecord
-from ortpipe.app.tracking.sync import run_folders
+from ortpipe.app.tracking import run_folders
 
 ABOUT = """Draw the figures of finished runs, and write report.md and report.html again. A run draws its figures when it
 ends, unless figures=false; a sweep draws only those of its best job, and this command draws the others. `ortpipe sync

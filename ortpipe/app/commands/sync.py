@@ -12,11 +12,8 @@ from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.redact import MASK, redacted
 from ortpipe.app.run.record import read_config
 from ortpipe.app.schema import build_key
-from ortpipe.app.sweep.summary import best_job
-from ortpipe.app.tracking.model import name_best
-from ortpipe.app.tracking.recorders.mlflow import Mlflow
-from ortpipe.app.tracking.sqlite import database_of, uri_of
-from ortpipe.app.tracking.sync import run_folders, sync
+from ortpipe.app.sweep import best_job
+from ortpipe.app.tracking import Mlflow, database_of, name_best, record_run, run_folders, uri_of
 from ortpipe.errors import ConfigError
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
@@ -46,7 +43,7 @@ def run(arguments: Sequence[str]) -> None:
         print(f"recording in {redacted(uri)}", flush=True)
     run_ids: dict[Path, str] = {}
     for folder in run_dirs:
-        result = sync(targets[folder], folder)
+        result = record_run(targets[folder], folder)
         run_ids[folder] = result.run_id
         print(f"{run_ids[folder]}  {folder}", flush=True)
         if result.registered is not None:

@@ -19,7 +19,7 @@ from ortpipe.app.run.process import PID, gone, this_process
 from ortpipe.app.run.record import FAILED, FILE, FINISHED, JobRecord, Manifest, RunRecord, is_copy
 from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.overrides import title, varying
-from ortpipe.app.tracking.client import PARENT
+from ortpipe.app.tracking import PARENT
 from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write

@@ -35,7 +35,7 @@ from ortpipe.app.sweep.overrides import planned
 from ortpipe.app.sweep.product import register
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
-from ortpipe.app.tracking.recorders import Recording
+from ortpipe.app.tracking import Recording
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture

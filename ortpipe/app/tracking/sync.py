@@ -20,7 +20,7 @@ def run_folders(folder: Path) -> list[Path]:
     return folders
 
 
-def sync(target: Target, folder: Path) -> MlflowRun:
+def record_run(target: Target, folder: Path) -> MlflowRun:
     """Create or complete a run's MLflow record from its folder; a job's sweep is recorded first."""
     run = RunRecord.read_closed(folder)
     if run.status == RUNNING:
@@ -30,7 +30,7 @@ def sync(target: Target, folder: Path) -> MlflowRun:
             fix="Wait for it to end; if it was killed, sync on the machine that it ran on.",
         )
     sweep = folder.absolute().parent
-    parent = sync(target, sweep).run_id if has_file(sweep, FILE) else None
+    parent = record_run(target, sweep).run_id if has_file(sweep, FILE) else None
     mlflow_run = MlflowRun(target, run, parent)
     try:
         mlflow_run.push()
