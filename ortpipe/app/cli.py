@@ -31,7 +31,7 @@ from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.key_origin import KeyOrigins
 from ortpipe.app.redact import guard, know_command, know_config, recordable
 from ortpipe.app.stop import Stopped, listen_for_signals
-from ortpipe.app.sweep import refuse_secret_name, sweeping
+from ortpipe.app.sweep import reject_secret_name, sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.words import SETTINGS
 from ortpipe.errors import ConfigError, nearest
@@ -66,7 +66,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
     know_command(words)
     know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
     guard()  # the log handlers that Hydra has set up
-    refuse_secret_name(Path(hydra_config.runtime.output_dir))
+    reject_secret_name(Path(hydra_config.runtime.output_dir))
 
     def run(job: Job | None = None) -> None:
         container = resolved(config)

@@ -39,7 +39,7 @@ class SweepCallback(Callback):
             HydraConfig.instance().set_config(config)
             refuse_output_subdir(config)
             know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
-            refuse_secret_name(Path(config.hydra.run.dir))
+            reject_secret_name(Path(config.hydra.run.dir))
             hold(output_folder(config.paths, config.hydra.run.dir, "hydra.run.dir"), "hydra.run.dir")
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
@@ -89,7 +89,7 @@ def refuse_output_subdir(config: DictConfig) -> None:
         raise ConfigError(rule, key="hydra.output_subdir", got=config.hydra.output_subdir, fix=fix)
 
 
-def refuse_secret_name(folder: Path) -> None:
+def reject_secret_name(folder: Path) -> None:
     """Reject a folder with a secret in its name; one that Hydra has just created, with an empty log, is removed."""
     if redacted(str(folder)) == str(folder):
         return

@@ -1,7 +1,7 @@
 """Records of runs and sweeps, on the screen and in MLflow.
 
 Names: `RECORDERS` is the catalogue; a `Recorder` is a config, such as `Mlflow`, that opens a `Recording`. `client_at`
-opens a tracking server or database, `reached` checks that it answers, `uri_of` and `database_of` are about SQLite
+opens a tracking server or database, `reached` checks that it is reachable, `uri_of` and `database_of` are about SQLite
 files; `PARENT` is the tag of a sweep's jobs. `run_folders` and `record_run` record runs later, `name_best` a sweep's
 best model. `with_versions` and `with_files` read models of the registry.
 
