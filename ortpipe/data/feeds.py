@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 import onnx
 
 from ortpipe.artifact import Facts
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.errors import OrtpipeError
 from ortpipe.settings import later
 
@@ -17,9 +16,8 @@ from ortpipe.settings import later
 reject_inputs, reject_width, reject_values, reject_weights = later(
     "ortpipe.data.feed_errors", "reject_inputs", "reject_width", "reject_values", "reject_weights"
 )
-reject_label_width, reject_several, reject_classes = later(
-    "ortpipe.data.feed_errors", "reject_label_width", "reject_several", "reject_classes"
-)
+[reject_label_width] = later("ortpipe.data.feed_errors", "reject_label_width")
+[class_index] = later("ortpipe.data.classes", "class_index")
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:
@@ -91,30 +89,6 @@ def name_head(head: str) -> Iterator[None]:
     except OrtpipeError as error:
         error.got = f"{error.got} (head {head!r})" if head else error.got
         raise
-
-
-def check_labels(facts: Facts, rows: RowSet) -> None:
-    """Reject labels that are no class of their classifier; of a stream, only the labels it remembers."""
-    for head, head_facts in facts.predictions.items():
-        if head_facts.classes is not None and (labels := rows.of(head).labels) is not None:
-            with name_head(head):
-                class_index(head_facts, labels)
-
-
-def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
-    """Return each label's class index, int64 [N], or [N, …] of elements; −1 for padding."""
-    classes = facts.classes or ()
-    per_row = facts.class_axis is None
-    label = labels.reshape(len(labels)) if per_row and labels.ndim == 2 and labels.shape[1] == 1 else labels
-    if per_row and label.ndim != 1:
-        reject_several(facts, labels)
-    index: dict[Any, int] = {c: i for i, c in enumerate(classes)}
-    values, inverse = np.unique(np.array(label.tolist()) if label.dtype == object else label, return_inverse=True)
-    if facts.padding is not None:
-        index[str(facts.padding) if values.dtype.kind == "U" else facts.padding] = -1
-    if unknown := [v for v in values.tolist() if v not in index]:
-        reject_classes(facts, unknown)
-    return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
 
 
 def _input(model: onnx.ModelProto, name: str) -> tuple[np.dtype, tuple[int | None, ...]]:

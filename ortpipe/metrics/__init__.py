@@ -17,6 +17,7 @@ from ortpipe.settings import Catalogue, Must, later
 
 own_metric, with_number = later("ortpipe.metrics.named", "own_metric", "with_number")
 accuracy, error_rate = later("ortpipe.metrics.sequences", "accuracy", "error_rate")
+[readable] = later("ortpipe.metrics.classes", "readable")
 [reject_metric] = later("ortpipe.metrics.objective", "reject_metric")
 
 
@@ -54,21 +55,6 @@ class Metric:
             except ValueError as error:
                 rule, fix = "A metric must be defined for the labels and the predictions.", "Choose another metric."
                 raise EvaluateError(rule, got=f"{self.function}: {error}", fix=fix) from error
-
-
-def readable(
-    function: str | Callable[..., Any], truth: np.ndarray, probability: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-    """Return probabilities and labels in the form that a function of sklearn.metrics reads, and more arguments."""
-    scikit = isinstance(function, str) and function != "log_loss"
-    if truth.ndim > 1:
-        return probability, truth, {}
-    if scikit and probability.shape[1] == 2:
-        return probability[:, 1], truth, {}
-    if function == "average_precision_score":
-        occur = np.unique(truth)  # a class without rows has no curve, but scikit-learn scores it as 0
-        return probability[:, occur], (truth[:, None] == occur).astype(np.int64), {}
-    return probability, truth, {"labels": list(range(probability.shape[1]))}
 
 
 class Metrics(Catalogue[Metric]):

@@ -55,14 +55,3 @@ def reject_infinite(facts: Facts, prediction: np.ndarray) -> NoReturn:
         got=f"nan or inf in {(~finite).sum()} of {len(finite)} rows of {facts.prediction!r}",
         fix="Scale the inputs, or train with a lower rate ({@train.optimizer.lr}).",
     )
-
-
-def reject_probabilities(facts: Facts, values: np.ndarray) -> NoReturn:
-    """Raise for predictions that are no probabilities."""
-    raise EvaluateError(
-        "Probabilities must be in [0, 1], and sum to 1 per row for exclusive classes.",
-        got=f"{facts.prediction!r}: values from {values.min():.6g} to {values.max():.6g}, sums of rows from "
-        f"{values.sum(axis=-1).min():.6g} to {values.sum(axis=-1).max():.6g}",
-        fix=f"Set {{@{facts.settings}.scores}}=logits if they are raw scores, or name probabilities inside the "
-        "graph with {@convert.source.prediction}.",
-    )

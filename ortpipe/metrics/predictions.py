@@ -1,22 +1,18 @@
 """The input of metrics: the labels of rows, and a model's output as labels and probabilities."""
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ortpipe.artifact import Facts
-from ortpipe.data.feeds import class_index
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.settings import later
 
 [of_elements] = later("ortpipe.metrics.elements", "of_elements")
-reject_shapes, reject_infinite, reject_probabilities = later(
-    "ortpipe.metrics.elements", "reject_shapes", "reject_infinite", "reject_probabilities"
-)
+reject_shapes, reject_infinite = later("ortpipe.metrics.elements", "reject_shapes", "reject_infinite")
+[class_scores] = later("ortpipe.metrics.classes", "class_scores")
+[class_index] = later("ortpipe.data.classes", "class_index")
 
-Seen = Literal["sum", "unit", "outside"]
-SUMS = {"float64": 1e-4, "float32": 1e-3}  # how far a row's probabilities may sum from 1 (they do if clipped)
-HALF_SUM = 2e-2  # the same for float16 and bfloat16
 NUMBERS = 50_000_000  # the most values of a prediction that a metric is computed on
 
 
@@ -74,21 +70,7 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
     values = prediction.astype(np.float64)
     if facts.task == "regression":
         return values if facts.link is None else np.exp(np.clip(values, -700, 700)), None
-    raw = facts.logits == facts.prediction  # the model returns scores
-    if facts.opposite:
-        values = values / 2
-    exclusive = facts.task == "multiclass" or (values.shape[-1] == 2 and facts.task == "binary")
-    if not raw and (seen := look(prediction)) != "sum" and (exclusive or seen == "outside"):
-        reject_probabilities(facts, values)
-    if exclusive:
-        probability = softmax(values) if raw else np.clip(values, 0, 1)
-        probability = probability / probability.sum(axis=-1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
-        return probability.argmax(axis=-1), probability
-    p = sigmoid(values) if raw else np.clip(values, 0, 1)
-    if facts.task == "multilabel":
-        return (p > 0.5).astype(np.int64), p
-    probability = np.concatenate([1 - p, p], axis=-1)
-    return probability.argmax(axis=-1), probability
+    return class_scores(facts, prediction)
 
 
 def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
@@ -100,29 +82,3 @@ def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
     if axis is None:
         return array
     return array[..., None] if axis == array.ndim else np.moveaxis(array, axis, -1)
-
-
-def look(prediction: np.ndarray) -> Seen:
-    """Classify a prediction [N, …, K]: rows in [0, 1] that sum to 1, values in [0, 1], or values outside of it.
-
-    >>> look(np.array([[0.5, 0.5], [1.0, 0.0]])), look(np.array([[0.5], [0.2]])), look(np.array([[-1.0, 1.0]]))
-    ('sum', 'unit', 'outside')
-    """
-    allowed = SUMS.get(prediction.dtype.name, HALF_SUM)
-    values = prediction.astype(np.float64)
-    if not ((values >= -allowed) & (values <= 1 + allowed)).all():
-        return "outside"
-    sums = values.sum(axis=-1)
-    return "sum" if values.ndim > 1 and values.shape[-1] > 1 and (abs(sums - 1) <= allowed).all() else "unit"
-
-
-def sigmoid(z: np.ndarray) -> np.ndarray:
-    """Return 1 / (1 + exp(−z))."""
-    p: np.ndarray = 1 / (1 + np.exp(-np.clip(z, -700, 700)))
-    return p
-
-
-def softmax(z: np.ndarray) -> np.ndarray:
-    """Return the softmax over the last axis."""
-    e: np.ndarray = np.exp(z - z.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)

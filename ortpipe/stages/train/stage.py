@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
-from ortpipe.data.feeds import check_labels, feeds
+from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows, check_data
 from ortpipe.errors import ModelError, TrainError
 from ortpipe.graph.core import query
@@ -35,6 +35,7 @@ STILL = 1e-6  # losses with a smaller relative difference count as equal: float3
 solve_full_batch, in_memory = later("ortpipe.stages.train.full_batch", "solve", "in_memory")
 validation, check_monitor = later("ortpipe.stages.train.validation", "Validation", "check_monitor")
 [without_preprocessing] = later("ortpipe.stages.train.preprocessing", "without_preprocessing")
+[check_labels] = later("ortpipe.data.classes", "check_labels")
 [check_elements] = later("ortpipe.stages.train.diagnosis", "check_elements")
 [merge_adapters] = later("ortpipe.stages.train.adapters", "merge_adapters")
 [to_inference] = later("ortpipe.graph.forms.modes", "to_inference")

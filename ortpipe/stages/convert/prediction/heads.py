@@ -18,7 +18,7 @@ from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
-from ortpipe.metrics.predictions import Seen, look, sigmoid, softmax
+from ortpipe.metrics.classes import Seen, look, sigmoid, softmax
 from ortpipe.runtime.session import Session
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]

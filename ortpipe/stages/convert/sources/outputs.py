@@ -39,16 +39,27 @@ def write_outputs(
     classes: Classes | None,
     ranking: ir.Value | None = None,
 ) -> None:
-    """Name values; make the prediction, and a classifier's label, the graph's outputs.
+    """Name values; make the prediction, and a classifier's label, the graph's outputs."""
+    if task == "regression":
+        op.graph.outputs.append(op.rename(prediction, "prediction"))
+    else:
+        write_class_outputs(op, prediction, logits, classes, ranking)
+
+
+def write_class_outputs(
+    op: Builder,
+    prediction: ir.Value,
+    logits: ir.Value | None,
+    classes: Classes | None,
+    ranking: ir.Value | None = None,
+) -> None:
+    """Name a classifier's values, and make its label and prediction the graph's outputs.
 
     The label is the class of the largest entry of `ranking`, by default of the prediction.
     """
     is_scores = prediction is logits
     if logits is not None:
         op.rename(logits, "scores" if is_scores else "logits")
-    if task == "regression":
-        op.graph.outputs.append(op.rename(prediction, "prediction"))
-        return
     if not is_scores:
         op.rename(prediction, "probabilities")
     label = _label_of(op, prediction if ranking is None else ranking, classes, is_scores=is_scores)

@@ -16,9 +16,10 @@ from ortpipe.settings import Config, Count, Seed, later
 from ortpipe.stages.convert.forward import Forward, Meaning
 from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd, moments, read_labels
 from ortpipe.stages.convert.sources.networks.layers import Law, Layers
-from ortpipe.stages.convert.sources.outputs import write_outputs
 
 [table_inputs] = later("ortpipe.stages.convert.sources.networks.columns", "table_inputs")
+[class_end] = later("ortpipe.stages.convert.sources.networks.class_labels", "class_end")
+[write_class_outputs] = later("ortpipe.stages.convert.sources.outputs", "write_class_outputs")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Network(Config, abc.ABC):
 
     def end(self, op: Builder, raw: ir.Value, labels: LabelKind) -> NetworkEnd:
         """Write the values behind raw outputs."""
-        return labels.end(op, raw)
+        if labels.task == "regression":
+            return NetworkEnd(labels.in_units(op, raw), None)
+        return class_end(op, labels.task, raw)
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Return the network with the inputs of the training rows, and outputs that fit their labels."""
@@ -64,7 +67,10 @@ class Network(Config, abc.ABC):
         prediction, logits, members = self.end(op, self.body(layers, rows, labels), labels)
         if members is not None:
             op.rename(members, "members")
-        write_outputs(op, labels.task, prediction, logits, labels.classes)
+        if labels.task == "regression":
+            graph.outputs.append(op.rename(prediction, "prediction"))
+        else:
+            write_class_outputs(op, prediction, logits, labels.classes)
         names = [None if value is None else str(value.name) for value in (logits, members)]
         parameters = {n: v for n, v in graph.initializers.items() if n not in layers.untrained}
         size = sum(v.const_value.size for v in parameters.values() if v.const_value is not None)

@@ -1,0 +1,74 @@
+"""The kind of labels that have no fractions, such as classes, and the end of a classifier."""
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.errors import ConvertError
+from ortpipe.facts import Task
+from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd
+from ortpipe.stages.convert.sources.outputs import plain_classes, two_columns
+
+MOST_CLASSES = 20  # up to so many different integers are classes
+OVERRIDE = "convert.source.task says otherwise"
+
+
+def class_end(op: Builder, task: Task, raw: ir.Value) -> NetworkEnd:
+    """Return the values behind the raw scores of a classifier: probabilities and logits."""
+    p = op.Softmax(raw, axis=-1) if task == "multiclass" else op.Sigmoid(raw)
+    return NetworkEnd(two_columns(op, p) if task == "binary" else p, raw)
+
+
+def kind_of_labels(column: np.ndarray, task: Task | None, classes: tuple[int | str, ...] | None) -> LabelKind:
+    """Return the kind of labels [N] or [N, K], inferred unless it is configured; of values, the task alone."""
+    if column.ndim > 2:
+        raise ConvertError(
+            "A network by config predicts one label, or a vector of them, for each row.",
+            got=f"labels of shape {column.shape}",
+            fix="Give an .onnx file for steps or pixels: convert=onnx.",
+        )
+    if classes is None:
+        inferred, why = _task_of(column)
+    else:
+        inferred, why = ("binary" if len(classes) == 2 else "multiclass"), ""
+    notes = () if task is not None or not why else (f"labels are {why}: a {inferred} model; {OVERRIDE}",)
+    task = task or inferred
+    if task == "multilabel":
+        if column.dtype.kind not in "biuf":
+            rule, fix = "Several labels of a row must be columns of 0 and 1.", "Leave {key} out, or give such columns."
+            raise ConvertError(rule, key="task", got=f"labels of text, such as {str(column.flat[0])!r}", fix=fix)
+        return LabelKind(task, column.shape[1] if column.ndim == 2 else 1, notes=notes)
+    if task == "regression":
+        if column.dtype.kind not in "biuf":
+            rule, fix = "Labels of a regression must be numbers.", "Leave {key} out: text is a class."
+            raise ConvertError(rule, key="task", got=f"labels of {column.dtype}", fix=fix)
+        return LabelKind(task, 0, notes=notes)
+    if column.ndim == 2:
+        rule, fix = "A classifier's labels must be one class per row.", "Set {key}=multilabel or regression."
+        raise ConvertError(rule, key="task", got=f"labels of shape {column.shape}", fix=fix)
+    classes = classes or plain_classes(np.unique(np.array(column.tolist())))
+    if len(classes) < 2 or (task == "binary" and len(classes) != 2):
+        raise ConvertError(
+            "A classifier must have two classes or more in the training rows, a binary one exactly two.",
+            key="task",
+            got=f"{len(classes)} in labels of a {task} model",
+            fix="Set {key}=regression if they are values, or =multiclass.",
+        )
+    return LabelKind(task, 1 if task == "binary" else len(classes), classes, notes=notes)
+
+
+def _task_of(label: np.ndarray) -> tuple[Task, str]:
+    """Return the most likely task of labels [N] or [N, K], and if that is a guess, the evidence."""
+    if label.ndim == 2:
+        if np.isin(label, (0, 1)).all():
+            return "multilabel", "columns of 0 and 1"
+        return "regression", ""
+    if label.dtype.kind == "f":
+        first_values = np.unique(label)[: MOST_CLASSES + 1]
+        are_integers = len(first_values) <= MOST_CLASSES and (first_values == np.trunc(first_values)).all()
+        return "regression", f"{len(first_values)} whole numbers, written as 1.0" if are_integers else ""
+    values = np.unique(np.array(label.tolist()))
+    if values.dtype.kind in "iu" and len(values) > MOST_CLASSES:
+        return "regression", f"{len(values)} whole numbers"
+    note = f"{len(values)} whole numbers" if values.dtype.kind in "iu" else ""
+    return ("binary" if len(values) == 2 else "multiclass"), note
