@@ -2,8 +2,8 @@
 
 Names: `gradient` computes derivatives of any model (`ortpipe gradient`), `gradient_apart` those of a model with large
 weights. `with_gradients` adds a loss's gradients to its graph, `name_gradients` names them. `RULES` is the table of
-rules. `active`, `between` and `operands` tell which values and nodes a gradient passes. `find_kernel_gradient`,
-`before_turning` and `forget_kernel_gradients` are about the kernels of convolutions, `FAR` about slices.
+rules. `active`, `between` and `operands` tell which values and nodes a gradient passes. `Window` describes the
+windows of a convolution, and `FAR` is the end of a slice that reaches to the end of an axis.
 
 Read first: `walk.py` (the backward pass, and the signature of a rule), `backward.py` (the builder that rules write
 formulas with) and `rules/arithmetic.py` (the simplest rules).
@@ -15,10 +15,9 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.autodiff.derivatives import gradient, gradient_apart
-    from ortpipe.autodiff.kernels import before_turning, find_kernel_gradient, forget_kernel_gradients
     from ortpipe.autodiff.of_loss import with_gradients
     from ortpipe.autodiff.rules import RULES
     from ortpipe.autodiff.walk import active, between, name_gradients, operands
-    from ortpipe.autodiff.windows import FAR
+    from ortpipe.autodiff.windows import FAR, Window
 else:
     __getattr__, __dir__, __all__ = door(__name__)

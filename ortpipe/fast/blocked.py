@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.autodiff import FAR, before_turning, find_kernel_gradient
+from ortpipe.autodiff import FAR
 from ortpipe.errors import ModelError
+from ortpipe.fast.convolutions import as_convolution, find_kernel_gradient, flipped
 from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
@@ -73,21 +74,21 @@ class _Rules:
         if _is_kernel_gradient(node):
             return None
         kernels, channels, *places = kernel
-        group, turned = node.attributes.get_int("group", 1), before_turning(w)
+        group, turns = node.attributes.get_int("group", 1), node.op_type == "ConvTranspose"
         attributes: dict[str, ir.Attr] | None = {**node.attributes}
-        if node.op_type == "ConvTranspose":
-            kernels, channels, turned = channels, kernels, w
-            attributes = _as_conv(node, places)
+        if turns:
+            kernels, channels = channels * group, kernels // group
+            attributes = _as_conv(node)
         width = self._width(kernels, channels, math.prod(places), group)
         few = image[0] < THRESHOLDS.block_images and math.prod(places) > math.prod(result[2:])
         if width is None or attributes is None or few:
             return None
         whole = [_up(kernels, self._size), _up(channels, width)]
-        laid_out = (
-            self._turned(op, _filled(op, turned, [channels, kernels, *places], whole[::-1]), whole, width)
-            if turned is not None
-            else self._laid_out(op, _filled(op, w, [kernels, channels, *places], whole), whole, width)
-        )
+        if turns and group == 1:
+            laid_out = self._turned(op, _filled(op, w, [channels, kernels, *places], whole[::-1]), whole, width)
+        else:
+            w = flipped(op, w, group) if turns else w
+            laid_out = self._laid_out(op, _filled(op, w, [kernels, channels, *places], whole), whole, width)
         data = x if group == width == 1 else self._blocks(op, x, image)
         attributes["kernel_shape"] = ir.AttrInt64s("kernel_shape", places)
         attributes["group"] = ir.AttrInt64("group", whole[0] if channels == 1 < group else group)
@@ -97,9 +98,9 @@ class _Rules:
 
     def kernel_gradient(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
         """Rewrite dw as a convolution of the padded x with dy as its kernels; the images are its channels."""
-        if (parts := find_kernel_gradient(node)) is None:
+        if (parts := find_kernel_gradient(node)) is None or parts.group > 1 or parts.windows.kernel.prod() == 1:
             return None
-        x, dy, windows = parts
+        x, dy, windows = parts[:3]
         image, result = _sizes(x), _sizes(dy)
         if not image or not result:
             return None
@@ -203,17 +204,12 @@ def _filled(op: Builder, value: ir.Value, axes: Sequence[int], whole: Sequence[i
     return op.Pad(value, [0] * len(axes) + lacking + [0] * (len(axes) - len(lacking))) if any(lacking) else value
 
 
-def _as_conv(node: ir.Node, places: Sequence[int]) -> dict[str, ir.Attr] | None:
+def _as_conv(node: ir.Node) -> dict[str, ir.Attr] | None:
     """Return the attributes of a Conv with flipped kernels that equals a ConvTranspose, or None."""
-    attributes = node.attributes
-    plain = {"kernel_shape", "strides", "dilations", "pads", "group"}.issuperset(attributes)
-    dilations, pads = attributes.get_ints("dilations", [1, 1]), attributes.get_ints("pads", [0] * 4)
-    reach = [(k - 1) * d for k, d in zip(places, dilations, strict=True)]
-    turned = [r - p for r, p in zip(reach * 2, pads, strict=True)]
-    strided = set(attributes.get_ints("strides", [1])) != {1}
-    if not plain or strided or attributes.get_int("group", 1) > 1 or min(turned) < 0:
+    spans = as_convolution(node)
+    if spans is None or min(spans["pads"]) < 0:
         return None
-    return {name: ir.AttrInt64s(name, values) for name, values in (("dilations", dilations), ("pads", turned))}
+    return {name: ir.AttrInt64s(name, values) for name, values in spans.items()}
 
 
 def _is_kernel_gradient(node: ir.Node) -> bool:

@@ -1,13 +1,12 @@
 """Convolution and its transpose: the input gradient of one is the other, and they share the kernel gradient."""
 
-import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
-from ortpipe.autodiff.kernels import attributes_of, channels_of, kernel_gradient, turned
 from ortpipe.autodiff.windows import (
     FAR,
     Ints,
@@ -21,25 +20,12 @@ from ortpipe.autodiff.windows import (
     window,
 )
 
-# With no more kernels than channels, a Conv with flipped kernels takes 0.55 to 1.1 of the time of a ConvTranspose for
-# images from 8×8 on (on two threads 0.3 to 1), 0.75 to 0.95 for smaller ones of 128 channels and more (0.9 to 1.05).
-LARGE, WIDE = 64, 128
-
 
 def conv(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
     """Conv y = x ⋆ w + b: dx = dy transposed-convolved with w, dw = x ⋆ dy, db = Σ dy."""
     windows, group = window(node), node.attributes.get_int("group", 1)
-    turns = group > 1 or windows.kernel.prod() == 1 or _is_large(node, x, *channels_of(w, group))
-    turns = turns and all(windows.strides == 1)
-    dx = (_input_by_turned_kernels if turns else _input_by_transpose)(op, node, dy, w, x, windows, group)
-    return [dx, kernel_gradient(op, node, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
-
-
-def _is_large(node: Node, x: Value, kernels: int | None, channels: int | None) -> bool:
-    """Return whether images are large or deep, with no more kernels than channels; False if a size is not static."""
-    if None in spatial(x) or kernels is None or channels is None:
-        return False
-    return kernels <= channels and (math.prod(static(node, x)) >= LARGE or channels >= WIDE)
+    dx = _input_gradient(op, dy, w, x, windows, group)
+    return [dx, _kernel_gradient(op, x, dy, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
 def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: Value | None = None) -> Gradients:
@@ -48,7 +34,7 @@ def conv_transpose(op: Backward, node: Node, dy: Value, x: Value, w: Value, b: V
     dx = op.Conv(dy, w, **attributes_of(windows, group))
     if any(extra >= windows.strides):
         dx = _crop(op, dx, x)  # pixels beyond the last window depend on no input
-    return [dx, kernel_gradient(op, node, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
+    return [dx, _kernel_gradient(op, dy, x, w, windows, group), _bias(op, dy) if b is not None else None]
 
 
 def col2im(op: Backward, node: Node, dy: Value, x: Value, image: Value, block: Value) -> Gradients:
@@ -63,7 +49,7 @@ def col2im(op: Backward, node: Node, dy: Value, x: Value, image: Value, block: V
     return [op.Reshape(op.Conv(one_channel, units, **attributes), op.shape(x))]
 
 
-def _input_by_transpose(op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
+def _input_gradient(op: Backward, dy: Value, w: Value, x: Value, windows: Window, group: int) -> Value:
     """Return dx by ConvTranspose; output_padding covers the end of x that no window reaches."""
     unreached = _unreached_places(windows, spatial(x))
     padding = [int(s) - 1 if places is None else places for places, s in zip(unreached, windows.strides, strict=True)]
@@ -72,21 +58,41 @@ def _input_by_transpose(op: Backward, node: Node, dy: Value, w: Value, x: Value,
     return _crop(op, dx, x) if None in unreached else dx
 
 
-def _input_by_turned_kernels(
-    op: Backward, node: Node, dy: Value, w: Value, x: Value, windows: Window, group: int
-) -> Value:
-    """Return dx, for strides of 1, by a Conv of dy with flipped kernels.
-
-    Twice as fast as a grouped ConvTranspose, which onnxruntime computes group by group. With strides, dy would have to
-    be filled with zeros, and ConvTranspose is two to three times as fast. A 1×1 kernel is a plain product: 1.1 to 2.5
-    times as fast.
-    """
+def _kernel_gradient(op: Backward, x: Value, dy: Value, w: Value, windows: Window, group: int) -> Value:
+    """Return dw[m, c, j] = Σₙₒ dy[n, m, o] · x[n, c, o · stride − begin + j · dilation], a Conv with dy as kernels."""
     n = len(windows.kernel)
-    begin, end = windows.extents - 1 - windows.begin, windows.extents - 1 - windows.end
-    if min(*begin, *end) < 0:  # x is padded by more than a window
-        dy = op.Slice(dy, np.maximum(-begin, 0), np.where(end < 0, end, FAR), range(2, n + 2))
-    plain = replace(windows, pads=np.maximum([*begin, *end], 0))
-    return op.Conv(dy, turned(op, node, w, windows, group), **attributes_of(plain, group))
+    swap = [1, 0, *range(2, n + 2)]
+    if group == 1:
+        data = op.Transpose(x, perm=swap)
+    else:  # the batch's images become the channels of a group, the group's channels become the batch
+        depth = ranked(x)[1]
+        head = [0, group, depth // group if isinstance(depth, int) else -1]
+        data = op.Reshape(x, _with_spatial_sizes(op, head, x))
+        data = op.Transpose(data, perm=[2, 1, 0, *range(3, n + 3)])
+        data = op.Reshape(data, _with_spatial_sizes(op, [0, -1], x))
+    swapped = replace(windows, strides=windows.dilations, dilations=windows.strides)
+    dw = op.Conv(data, op.Transpose(dy, perm=swap), **attributes_of(swapped, group))
+    if any(windows.strides > 1):  # pixels that no window reaches make the result longer than the kernel
+        dw = op.Slice(dw, [0] * n, windows.kernel, range(2, n + 2))
+    dw = op.Transpose(dw, perm=swap)
+    if None in (*spatial(x), *spatial(dy)) and w.shape is not None and w.shape.is_static():
+        dw = op.Reshape(dw, w.shape.numpy())  # cannot be inferred from free axes, but train's Scan needs it
+    return dw
+
+
+def _with_spatial_sizes(op: Backward, head: list[int], x: Value) -> Value:
+    """Return the shape `head` followed by x's spatial sizes."""
+    sizes = spatial(x)
+    if None not in sizes:
+        return op.ints([*head, *(s for s in sizes if s is not None)])
+    return op.Concat(head, op.Slice(op.Shape(x), [2], [FAR]), axis=0)
+
+
+def attributes_of(windows: Window, group: int) -> dict[str, Any]:
+    """Return the attributes of a Conv with these windows, without default values."""
+    settings = {"strides": (windows.strides, 1), "dilations": (windows.dilations, 1), "pads": (windows.pads, 0)}
+    attributes = {name: values.tolist() for name, (values, default) in settings.items() if any(values != default)}
+    return {**attributes, **({"group": group} if group != 1 else {})}
 
 
 def _bias(op: Backward, dy: Value) -> Value:

@@ -10,7 +10,7 @@ from onnx_ir import Graph, Value
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.autodiff import forget_kernel_gradients, name_gradients
+from ortpipe.autodiff import name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
@@ -20,7 +20,7 @@ from ortpipe.graph.core.types import is_scalar
 from ortpipe.settings import later, typed
 from ortpipe.stages.derive.config import DeriveConfig
 
-VERSION = 17
+VERSION = 18
 Tensors = Mapping[str, ir.TensorProtocol | None]
 CUT = "no gradient reaches it"
 
@@ -51,8 +51,6 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     """
     config = config or DeriveConfig()
     facts, model = artifact.facts, artifact.ir_model()
-    if any(node.metadata_props for node in model.graph.all_nodes()):
-        forget_kernel_gradients(model.graph.all_nodes())
     target = _target(model.graph, facts, config)
     choice = _chosen(model.graph, target, facts, config)
     loss_model = part_of(artifact, model) if config.check else None

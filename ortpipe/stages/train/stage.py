@@ -28,7 +28,7 @@ from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Feed, Training
 
-VERSION = 9
+VERSION = 10
 STILL = 1e-6  # losses with a smaller relative difference count as equal: float32 sums in another order differ by less
 
 # for models, settings and results beyond a plain training
