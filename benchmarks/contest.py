@@ -19,7 +19,7 @@ from pyarrow import parquet
 from benchmarks.work import Work, prepare
 
 HERE = Path(__file__).parent
-ORTPIPE, COMMAND, FLOOR = "ortpipe", "`ortpipe` command", "Scan by hand"
+ORTPIPE, COMMAND, FLOOR, SCAN = "ortpipe", "`ortpipe` command", "C with a BLAS", "Scan by hand"
 COMPILED = "ortpipe, engine=xla"
 EARLY, LATE = 1e-3, 0.1  # how far losses may differ in the first epochs and in the last: rounding errors grow
 OTHER_ADAM = 2e-3  # of those whose Adam leaves float64's by 1e-4 in one epoch, where the others leave it by 2e-6
@@ -65,10 +65,10 @@ DEVICE = ("onnx", "onnxruntime-training")
 ON_GPU = (ORTPIPE, COMPILED, "JAX", "PyTorch", "torch.compile")  # ortpipe's first engine stays on the CPU beside them
 PEERS = (
     Peer(ORTPIPE, ("onnx-ir", RUNTIME), "ortpipe_stages"),
+    Peer(FLOOR, ("scipy",), "c_step", fits=_dense, contests=("steady",)),
     Peer(COMMAND, ("hydra-core", "onnx-ir", RUNTIME), "command", contests=("job",)),
     Peer(COMPILED, ("onnx-ir", RUNTIME, "jax"), "ortpipe_stages", "xla"),
-    Peer(FLOOR, ("onnx", RUNTIME), "scan_floor"),
-    Peer("C by hand", ("numpy",), "c_step", fits=_dense),
+    Peer(SCAN, ("onnx", RUNTIME), "scan_floor"),
     Peer("JAX", ("jax",), "jax_scan"),
     Peer("ORT on-device", DEVICE, "ort_device"),
     Peer("ORT on-device, artifacts too", DEVICE, "ort_device", "prepare", contests=("job",)),
@@ -99,7 +99,7 @@ def entrants(pythons: Sequence[str], has: Sequence[Mapping[str, str]]) -> dict[s
         for python, packages in zip(pythons, has, strict=True):
             if all(any(name in packages for name in need.split("|")) for need in peer.needs):
                 chosen.setdefault(peer.name, python)
-    for compiler, name in (("g++", "torch.compile"), ("gcc", "C by hand")):
+    for compiler, name in (("g++", "torch.compile"), ("gcc", FLOOR)):
         if shutil.which(compiler) is None:
             chosen.pop(name, None)
     return chosen

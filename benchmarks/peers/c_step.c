@@ -1,50 +1,34 @@
-/* One epoch of a dense network with Relu, written by hand: what the processor can do where nothing is dispatched.
+/* One epoch of a dense network with Relu: matrix products by a BLAS, one loop for each other operation.
  *
- * Rows lie in the order of their batches. The loss is softmax cross-entropy of `classes` columns, or the mean of
- * squares where classes is 0. Weights [in, out] and biases are one vector, layer after layer.
+ * The rows are in the order of the batches. The loss is softmax cross-entropy of `classes` columns; if classes is 0, it
+ * is the mean of squares. Weights [in, out] and biases are one vector, layer after layer.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+typedef void (*Product)(char *, char *, int *, int *, int *, float *, const float *, int *, const float *, int *,
+                        float *, float *, int *);
+static Product sgemm; /* Fortran's: the columns of a matrix are contiguous, so each call computes the transpose */
+
 /* C[m,n] = bias[n] + A[m,k] B[k,n] */
 static void forward(int m, int n, int k, const float *A, const float *B, const float *bias, float *C) {
-    for (int i = 0; i < m; i += 4) {
-        int rows = m - i < 4 ? m - i : 4;
-        for (int r = 0; r < rows; r++) memcpy(C + (i + r) * n, bias, n * sizeof(float));
-        for (int p = 0; p < k; p++)
-            for (int r = 0; r < rows; r++) {
-                float a = A[(i + r) * k + p], *c = C + (i + r) * n;
-                for (int j = 0; j < n; j++) c[j] += a * B[p * n + j];
-            }
-    }
+    float one = 1;
+    for (int i = 0; i < m; i++) memcpy(C + i * n, bias, n * sizeof(float));
+    sgemm("N", "N", &n, &m, &k, &one, B, &n, A, &k, &one, C, &n);
 }
 
 /* W[k,n] = A[m,k]' G[m,n] */
 static void weights(int m, int n, int k, const float *A, const float *G, float *W) {
-    memset(W, 0, (size_t)k * n * sizeof(float));
-    for (int p = 0; p < k; p++) {
-        float *w = W + p * n;
-        for (int i = 0; i < m; i++) {
-            float a = A[i * k + p];
-            for (int j = 0; j < n; j++) w[j] += a * G[i * n + j];
-        }
-    }
+    float one = 1, zero = 0;
+    sgemm("N", "T", &n, &k, &m, &one, G, &n, A, &k, &zero, W, &n);
 }
 
-/* D[m,k] = G[m,n] B[k,n]' where A[m,k] > 0, else 0; T [n,k] is scratch */
-static void rows(int m, int n, int k, const float *G, const float *B, const float *A, float *T, float *D) {
-    for (int p = 0; p < k; p++)
-        for (int j = 0; j < n; j++) T[j * k + p] = B[p * n + j];
-    for (int i = 0; i < m; i++) {
-        float *d = D + i * k;
-        memset(d, 0, k * sizeof(float));
-        for (int j = 0; j < n; j++) {
-            float g = G[i * n + j];
-            for (int p = 0; p < k; p++) d[p] += g * T[j * k + p];
-        }
-        for (int p = 0; p < k; p++) d[p] = A[i * k + p] > 0 ? d[p] : 0;
-    }
+/* D[m,k] = G[m,n] B[k,n]' where A[m,k] > 0, else 0 */
+static void rows(int m, int n, int k, const float *G, const float *B, const float *A, float *D) {
+    float one = 1, zero = 0;
+    sgemm("T", "N", &k, &m, &n, &one, B, &n, G, &n, &zero, D, &k);
+    for (int i = 0; i < m * k; i++) D[i] = A[i] > 0 ? D[i] : 0;
 }
 
 static float losses(int m, int n, int classes, const float *score, const float *number, const long long *label, float *G) {
@@ -68,15 +52,16 @@ static float losses(int m, int n, int classes, const float *score, const float *
     return total / m;
 }
 
-/* Trains one epoch; returns the mean of the steps' losses. `done` steps came before; adam is 0 or 1. */
-double epoch(int layers, const int *size, int batch, int steps, int classes, int adam, double lr, long long done,
+/* Train one epoch and return the mean of the steps' losses. `done` counts the steps before it; adam is 0 or 1. */
+double epoch(Product product, int layers, const int *size, int batch, int steps, int classes, int adam, double lr, long long done,
              const float *X, const float *number, const long long *label, float *theta, float *mean, float *squares) {
     float *act[32], *W[32], *b[32], *g[32], *gb[32];
     int widest = 0, total = 0;
     for (int l = 0; l <= layers; l++) widest = size[l] > widest ? size[l] : widest;
     for (int l = 0; l < layers; l++) total += (size[l] + 1) * size[l + 1];
     float *gradient = malloc(total * sizeof(float)), *back = malloc((size_t)batch * widest * sizeof(float));
-    float *ahead = malloc((size_t)batch * widest * sizeof(float)), *T = malloc((size_t)widest * widest * sizeof(float));
+    float *ahead = malloc((size_t)batch * widest * sizeof(float));
+    sgemm = product;
     for (int l = 0, at = 0; l < layers; l++) {
         W[l] = theta + at, g[l] = gradient + at, at += size[l] * size[l + 1];
         b[l] = theta + at, gb[l] = gradient + at, at += size[l + 1];
@@ -98,7 +83,7 @@ double epoch(int layers, const int *size, int batch, int steps, int classes, int
             for (int i = 0; i < batch; i++)
                 for (int j = 0; j < n; j++) gb[l][j] += back[i * n + j];
             if (l) {
-                rows(batch, n, k, back, W[l], act[l], T, ahead);
+                rows(batch, n, k, back, W[l], act[l], ahead);
                 float *swap = back;
                 back = ahead, ahead = swap;
             }
@@ -117,6 +102,6 @@ double epoch(int layers, const int *size, int batch, int steps, int classes, int
         }
     }
     for (int l = 0; l < layers; l++) free(act[l + 1]);
-    free(gradient), free(back), free(ahead), free(T);
+    free(gradient), free(back), free(ahead);
     return sum / steps;
 }

@@ -1,4 +1,4 @@
-"""The same epoch in C (c_step.c), compiled here with `-O3 -march=native`: what is left where nothing is dispatched."""
+"""The floor of a training step: c_step.c, compiled with `-O3 -march=native`, with scipy's BLAS for matrix products."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import scipy
 from plain import Epoch, Weights, main
+from scipy.linalg import cython_blas
 
-FLAGS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
+FLAGS = ("-O3", "-march=native", "-ffast-math", "-shared", "-fPIC")
+
+
+def sgemm() -> ctypes.c_void_p:
+    """Return the address of the matrix product in the BLAS of scipy."""
+    capsule = scipy.LowLevelCallable.from_cython(cython_blas, "sgemm").function
+    name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    name.restype, name.argtypes = ctypes.c_char_p, [ctypes.py_object]
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    return ctypes.c_void_p(pointer(capsule, name(capsule)))
 
 
 def build(problem: SimpleNamespace, threads: int) -> tuple[Epoch, Weights]:
@@ -19,6 +30,7 @@ def build(problem: SimpleNamespace, threads: int) -> tuple[Epoch, Weights]:
     subprocess.run(["gcc", *FLAGS, str(source), "-o", str(library), "-lm"], check=True)
     run = ctypes.CDLL(str(library)).epoch
     run.restype = ctypes.c_double
+    product = sgemm()
     theta = np.concatenate([w.ravel() for w in problem.weights])
     mean, squares = np.zeros_like(theta), np.zeros_like(theta)
     sizes, adam, done = np.array(problem.sizes, np.int32), int(problem.optimizer == "adam"), 0
@@ -31,7 +43,7 @@ def build(problem: SimpleNamespace, threads: int) -> tuple[Epoch, Weights]:
         arrays = [None if a is None else a.ctypes.data_as(ctypes.c_void_p) for a in (X, number, label)]
         state = [a.ctypes.data_as(ctypes.c_void_p) for a in (theta, mean, squares)]
         counts = (len(sizes) - 1, sizes.ctypes.data_as(ctypes.c_void_p), batch, steps, problem.classes, adam)
-        loss = run(*counts, ctypes.c_double(problem.lr), ctypes.c_longlong(done), *arrays, *state)
+        loss = run(product, *counts, ctypes.c_double(problem.lr), ctypes.c_longlong(done), *arrays, *state)
         done += steps
         return float(loss)
 
