@@ -25,6 +25,7 @@ from typing import Any
 
 import figures_once
 import fits_once
+import mode_once
 import no_fsync
 import schema_once
 
@@ -100,6 +101,7 @@ def begin(request: dict[str, Any], handles: list[int], teaching: socket.socket) 
         schema_once.patch()
         figures_once.patch()
         fits_once.patch()
+        mode_once.patch()
         no_fsync.patch()
         way, what, *arguments = request["command"]
         sys.argv[1:] = arguments
