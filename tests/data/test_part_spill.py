@@ -11,6 +11,7 @@ import tempfile
 import numpy as np
 import pandas as pd
 import pytest
+from sample import pairs
 from sklearn.linear_model import LogisticRegression
 
 from ortpipe.data import arrays, part_spill, table_reader
@@ -106,8 +107,7 @@ def test_the_written_parts_are_the_rows_of_memory(kind, split, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npy"])
-@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
-@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize(("split", "epochs"), pairs([*SPLITS.values()], [1, 3], 2))
 def test_a_run_reads_the_data_twice_beside_its_epochs(kind, split, epochs, tmp_path, reads):
     """Once to check them (a table's reader does so without `pieces`), once to lay rows aside, and for each epoch."""
     data = load(DataConfig(written(kind, tmp_path, split), split))

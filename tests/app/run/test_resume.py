@@ -17,10 +17,10 @@ from command import ROOT, Popen, ortpipe
 from ortpipe import load_artifact
 
 LONG = (
-    *("train.epochs=1200", "train.checkpoint.epochs=10"),
+    *("train.epochs=900", "train.checkpoint.epochs=10"),
     *("convert.source.params.max_iter=3", "evaluate.metrics=[accuracy]"),
 )
-KILLS = 5
+KILLS = 3
 
 
 def runs(folder: Path) -> list[Path]:

@@ -8,6 +8,7 @@ from engines import expanded, native
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from plain_session import PlainSession
+from sample import pairs
 
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data, Rows
@@ -43,8 +44,7 @@ OWN = {"RNN": {}, "GRU": {"linear": {"linear_before_reset": 1}}, "LSTM": {"coupl
 CASES = [
     (kind, way, name)
     for kind in GATES
-    for way in ("forward", "reverse", "bidirectional")
-    for name in (*VARIANTS, *OWN[kind])
+    for way, name in pairs(("forward", "reverse", "bidirectional"), (*VARIANTS, *OWN[kind]), 3)
 ]
 
 
@@ -125,8 +125,7 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("kind", GATES)
-@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(("kind", "name"), pairs([*GATES], [*ACTIVATIONS], 3))
 def test_every_activation_is_the_kernels_and_has_its_gradient(kind, name):
     numbers = dict(zip(("activation_alpha", "activation_beta"), ACTIVATIONS[name], strict=True))
     count = FUNCTIONS[kind]

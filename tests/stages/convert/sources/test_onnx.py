@@ -2,6 +2,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from sample import pairs
 from skl2onnx import to_onnx
 from sklearn.base import clone, is_regressor
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud
@@ -124,11 +125,12 @@ def trained_path(model, output):
     return nodes
 
 
+CLASSIFYING = [member for member in MEMBERS if not is_regressor(member[0])]
 # A regressor has no ZipMap to leave out; an older opset writes the operators otherwise, but not the ZipMap.
 EXPORTS = [
-    *((member, False, scalers, None) for member in MEMBERS for scalers in SCALERS),
-    *((member, True, scalers, None) for member in MEMBERS for scalers in SCALERS if not is_regressor(member[0])),
-    *((member, False, scalers, 15) for member in MEMBERS for scalers in ("alone", "minmax")),
+    *((member, False, scalers, None) for member, scalers in pairs(MEMBERS, [*SCALERS], 3)),
+    *((member, True, scalers, None) for member, scalers in pairs(CLASSIFYING, [*SCALERS], 3)),
+    *((member, False, scalers, 15) for member, scalers in pairs(MEMBERS, ["minmax", "alone"], 2)),
 ]
 
 
