@@ -10,8 +10,8 @@ from typing import Any
 def door(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` for a package whose door is under `if TYPE_CHECKING`.
 
-    Type checkers and editors follow these imports. Python executes each on the first use of its name, so that a door
-    costs nothing to those who use a part of it.
+    Type checkers and editors follow these imports. Python executes each on the first use of its name, so that
+    unused names cost nothing.
     """
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
     imports = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]

@@ -35,6 +35,7 @@ PHRASES = {
     "an old idiom": r"\b(?:it pays|answers|lays? aside|laid aside|for ever|as they stand|on the way)\b",
 }
 PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in PHRASES.items()}
+CODE = re.compile("`[^`]*`")  # names are no prose
 
 
 class Found(NamedTuple):
@@ -85,7 +86,10 @@ def phrases(path: Path) -> list[Found]:
     met = {name: pattern for name, pattern in PATTERNS.items() if pattern.search(text)}
     found = prose(path) if met else ()
     return [
-        Found(path, n, name, line.strip()) for n, line in found for name, p in met.items() for _ in p.finditer(line)
+        Found(path, n, name, line.strip())
+        for n, line in found
+        for name, p in met.items()
+        for _ in p.finditer(CODE.sub("`", line))
     ]
 
 

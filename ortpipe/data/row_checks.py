@@ -1,4 +1,4 @@
-"""Checks of rows, which name what is wrong with them, and rows as text."""
+"""Checks of rows, whose errors name the faulty rows, and rows as text."""
 
 from collections.abc import Iterator, Sequence
 from typing import NoReturn

@@ -2,7 +2,7 @@
 
 The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
 Models with probabilities also get the curves of `metrics.curves`. For a fake-quantized model, the state `int8` is the
-trained model computed with integers. The lineage records what the config sets: `intervals` of the test metrics, these
+trained model computed with integers. The lineage records the settings: `intervals` of the test metrics, these
 metrics by `slices`, and the `importance` and `sensitivity` of columns.
 """
 
