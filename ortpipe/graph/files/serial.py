@@ -135,7 +135,7 @@ def files(path: Path) -> tuple[Path, ...]:
     if not path.is_file():
         return ()
     try:
-        check_size(path.stat().st_size, LARGEST)
+        check_size(path.stat().st_size, LARGEST_FILE)
         model = onnx.load(str(path), format="protobuf", load_external_data=False)
     except (DecodeError, ValueError):
         return (path,)
