@@ -50,7 +50,7 @@ def test_the_run_is_finished_and_named_after_its_experiment(run) -> None:  # typ
 
 
 def test_every_config_value_is_a_param(run) -> None:  # type: ignore[no-untyped-def]
-    assert run.data.params["train.optimizer.lr"] == "0.1"
+    assert run.data.params["train.optimizer.lr"] == "0.003"
     assert run.data.params["convert.source.params.hidden_layer_sizes"] == "[100]"
     assert run.data.params["train.batch_size"] == "16"
 

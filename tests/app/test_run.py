@@ -135,18 +135,18 @@ def test_a_reader_that_has_enough_ends_it_without_a_word(tmp_path: Path) -> None
 @pytest.mark.usefixtures("fitted_digits")
 def test_the_console_recorder_prints_config_and_stages(cli: Callable) -> None:
     done = cli("recorder=console", "train.epochs=1")
-    assert "train.optimizer.lr=0.1" in done.stdout
+    assert "train.optimizer.lr=0.003" in done.stdout
     assert "derive: " in done.stdout
 
 
-BAR = ("train.epochs=40", "train.early_stop.monitor=accuracy")
+BAR = ("train.epochs=40", "train.early_stop.monitor=accuracy", "train.early_stop.patience=null")
 
 
 @pytest.mark.parametrize(
     ("columns", "last"),
     [
-        (80, r"40/40 \|█+\| loss \S+ val \S+ accuracy \S+ rate 0.1 [\d,]+/s 00:00"),
-        (120, r"epoch 40/40 \|█+\| loss \S+, validation \S+, accuracy \S+, rate 0.1, [\d,]+ steps/s, 00:00 left"),
+        (80, r"40/40 \|█+\| loss \S+ val \S+ accuracy \S+ rate 0.003 [\d,]+/s 00:00"),
+        (120, r"epoch 40/40 \|█+\| loss \S+, validation \S+, accuracy \S+, rate 0.003, [\d,]+ steps/s, 00:00 left"),
     ],
 )
 def test_a_terminal_shows_one_bar_that_fits_it(columns: int, last: str, tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_terminal_shows_one_bar_that_fits_it(columns: int, last: str, tmp_path
     lines = re.split(r"[\r\n]+", text)  # each state of the bar is one
     bar = [line for line in lines if "/40 |" in line]
     assert re.fullmatch(last, bar[-1].strip())
-    notes = ("data: ", "  trains ", "  scikit-learn fits it by ")  # which a terminal wraps
+    notes = ("data: ", "  trains ", "  scikit-learn fits it by ", "  penalty=auto: ")  # which a terminal wraps
     assert max(len(line) for line in lines if not line.startswith(notes)) <= columns
     assert "[5/6] train" in lines
 
@@ -165,7 +165,7 @@ def test_elsewhere_ten_plain_lines_say_the_same(cli: Callable) -> None:
     done = cli(*BAR)
     lines = [line for line in done.stderr.splitlines() if line.startswith("  epoch ")]
     assert len(lines) == 10
-    form = r"  epoch 40/40: loss \S+, validation \S+, accuracy \S+, rate 0.1, [\d,]+ steps/s"
+    form = r"  epoch 40/40: loss \S+, validation \S+, accuracy \S+, rate 0.003, [\d,]+ steps/s"
     assert re.fullmatch(form, lines[-1])
     assert "\r" not in done.stderr
 
