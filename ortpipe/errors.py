@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
@@ -223,25 +222,3 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     match = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     guess = f"Did you mean {match[0]!r}? " if match else ""
     return f"{guess}Valid: {', '.join(valid) or 'none'}."
-
-
-def quoted(text: str) -> str:
-    r"""Return a string quoted by Hydra's grammar.
-
-    >>> print(quoted("it's"), quoted("a\\"))
-    'it\'s' 'a\\'
-    """
-    return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", r"\'"), text) + "'"
-
-
-def listing(key: str, name: str) -> str:
-    """Return the command-line argument that sets a key to a list of one name, quoted for a shell.
-
-    >>> print(listing("columns", "age"), listing("columns", "größe"), listing("columns", "1"))
-    columns=[age] "columns=['größe']" "columns=['1']"
-    """
-    words = ("null", "true", "false", "nan", "inf")  # Hydra parses these as values
-    if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) and name.lower() not in words:
-        return f"{key}=[{name}]"
-    argument = f"{key}=[{quoted(name)}]"
-    return shlex.quote(argument) if re.search(r'["$`\\!]', argument) else f'"{argument}"'

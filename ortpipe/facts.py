@@ -10,7 +10,6 @@ from typing import Any, Literal, TypedDict
 
 import onnx
 
-from ortpipe.bounded import parse_json
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph.core.metadata import PREFIX
 from ortpipe.settings import checked, fields_of
@@ -242,6 +241,8 @@ def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     Raises:
         ModelError: they are not JSON, or not of the types of `Facts`.
     """
+    from ortpipe.bounded import parse_json
+
     ours = {p.key.removeprefix(PREFIX): p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
     facts = {}
     for name, text in ours.items():

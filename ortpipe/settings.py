@@ -105,7 +105,9 @@ class Catalogue(Mapping[str, Member]):
 
     def __getitem__(self, name: str) -> Member:
         if name in self and name not in self._members:
-            return self.of_own(own.load(name))
+            from ortpipe.own_code import load
+
+            return self.of_own(load(name))
         if name not in self:
             raise UnknownNameError(f"{name!r} is no {self.noun}.", fix=nearest(str(name), self))
         member = self._members[name]

@@ -23,7 +23,8 @@ from ortpipe.app.key_origin import REFERENCE, KeyOrigins
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking import uri_of
 from ortpipe.bounded import EVENTS, check_yaml, read
-from ortpipe.errors import ConfigError, quoted
+from ortpipe.errors import ConfigError
+from ortpipe.quoting import quoted
 from ortpipe.settings import local
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from ortpipe.autodiff.rules.linear import transposed
 from ortpipe.autodiff.walk import named
 from ortpipe.errors import DeriveError, nearest, words
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights, attach, put_together
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.apart_files import attach, put_together
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.check import finish_apart, infer, parsed
 from ortpipe.graph.core.edit import keep_outputs, name_dimensions

@@ -7,7 +7,8 @@ import numpy as np
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows
-from ortpipe.errors import DataError, listing
+from ortpipe.errors import DataError
+from ortpipe.quoting import listing
 
 
 def reject_weights(*, weighted: bool) -> NoReturn:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ortpipe.data.arrow import as_numpy
 from ortpipe.data.position import Position
-from ortpipe.errors import DataError, listing
+from ortpipe.errors import DataError
+from ortpipe.quoting import listing
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,7 +10,8 @@ import numpy as np
 from ortpipe.data.arrow import matches, places
 from ortpipe.data.position import Position
 from ortpipe.data.raw_columns import ISO, MARKS
-from ortpipe.errors import DataError, listing
+from ortpipe.errors import DataError
+from ortpipe.quoting import listing
 
 if TYPE_CHECKING:
     import pyarrow as pa

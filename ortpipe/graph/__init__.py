@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from ortpipe.graph.choice.choice import some
     from ortpipe.graph.choice.parameters import choose
     from ortpipe.graph.core import query
-    from ortpipe.graph.core.apart import Weights, attach, pieces, put_together, written_beside
+    from ortpipe.graph.core.apart import Weights, is_large
+    from ortpipe.graph.core.apart_files import attach, pieces, put_together, written_beside
     from ortpipe.graph.core.builder import Builder, Names, used_names
     from ortpipe.graph.core.check import checked, finish, finish_apart, infer, parsed
     from ortpipe.graph.core.edit import keep_outputs, name_dimensions, part_between, set_initializers
     from ortpipe.graph.core.metadata import without_metadata
     from ortpipe.graph.core.operators import having
     from ortpipe.graph.core.query import all_nodes
-    from ortpipe.graph.core.sound import is_large
     from ortpipe.graph.core.types import OPSET
     from ortpipe.graph.files import serial
     from ortpipe.graph.files.serial import read_apart, write_atomically

@@ -143,8 +143,11 @@ def greater_is_better(name: str, *, recorded: bool = False) -> bool:
     (True, True, False)
     """
     plain = part_of(name.removesuffix(UNWEIGHTED))[1]
-    if recorded and own.is_path(plain) and own.loaded(plain) is None:
-        return False
+    if recorded and own.is_path(plain):
+        from ortpipe.own_code import loaded
+
+        if loaded(plain) is None:
+            return False
     metric = METRICS.get(plain)
     return metric is not None and metric.greater_is_better
 

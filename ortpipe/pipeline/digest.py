@@ -8,7 +8,7 @@ from functools import cache
 from importlib import metadata
 from typing import Any
 
-from ortpipe import own
+from ortpipe import own, own_code
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
 from ortpipe.pipeline.plan import NeedsPackages, ReadsFiles, Step
@@ -58,13 +58,17 @@ def identity(config: Any) -> Any:
     >>> identity({"alpha": 0.5, "class_weight": {0: 1, "0": 2}})
     {'alpha': 0.5, 'class_weight': {'0 (int)': 1, '0': 2}}
     """
-    if isinstance(config, str) and (part := own.loaded(config)) is not None:
-        return {"name": config, "code": own.code(part)}
+    if isinstance(config, str) and (part := own_code.loaded(config)) is not None:
+        return {"name": config, "code": own_code.code(part)}
     if config is None or isinstance(config, str | int | float):
         return config
     if isinstance(config, Mapping):
         names = {key: key if isinstance(key, str) else f"{key!r} ({type(key).__name__})" for key in config}
-        codes = {f"code of {key}": own.code(own.loaded(key)) for key in names.values() if own.loaded(key) is not None}
+        codes = {
+            f"code of {key}": own_code.code(own_code.loaded(key))
+            for key in names.values()
+            if own_code.loaded(key) is not None
+        }
         return {names[key]: identity(value) for key, value in config.items()} | codes
     if isinstance(config, tuple | list):
         return [identity(value) for value in config]
@@ -92,7 +96,7 @@ def _identity_of_fields(config: Any) -> dict[str, Any]:
             member: Any = type(value)
             identities[field.name] = {"name": catalogue.name_of(member), **identities[field.name]}
             if own.is_own(member):
-                identities[field.name]["code"] = own.code(member)
+                identities[field.name]["code"] = own_code.code(member)
     if isinstance(config, NeedsPackages) and (names := config.packages()):
         identities["packages"] = versions(names)
     if isinstance(config, ReadsFiles):

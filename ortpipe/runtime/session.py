@@ -10,10 +10,9 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.apart import Weights, pieces
+from ortpipe.graph.core.apart import Weights, is_large, weigh
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.query import graphs
-from ortpipe.graph.core.sound import is_large, weigh
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 from ortpipe.settings import later
@@ -139,6 +138,14 @@ def _first() -> None:
     Session(onnx.parser.parse_model(TRIVIAL))
 
 
+def _content(model: onnx.ModelProto, weights: Weights | None) -> bytes:
+    if not weights:
+        return model.SerializeToString()
+    from ortpipe.graph.core.apart_files import pieces
+
+    return b"".join(pieces(model, weights))
+
+
 def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provider: str) -> Any:
     """Return the runtime's session, without the optimizations that fail for this model."""
     convolves = any(node.op_type == "Conv" for graph in graphs(model.graph) for node in graph.node)
@@ -147,8 +154,7 @@ def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provi
         if weigh(model) > MAPPED or is_large(model):
             with on_disk(model, weights) as path:
                 return _unfused(path, options, provider, without)
-        content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
-        return _unfused(content, options, provider, without)
+        return _unfused(_content(model, weights), options, provider, without)
     except Exception as error:
         raise ModelError(
             "ONNX Runtime must load the model.",

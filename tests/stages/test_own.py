@@ -13,7 +13,7 @@ import types
 import numpy as np
 import pytest
 
-from ortpipe import own
+from ortpipe import own_code
 from ortpipe.app.consent import executes
 from ortpipe.app.schema import check as check_config
 from ortpipe.data.load import DataConfig, load
@@ -236,11 +236,11 @@ def test_its_code_is_part_of_the_key_with_what_it_imports(module):
 def test_penalties_and_metrics_stand_in_the_key_by_their_code(module):
     name = module(PARTS)
     charged = identity(PenaltyConfig({"*": {f"{name}:cube": 0.1, "l2": 0.1}}))["terms"]["*"]
-    assert charged == {f"{name}:cube": 0.1, "l2": 0.1, f"code of {name}:cube": own.code(PENALTY(name))}
+    assert charged == {f"{name}:cube": 0.1, "l2": 0.1, f"code of {name}:cube": own_code.code(PENALTY(name))}
     told = identity(EvaluateConfig((f"{name}:furthest", "r2")))["metrics"]
-    assert told == [{"name": f"{name}:furthest", "code": own.code(PENALTY(name))}, "r2"]
+    assert told == [{"name": f"{name}:furthest", "code": own_code.code(PENALTY(name))}, "r2"]
     of_head = identity(EvaluateConfig((f"box/{name}:furthest",)))["metrics"]
-    assert of_head == [{"name": f"box/{name}:furthest", "code": own.code(PENALTY(name))}]
+    assert of_head == [{"name": f"box/{name}:furthest", "code": own_code.code(PENALTY(name))}]
 
 
 def PENALTY(name):
@@ -315,19 +315,19 @@ def cell(monkeypatch):
 
 def test_the_code_of_a_notebook_is_told_apart_by_what_it_is_and_by_the_globals_that_it_reads(cell):
     texts = ("K = 1\ndef f(x):\n    return K * x", "K = 2\ndef f(x):\n    return K * x", "def f(x):\n    return 3 * x")
-    codes = [own.code(cell(text).f) for text in (*texts, texts[0])]
+    codes = [own_code.code(cell(text).f) for text in (*texts, texts[0])]
     assert len({*codes[:3]}) == 3
     assert codes[3] == codes[0]
     first = cell(texts[0])
     first.K = 2
-    assert own.code(first.f) == codes[1]
+    assert own_code.code(first.f) == codes[1]
 
 
 def test_a_class_of_a_notebook_has_a_code_and_so_has_what_cannot_be_pickled(cell):
     classes = [cell(f"class A:\n    k = {k}").A for k in (1, 2)]
-    assert own.code(classes[0]) != own.code(classes[1])
+    assert own_code.code(classes[0]) != own_code.code(classes[1])
     opened = cell("import threading\nlock = threading.Lock()\ndef f(x):\n    return lock")
-    assert own.code(opened.f) != own.code(opened.f)  # nothing is taken for its result
+    assert own_code.code(opened.f) != own_code.code(opened.f)  # nothing is taken for its result
 
 
 def test_what_was_imported_before_its_file_was_edited_has_another_code_than_the_file(module, tmp_path, monkeypatch):
@@ -335,24 +335,24 @@ def test_what_was_imported_before_its_file_was_edited_has_another_code_than_the_
     name, text = module("K = 1\ndef f(op, w):\n    return K * w\n"), "K = 100\ndef f(op, w):\n    return K * w\n"
     imported = importlib.import_module(name)
     (tmp_path / f"{name}.py").write_text(text)
-    before = own.code(own.load(f"{name}:f"))
+    before = own_code.code(own_code.load(f"{name}:f"))
     assert before != hashlib.sha256(text.encode()).hexdigest()
     importlib.invalidate_caches()
     again = importlib.reload(imported)
     assert again.K == 100
-    assert own.code(again.f) not in (before, hashlib.sha256(b"").hexdigest())
+    assert own_code.code(again.f) not in (before, hashlib.sha256(b"").hexdigest())
 
 
 def test_a_file_that_is_edited_after_it_was_loaded_changes_nothing_and_python_warns(module, tmp_path):
     text = "def f(op, w):\n    return w\n"
     path = f"{module(text)}:f"
-    before = own.code(own.load(path))
+    before = own_code.code(own_code.load(path))
     assert before == hashlib.sha256(text.encode()).hexdigest()
     file = tmp_path / f"{path.partition(':')[0]}.py"
     file.write_text(text.replace("return w", "return 2 * w"))
     os.utime(file, (file.stat().st_atime, file.stat().st_mtime + 1))
     with pytest.warns(UserWarning, match=r"was edited after its import.*importlib\.reload"):
-        assert own.code(own.load(path)) == before
+        assert own_code.code(own_code.load(path)) == before
 
 
 SOURCE = """

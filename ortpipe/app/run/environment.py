@@ -12,8 +12,8 @@ from urllib.parse import unquote
 from hydra.conf import HydraConf
 
 from ortpipe.app.redact import redacted
-from ortpipe.errors import quoted
 from ortpipe.pipeline.digest import versions
+from ortpipe.quoting import quoted
 
 PACKAGES = (
     *("ortpipe", "onnxruntime-training", "onnxruntime", "onnx", "onnx-ir", "numpy", "scikit-learn", "scipy"),

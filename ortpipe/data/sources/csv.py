@@ -21,7 +21,7 @@ from ortpipe.data.rows import PIECE, Rows, RowSet
 from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import Group, TableReader
-from ortpipe.errors import listing
+from ortpipe.quoting import listing
 from ortpipe.settings import Fix, Must
 
 DELIMITERS = {chr(code) for code in range(1, 128)} - {'"', "\r", "\n"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe import own
+from ortpipe import own_code
 from ortpipe.data.arrays import ArrayReader, ArraySet
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.frames import arrow_table
@@ -47,9 +47,9 @@ class Function(TableSource):
 
     def __call__(self, split: SplitConfig | None = None) -> Rows:
         """Call the function; the digest of its rows covers the function's file."""
-        with own.working_folder_first():
-            function = own.load(":".join(self._name), "function", DataError)
-            origin = own.code(function)
+        with own_code.working_folder_first():
+            function = own_code.load(":".join(self._name), "function", DataError)
+            origin = own_code.code(function)
             try:
                 returned = function(**self.params)
             except Exception as error:

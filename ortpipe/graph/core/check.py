@@ -6,8 +6,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common as passes
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core import sound
-from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, without_weights
+from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, is_heavy, without_weights
 from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.query import graphs, subgraphs
@@ -75,7 +74,7 @@ def infer(model: ir.Model) -> None:
             if signal is not None and signal.type is not None:
                 frames.type, frames.shape = signal.type, ir.Shape([None, None, None, 2])
     proto, _ = proto_apart(model, deep=True)
-    _take_shapes(model.graph, _inferred(without_weights(proto) if sound.is_heavy(proto) else proto).graph)
+    _take_shapes(model.graph, _inferred(without_weights(proto) if is_heavy(proto) else proto).graph)
 
 
 def _take_shapes(graph: ir.Graph, twin: onnx.GraphProto) -> None:
@@ -112,7 +111,7 @@ def checked(model: onnx.ModelProto, *, apart: bool = False, shaped: bool = False
     """
     try:
         model = inferred(model, shaped=shaped)
-        onnx.checker.check_model(without_weights(model) if apart or sound.is_heavy(model) else model, full_check=True)
+        onnx.checker.check_model(without_weights(model) if apart or is_heavy(model) else model, full_check=True)
     except FAILURES as error:
         if any(not _ranked(output) for output in model.graph.output):
             raise _unknown_rank(model) from error
@@ -138,7 +137,7 @@ def inferred(model: onnx.ModelProto, *, shaped: bool = False) -> onnx.ModelProto
 
     That takes propagating the values of all vectors; where one is long, no values are propagated.
     """
-    if sound.is_heavy(model):
+    if is_heavy(model):
         return _with_weights(_inferred(without_weights(model), shaped=shaped), model)
     return _inferred(model, shaped=shaped)
 

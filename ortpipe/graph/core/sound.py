@@ -9,11 +9,9 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.apart import without_weights
+from ortpipe.graph.core.apart import is_heavy, without_weights
 from ortpipe.graph.core.query import graphs
 
-HEAVY = 2**20  # bytes of weights, from which on checks see the model without them
-LARGE_MODEL = 2**31 - 2**20  # protobuf's limit is 2 GiB; above this, weights go to a file beside the model
 MOST_NODES = 1_000_000  # of a graph with its local functions inlined
 MOST_CALLS = 100  # nested calls of functions
 FIX = "Download or export the model again; if it comes from somebody else, do not trust it."
@@ -33,22 +31,6 @@ def check_sound(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:
     for graph in graphs(model.graph):
         _check_names(graph)
     _check_functions(model)
-
-
-def weigh(model: onnx.ModelProto) -> int:
-    """Return the size of the initializers in bytes, by their dimensions; inner graphs are included."""
-    tensors = (tensor for graph in graphs(model.graph) for tensor in graph.initializer)
-    return sum(math.prod(t.dims) * onnx.helper.tensor_dtype_to_np_dtype(t.data_type).itemsize for t in tensors)
-
-
-def is_heavy(model: onnx.ModelProto) -> bool:
-    """Return whether a model is checked without its weights."""
-    return weigh(model) > min(HEAVY, LARGE_MODEL)
-
-
-def is_large(model: onnx.ModelProto) -> bool:
-    """Return whether a model needs files beside it; protobuf cannot measure one over 2 GiB, so weights are first."""
-    return weigh(model) > LARGE_MODEL or model.ByteSize() > LARGE_MODEL
 
 
 def check_valid(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:

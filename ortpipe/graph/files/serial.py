@@ -19,9 +19,10 @@ from google.protobuf.message import DecodeError
 from ortpipe.bounded import check_size
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
-from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, Weights, pieces, sealed, split, stub, take_apart, write_beside
+from ortpipe.graph.core.apart import HEAVY, LARGE_WEIGHT, TYPES, Weights, is_large, sealed
+from ortpipe.graph.core.apart_files import pieces, split, stub, take_apart, write_beside
 from ortpipe.graph.core.query import graphs
-from ortpipe.graph.core.sound import HEAVY, check_sound, is_large
+from ortpipe.graph.core.sound import check_sound
 
 Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
 LARGEST_FILE = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.rows import Data, RowSet, check_data
 from ortpipe.errors import EvaluateError
-from ortpipe.graph.core import sound
+from ortpipe.graph.core import apart
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.check import proto_apart
 from ortpipe.graph.core.edit import set_initializers
@@ -125,7 +125,7 @@ def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, 
     states = [state for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)]
     model = artifact.signature
     states += [INT8] if any(node.op_type == "QuantizeLinear" and not node.domain for node in model.graph.node) else []
-    is_large = sum(array.nbytes for array in artifact.initializers.values()) > sound.LARGE_MODEL
+    is_large = sum(array.nbytes for array in artifact.initializers.values()) > apart.LARGE_MODEL
     tested, validation = dict[str, Answers](), dict[str, float]()
     for group in [[state] for state in states] if is_large else [states]:  # of a large model, only one in memory
         sessions = {state: work.session(state) for state in group}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ortpipe import own
+from ortpipe import own, own_code
 from ortpipe.artifact import Arrays
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.hashing import digest_of
@@ -22,7 +22,7 @@ def key_of(training: Training) -> str:
     settings["monitor"] = config.early_stop.monitor
     for part in map(type, (config.optimizer, config.schedule)):
         if own.is_own(part):
-            settings[own.path_of(part)] = own.code(part)
+            settings[own.path_of(part)] = own_code.code(part)
     return digest_of("checkpoint", training.digest, training.data.digest(), settings)
 
 

@@ -13,7 +13,8 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights, attach, take_apart
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.apart_files import attach, take_apart
 from ortpipe.graph.core.check import parsed
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.sound import check_sound

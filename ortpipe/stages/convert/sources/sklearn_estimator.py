@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ortpipe import own
+from ortpipe import own_code
 from ortpipe.bounded import check_archive
 from ortpipe.data.class_weight import weights_of_rows
 from ortpipe.data.rows import Data
@@ -98,7 +98,7 @@ class SklearnEstimator(Config):
                 "~experiment leaves out what an experiment sets.",
             )
         if self.function is not None:
-            own.load(self.function, "function")  # load now, so that its code counts in the identity
+            own_code.load(self.function, "function")  # load now, so that its code counts in the identity
 
     def files(self) -> tuple[Path, ...]:
         """Return the existing file that the estimator is read from, if any."""
@@ -135,9 +135,9 @@ class SklearnEstimator(Config):
         return pipeline.make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
 
     def _call(self, path: str) -> Any:
-        function = own.load(path, "function", ConvertError)
+        function = own_code.load(path, "function", ConvertError)
         try:
-            with own.working_folder_first():
+            with own_code.working_folder_first():
                 estimator = function(**self.params)
         except Exception as error:
             rule = "{key} must return an estimator or a Pipeline."

@@ -15,11 +15,12 @@ import numpy as np
 import onnx
 
 from ortpipe.data.rows import Data
-from ortpipe.errors import ConvertError, NoRowsError, listing
+from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.origins import mark
 from ortpipe.graph.files.state_dict import read_torch
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
+from ortpipe.quoting import listing
 from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.reading.graph_settings import IN_INFERENCE, GraphSettings
 from ortpipe.stages.convert.sources.onnx_file import from_model

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ortpipe import own
+from ortpipe import own, own_code
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Seed
@@ -54,7 +54,7 @@ class Torch(GraphSettings):
             rule, fix = "{key} must be the import path of a module.", "Write package.file:Name."
             raise ConfigError(rule, key="module", got=repr(self.module), fix=fix)
         with export.seeded(self.seed or 0):  # an instance samples its weights on import
-            own.load(self.module, "module")  # load now, so that its code counts in the identity
+            own_code.load(self.module, "module")  # load now, so that its code counts in the identity
 
     @property
     def origin(self) -> str:
@@ -79,7 +79,7 @@ class Torch(GraphSettings):
             if self.weights is not None:
                 export.load_weights(program, Path(self.weights))
             return export.from_program(program, self, data)
-        module = export.make(own.load(str(self.module), "module", ConvertError), self.params, self.seed or 0)
+        module = export.make(own_code.load(str(self.module), "module", ConvertError), self.params, self.seed or 0)
         if self.weights is not None:
             export.load_weights(module, Path(self.weights))
         if dtype != "float32":

@@ -261,13 +261,13 @@ def test_a_factory_draws_by_convert_s_seed_and_takes_weights_of_a_file(folder):
 
 
 def test_an_instance_comes_in_and_its_module_s_code_is_in_the_key(folder):
-    from ortpipe import own
+    from ortpipe import own_code
     from ortpipe.pipeline.digest import identity
 
     _path, name = folder
     source = SOURCES["torch"](module=f"{name}:ready", task="multiclass", scores="logits")
     assert len(convert(None, ConvertConfig(source), data=rows()).facts.parameters) == 4
-    assert identity(source)["module"]["code"] == own.code(own.loaded(f"{name}:ready"))
+    assert identity(source)["module"]["code"] == own_code.code(own_code.loaded(f"{name}:ready"))
 
 
 class Branching(nn.Module):

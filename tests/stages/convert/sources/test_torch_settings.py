@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from ortpipe import own
+from ortpipe import own_code
 from ortpipe.app.consent import executes
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.stages.convert.sources import SOURCES, torch_module
@@ -43,6 +43,6 @@ def test_a_record_that_names_a_module_asks_before_it_runs_its_code():
 def test_an_instance_stands_for_the_code_of_the_module_that_makes_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "instances_of_ours.py").write_text("import functools\n\nready = functools.partial(print)\n")
-    assert callable(own.load("instances_of_ours:ready"))
-    before = own.code(own.loaded("instances_of_ours:ready"))
-    assert before == own.code(importlib.import_module("instances_of_ours"))
+    assert callable(own_code.load("instances_of_ours:ready"))
+    before = own_code.code(own_code.loaded("instances_of_ours:ready"))
+    assert before == own_code.code(importlib.import_module("instances_of_ours"))
