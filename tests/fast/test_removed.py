@@ -12,7 +12,12 @@ TESTS = ("test_epoch.py", "test_portable.py", "test_optimizers.py", "test_full_b
 CODE = """
 import importlib.util, sys, pytest
 assert importlib.util.find_spec("ortpipe.fast") is None
-sys.exit(pytest.main(sys.argv[1:]))
+
+class FirstCases:
+    def pytest_collection_modifyitems(self, items):
+        items[:] = {item.nodeid.partition("[")[0]: item for item in reversed(items)}.values()
+
+sys.exit(pytest.main(sys.argv[1:], plugins=[FirstCases()]))
 """
 
 
@@ -27,6 +32,7 @@ def without_fast(tmp_path):
 
 
 def test_the_tests_of_training_pass_with_the_folder_removed(without_fast):
+    """The first case of each is run."""
     files = [str(ROOT / "tests" / "stages" / "train" / name) for name in TESTS]
     options = ["-n0", "-p", "no:cacheprovider", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={ROOT}"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
