@@ -56,7 +56,8 @@ def test_rooms_below_the_stages_name_no_config_key(room: str) -> None:
 
 
 def test_the_command_line_has_a_word_for_all_that_lower_rooms_advise() -> None:
-    texts = [text for room in LOWER for file in (ROOT / "ortpipe" / room).rglob("*.py") for text in strings(file)]
+    rooms = (*LOWER, "stages/convert/restore")
+    texts = [text for room in rooms for file in (ROOT / "ortpipe" / room).rglob("*.py") for text in strings(file)]
     advised = {name for text in texts for name in re.findall(r"\{@(\w+)[:}]", text)}
     assert advised == {*SETTINGS} - {""}
 
@@ -151,9 +152,7 @@ CASES: dict[str, Callable[[], object]] = {
     "stages: labels of another width": lambda: stages(LINEAR, rows(y=np.ones((8, 2), np.float32))),
     "stages: fewer rows than a batch": lambda: stages(LINEAR, rows(), batch_size=9, drop_last=True),
     "stages: a rate that diverges": lambda: stages(LINEAR, rows(), optimizer=OPTIMIZERS["sgd"](1e30)),
-    "stages: an engine that is not here": lambda: ortpipe.runtime.session.check_provider(
-        RuntimeConfig(provider="cuda")
-    ),
+    "stages: an engine that is not here": lambda: ortpipe.runtime.check_provider(RuntimeConfig(provider="cuda")),
 }
 
 
