@@ -15,10 +15,18 @@ def figure(*draw: Callable[[Axes], object]) -> Figure:
     """Return a figure with one axes per drawing function, up to three side by side."""
     from matplotlib.figure import Figure
 
+    class Drawn(Figure):
+        """A figure that a notebook shows as a picture even if no matplotlib backend is chosen yet."""
+
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png")
+            return buffer.getvalue()
+
     columns = min(len(draw), 3)
     rows = -(-len(draw) // 3)
     size = (6.0, 4.5) if len(draw) == 1 else (4.0 * columns, 3.5 * rows)
-    drawn = Figure(figsize=size, dpi=120, layout="constrained")
+    drawn = Drawn(figsize=size, dpi=120, layout="constrained")
     for i, panel in enumerate(draw, start=1):
         panel(drawn.add_subplot(rows, columns, i))
     return drawn

@@ -136,5 +136,5 @@ def training_build() -> None:
     """Skip, by name, what needs onnxruntime-training's gradient builder."""
     import onnxruntime
 
-    if not hasattr(onnxruntime.capi._pybind_state, "OrtModuleGraphBuilder"):
+    if not hasattr(onnxruntime.capi.onnxruntime_pybind11_state, "OrtModuleGraphBuilder"):
         pytest.skip("needs onnxruntime-training, which has no build for this interpreter")

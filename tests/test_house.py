@@ -362,3 +362,90 @@ def test_locals_and_parameters_say_what_they_hold() -> None:
             if stored or (isinstance(node, ast.arg) and node.arg in vague):
                 places.add(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert places == set()
+
+
+SOURCES = {**MODULES, **{path: ast.parse(path.read_text()) for path in (ROOT / "hydra_plugins").glob("*.py")}}
+OURS = {"ortpipe", "hydra_plugins", *sys.stdlib_module_names}  # Python documents `sys.stdout` as replaceable, and so on
+TUPLES = {"_replace", "_asdict", "_fields"}  # of named tuples, which are public
+HIDES = "ortpipe/runtime/library.py: sys.modules[TRAINING]"  # onnxruntime's training package, which imports torch
+
+
+def imported_names(module: ast.Module) -> dict[str, str]:
+    """Return the names that a module's imports bind, each with the path of the module or object."""
+    names = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                names[alias.asname or alias.name.partition(".")[0]] = alias.name
+        elif isinstance(node, ast.ImportFrom) and node.module != "__future__":
+            names |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def own_private_names() -> set[str]:
+    """Return the private names that ortpipe itself defines: functions, classes, fields, attributes of `self`."""
+    nodes = [node for module in SOURCES.values() for node in ast.walk(module)]
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
+    return names | {node.attr for node in stored if getattr(node.value, "id", "") in ("self", "cls")}
+
+
+def touched(module: ast.Module, own: set[str]) -> list[str]:
+    """Return the code of a module that changes other packages, or uses their private parts."""
+    imports, code = imported_names(module), []
+
+    def foreign(node: ast.AST) -> bool:
+        """Return whether an attribute's root is another package, or an object imported from it."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and imports.get(node.id, "ortpipe").partition(".")[0] not in OURS
+
+    for path in imports.values():
+        root, *parts = path.split(".")
+        if root not in OURS and any(map(is_private, parts)):
+            code.append(path)
+    for node in ast.walk(module):
+        text = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Subscript | ast.Call) else ""
+        if isinstance(node, ast.Attribute):
+            changes = isinstance(node.ctx, ast.Store | ast.Del) and foreign(node)
+            path = ast.unparse(node.value)
+            standard = imports.get(path, "").partition(".")[0] in sys.stdlib_module_names
+            private = is_private(node.attr) and node.attr not in own | TUPLES and not standard
+            if changes or text == "sys.meta_path" or (private and not path.endswith("ops.aten")):  # ATen's operators
+                code.append(text)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            if ast.unparse(node.value) == "sys.modules":
+                code.append(text)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr") and foreign(node.args[0]):
+            code.append(text)
+    return code
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ("import hydra\nhydra.main = 1", ["hydra.main"]),
+        ("from mlflow import MlflowClient as C\nC.log = 1", ["C.log"]),
+        ("import hydra as h\nsetattr(h.core, 'x', 1)", ["setattr(h.core, 'x', 1)"]),
+        ("from jax._src import xla_bridge", ["jax._src.xla_bridge"]),
+        ("from onnx.x import _y", ["onnx.x._y"]),
+        ("override._value\nself._mine\na._replace(b=1)", ["override._value"]),
+        (
+            "import sys\nsys.meta_path.insert(0, f)\nsys.stdout = f\nsys.modules['a'] = f",
+            ["sys.meta_path", "sys.modules['a']"],
+        ),
+    ],
+)
+def test_the_search_for_changes_of_other_packages_finds_them(code: str, shown: list[str]) -> None:
+    assert sorted(touched(ast.parse(code), {"_mine"})) == shown
+
+
+def test_other_packages_stay_as_they_are() -> None:
+    own = own_private_names()
+    places = {f"{path.relative_to(ROOT)}: {code}" for path, module in SOURCES.items() for code in touched(module, own)}
+    assert places == {HIDES}

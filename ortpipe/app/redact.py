@@ -252,7 +252,7 @@ def _override_values(word: str) -> Iterator[tuple[str, Any]]:
         key, _, text = word.partition("=")
         yield from ((key, part) for part in (text, *re.findall(r"[^\s,{}\[\]()'\"]+", text)))
         return
-    value: Any = override._value  # `value()` returns strings with their quotes, and no values of a sweep
+    value: Any = override.value()
     yield override.key_or_group, value.list if isinstance(value, ChoiceSweep) else value
 
 

@@ -4,8 +4,7 @@ import contextlib
 import html
 import io
 import weakref
-from collections.abc import Callable, Iterable
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +96,7 @@ class Run:
         figures = figure_panels(self.artifact())
         if name not in figures:
             raise ConfigError("name must be one of the run's figures.", got=name, fix=nearest(name, figures))
-        return _notebook_figure(figures[name])
+        return figure(*figures[name])
 
     def __repr__(self) -> str:
         """Return the run's folder, name and status."""
@@ -162,7 +161,7 @@ class Sweep:
                 got=f"{len(self._summary.ranked)} jobs with results, {len(self._summary.varying)} keys",
                 fix="Look at table().",
             )
-        return _notebook_figure(panels)
+        return figure(*panels)
 
     def __repr__(self) -> str:
         """Return the sweep's folder, name and number of jobs."""
@@ -222,19 +221,6 @@ def _check_override(override: object) -> None:
             fix="subprocess.run(['ortpipe', '-m', …, 'hydra.sweep.dir=FOLDER'], check=True), then "
             "ortpipe.Sweep(FOLDER). A list is written in brackets.",
         )
-
-
-def _notebook_figure(panels: Iterable[Callable[[Any], object]]) -> Any:
-    """Return a figure that a notebook shows as a picture even if no matplotlib backend is chosen yet."""
-    picture: Any = figure(*panels)
-    picture._repr_png_ = partial(_png, picture)
-    return picture
-
-
-def _png(figure: Any) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return buffer.getvalue()
 
 
 def _pandas() -> Any:

@@ -11,9 +11,9 @@ import numpy as np
 
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError
-from ortpipe.runtime import ort
+from ortpipe.runtime import bindings
 
-OrtDevice, OrtValue = ort.capi._pybind_state.OrtDevice, ort.capi._pybind_state.OrtValue  # the runtime's C++ classes
+OrtDevice, OrtValue = bindings.OrtDevice, bindings.OrtValue  # the runtime's C++ classes
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
@@ -30,7 +31,11 @@ class BaseLearningOnnx(Parameters, ABC):
 
     def get_params(self, deep: bool = False) -> dict[str, Any]:
         """Return the constructor's arguments that are stored under their names."""
-        return {name: getattr(self, name) for name in self._get_param_names() if hasattr(self, name)}
+        return {
+            name: getattr(self, name)
+            for name in sorted(inspect.signature(type(self)).parameters)
+            if hasattr(self, name)
+        }
 
     def __sklearn_clone__(self) -> Any:
         """Deep-copy an object of a user's own class, which need not store all its arguments under their names."""

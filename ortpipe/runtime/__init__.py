@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.runtime.library import DISTRIBUTIONS, about, check_one_runtime, ort
+    from ortpipe.runtime.library import DISTRIBUTIONS, about, bindings, check_one_runtime
     from ortpipe.runtime.providers import check_provider
     from ortpipe.runtime.session import Session
 else:

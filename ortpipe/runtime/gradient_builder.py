@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import onnx
 
 from ortpipe.errors import DeriveError
-from ortpipe.runtime.library import ort
+from ortpipe.runtime.library import bindings, ort
 
 
 def gradient_model(
@@ -16,7 +16,6 @@ def gradient_model(
     The builder is called through its bindings, because its Python package needs torch. No name in the model may contain
     "_grad", which the builder uses itself. If the builder fails, the error carries its message.
     """
-    bindings = ort.capi._pybind_state
     if not hasattr(bindings, "OrtModuleGraphBuilder"):
         raise DeriveError(
             "The ort engine needs onnxruntime-training.",

@@ -1,12 +1,12 @@
 """The only import of onnxruntime: its version and providers."""
 
+import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
 from ortpipe.errors import ModelError
-from ortpipe.hidden import hidden
 
 TRAINING = "onnxruntime.training"
 DISTRIBUTIONS = (
@@ -41,12 +41,19 @@ def _imported() -> Any:
     megabytes, only to determine its version. Both can still be imported before and afterwards.
     """
     check_one_runtime()
-    with hidden(TRAINING):
+    hides = TRAINING not in sys.modules
+    if hides:
+        sys.modules[TRAINING] = None  # type: ignore[assignment] # Python then raises ModuleNotFoundError
+    try:
         import onnxruntime
+    finally:
+        if hides:
+            del sys.modules[TRAINING]
     return onnxruntime
 
 
 ort = _imported()
+bindings = ort.capi.onnxruntime_pybind11_state  # its classes in C++
 ort.set_default_logger_severity(4)  # errors are raised with their message; the rest concerns ort's own optimizations
 
 
@@ -62,5 +69,5 @@ class Runtime:
 def about() -> Runtime:
     """Return the installed runtime; raise if there is more than one distribution."""
     check_one_runtime()  # again: another one may have been installed since the import
-    builds_gradients = hasattr(ort.capi._pybind_state, "OrtModuleGraphBuilder")
+    builds_gradients = hasattr(bindings, "OrtModuleGraphBuilder")
     return Runtime(ort.__version__, builds_gradients, tuple(ort.get_available_providers()))

@@ -39,7 +39,7 @@ from coverage import CoverageData
 
 FOLDERS = ("autodiff", "data", "graph", "metrics", "pipeline", "runtime", "stages")
 CORE = (*FOLDERS, "artifact.py", "facts.py", "hashing.py")
-COPIED = ("ortpipe", "conf", "tests", "docs", "benchmarks", "pyproject.toml", "README.md")
+COPIED = ("ortpipe", "hydra_plugins", "conf", "tests", "docs", "benchmarks", "pyproject.toml", "README.md")
 IN_PROCESS = ("ortpipe", *(f"tests/{name}" for name in (*FOLDERS, "compat", "sklearn", "test_artifact.py")))
 SECONDS = 900  # for the tests of one mutant: it may loop without end
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")

@@ -1,4 +1,4 @@
-"""Hydra's launcher `fork`: parallel jobs in forks of this process, which has already imported their modules."""
+"""Parallel jobs in forks of this process, which has already imported their modules: Hydra's launcher `fork`."""
 
 import gc
 import importlib
@@ -12,7 +12,6 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
-from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -30,12 +29,10 @@ SOON = 1.0  # seconds for a stopped job to write its state: Ctrl-C reaches all p
 LATE = 15.0
 
 
-class ForkLauncher(Launcher):
+class Workers:
     """Forks worker processes, each of which runs one job after another."""
 
-    __module__ = "hydra_plugins.ortpipe"  # Hydra only accepts plugins from this package
-
-    def __init__(self, n_jobs: int = -1) -> None:
+    def __init__(self, n_jobs: int, context: HydraContext, task: TaskFunction, config: DictConfig) -> None:
         if sys.platform != "linux":
             rule = "The fork launcher needs Linux."
             raise ConfigError(rule, key="hydra/launcher", got=sys.platform, fix="Use hydra/launcher=joblib.")
@@ -43,18 +40,15 @@ class ForkLauncher(Launcher):
             rule, fix = "{key} must be a number of processes from 1, or -1.", "Set {key}=-1: one for each core."
             raise ConfigError(rule, key="hydra.launcher.n_jobs", got=n_jobs, fix=fix)
         self._count = len(os.sched_getaffinity(0)) if n_jobs == -1 else n_jobs
+        self._context, self._task, self._config = context, task, config
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Store the context that all jobs share."""
-        self._context, self._task, self._config = hydra_context, task_function, config
-
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run the jobs; return their results in order."""
+    def run(self, job_overrides: Sequence[Sequence[str]], first: int) -> Sequence[JobReturn]:
+        """Run the jobs, numbered from `first`; return their results in order."""
         setup_globals()
         configure_log(self._config.hydra.hydra_logging, self._config.hydra.verbose)
         Path(str(self._config.hydra.sweep.dir)).mkdir(parents=True, exist_ok=True)
         self._import()
-        self._jobs, self._first = [list(overrides) for overrides in job_overrides], initial_job_idx
+        self._jobs, self._first = [list(overrides) for overrides in job_overrides], first
         waiting, results, died = deque(range(len(self._jobs))), dict[int, JobReturn](), list[int]()
         workers: dict[Connection, tuple[BaseProcess, int]] = {}
         try:
@@ -126,7 +120,8 @@ class ForkLauncher(Launcher):
             job_dir_key="hydra.sweep.dir",
             job_subdir_key="hydra.sweep.subdir",
         )
-        return JobReturn(overrides=self._jobs[job], status=done.status, _return_value=done._return_value)
+        done.cfg = done.hydra_cfg = None  # the sweep's process needs the outcome only
+        return done
 
 
 def _stop(processes: Sequence[BaseProcess]) -> None:

@@ -32,7 +32,7 @@ from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.live import LiveTable, can_draw
 from ortpipe.app.sweep.overrides import planned
-from ortpipe.app.sweep.product import register
+from ortpipe.app.sweep.product import choose
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking import Recording
@@ -53,7 +53,7 @@ class OpenSweep:
 
     def __init__(self, config: DictConfig) -> None:
         forgive()
-        register(config)
+        choose(config)
         HydraConfig.instance().set_config(config)
         know_config(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
         guard()

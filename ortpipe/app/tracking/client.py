@@ -11,9 +11,10 @@ import logging
 import os
 import sqlite3
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.run.process import HOST, gone, this_process
 from ortpipe.app.run.record import died, last_sign, now
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 ERROR = "ortpipe.error"
 NOTE = "mlflow.note.content"  # the tag that MLflow shows as a description
 KIND = "mlflow.experimentKind"  # the tag of an experiment that makes MLflow open it on its runs, not on LLM traces
-STORES = tuple(f"mlflow.store.{kind}.sqlalchemy_store" for kind in ("tracking", "model_registry"))  # if imported
 DRIVERS = ("psycopg", "psycopg2")
 PACKAGES = {  # by scheme: modules of which one is required, and the fix
     "postgresql": (DRIVERS, "pip install 'ortpipe[postgresql]', and write postgresql+psycopg://…."),
@@ -40,6 +40,9 @@ PACKAGES = {  # by scheme: modules of which one is required, and the fix
     "abfss": (("azure.storage.filedatalake",), "pip install azure-storage-file-datalake azure-identity"),
 }
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
+
+_databases = set[Any]()  # the URLs of clients' databases
+_engines = weakref.WeakSet[Any]()  # SQLAlchemy's engines that have connected to them
 
 
 def open_store(target: Target, parent: str | None = None) -> tuple[MlflowClient, str]:
@@ -130,7 +133,25 @@ def _is_installed(module: str) -> bool:
 
 def client_at(uri: str) -> MlflowClient:
     """Return a client that sends no telemetry, and fails within seconds if a server is unreachable."""
-    return _import()(tracking_uri=uri)
+    client = _import()(tracking_uri=uri)
+    if "://" in uri and not uri.startswith("http"):
+        _watch(uri)
+    return client
+
+
+def _watch(uri: str) -> None:
+    """Remember the engines that connect to a database from now on."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine, make_url
+
+    _databases.add(make_url(uri))
+    if not event.contains(Engine, "engine_connect", _remember):
+        event.listen(Engine, "engine_connect", _remember)
+
+
+def _remember(connection: Any, *_: object) -> None:
+    if connection.engine.url in _databases:
+        _engines.add(connection.engine)
 
 
 @functools.cache
@@ -153,9 +174,8 @@ def close_databases() -> None:
     SQLite keeps written pages in a WAL file until the last connection is closed; a copy of the database alone would
     miss them.
     """
-    for name in STORES:
-        for engine in getattr(getattr(sys.modules.get(name), "SqlAlchemyStore", None), "_engine_map", {}).values():
-            engine.dispose()
+    for engine in [*_engines]:
+        engine.dispose()
 
 
 @contextlib.contextmanager

@@ -41,11 +41,10 @@ def device(runtime: RuntimeConfig) -> Any:
     with _lock:
         fresh = "jax" not in sys.modules
         import jax
-        from jax._src import xla_bridge
 
         if fresh and runtime.provider == "cpu" and not jax.config.jax_platforms:
             jax.config.update("jax_platforms", "cpu")  # else it reserves most of a GPU's memory
-        if not xla_bridge.backends_are_initialized():
+        if not _is_started(jax.config):
             ahead = os.environ.get(AHEAD, "false")  # leave memory for a sweep's other processes
             _with_variables({THREADS: str(runtime.threads), AHEAD: ahead}, lambda: jax.devices("cpu"))
             _begun[:] = [runtime.threads]
@@ -70,6 +69,17 @@ def device(runtime: RuntimeConfig) -> Any:
                 "CPU, or set {key}=cpu.",
                 key="provider",
             ) from error
+
+
+def _is_started(config: Any) -> bool:
+    """Return whether JAX's client was started: from then on JAX rejects another number of CPU devices."""
+    name, count = "jax_num_cpu_devices", config.jax_num_cpu_devices
+    try:
+        config.update(name, count + 2)  # -1, the default, is no number
+    except RuntimeError:
+        return True
+    config.update(name, count)
+    return False
 
 
 def _with_variables(variables: Mapping[str, str], begin: Callable[[], object]) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from app.sweep.sweeps import TINY, folder_of, parent_and_children, rows_of
 from command import ROOT, ortpipe
+from omegaconf import OmegaConf
 
-from ortpipe.app.sweep.fork import ForkLauncher
+from ortpipe.app.sweep.fork import Workers
 
 FOUR = ("-m", *TINY, "train.optimizer.lr=0.002,10", "seed=0,1")  # the second rate diverges
 LAUNCHERS = {
@@ -93,10 +94,10 @@ def test_a_worker_ends_quietly_when_the_process_of_its_sweep_is_gone(
     other, _ = multiprocessing.Pipe()
     for job in jobs:
         ours.send(job)
-    monkeypatch.setattr(ForkLauncher, "_run", lambda self, job: job)
+    monkeypatch.setattr(Workers, "_run", lambda self, job: job)
     ours.close()
     with pytest.raises(SystemExit):
-        ForkLauncher(1)._work(theirs, other)
+        Workers(1, None, None, OmegaConf.create())._work(theirs, other)
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from ortpipe.bounded import check_archive
 from ortpipe.data.class_weight import weights_of_rows
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConfigError, ConvertError, NoRowsError, nearest
-from ortpipe.hidden import hidden
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
@@ -120,8 +119,7 @@ class SklearnEstimator(Config):
             return pipeline_of(self.steps)
         if self.function is not None:
             return self._call(self.function)
-        with hidden("pandas"):  # sklearn.utils.fixes takes it along, a fifth of the whole time, and uses it nowhere
-            from sklearn import pipeline, preprocessing
+        from sklearn import pipeline, preprocessing
 
         path = str(self.estimator)
         check_supported(ESTIMATORS, path, "The estimator", key="estimator")

@@ -145,7 +145,7 @@ def power(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
         size = op.Log(op.Add(op.Abs(x), 1.0))
         y = op.Where(op.GreaterOrEqual(x, zero), _box_cox(op, size, lambdas), op.Neg(_box_cox(op, size, 2 - lambdas)))
     if step.standardize:
-        scaler = step._scaler
+        scaler = vars(step)["_scaler"]  # fitted on the powers, without a public name
         y = op.Div(op.Sub(y, op.const(scaler.mean_)), op.const(scaler.scale_))
     return op.Cast(y, to=dtype_out)
 

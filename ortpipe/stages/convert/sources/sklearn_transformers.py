@@ -127,9 +127,9 @@ def distances(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
 
 def nystroem(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     """K(x, components) · normalizationᵀ."""
-    settings = {"coef0": 1, "degree": 3, **{k: v for k, v in step._get_kernel_params().items() if v is not None}}
-    gamma = float(settings.get("gamma") or 1 / step.components_.shape[1])
-    components, (shift, degree) = op.const(step.components_.astype(dtype)), (settings["coef0"], settings["degree"])
+    gamma = float(step.gamma or 1 / step.components_.shape[1])
+    shift, degree = (default if value is None else value for value, default in ((step.coef0, 1), (step.degree, 3)))
+    components = op.const(step.components_.astype(dtype))
     values = kernel(op, step.kernel, x, components, gamma, float(shift), float(degree))
     return op.MatMul(values, op.const(step.normalization_.T.astype(dtype)))
 

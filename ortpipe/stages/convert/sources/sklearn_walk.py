@@ -102,9 +102,13 @@ def transform(flow: Flow, step: Any, columns: Columns) -> Columns:
 
 def has_converter(step: Any) -> bool:
     """Return whether skl2onnx has a converter for a transformer's class, its own or a registered one."""
-    from skl2onnx._supported_operators import sklearn_operator_name_map
+    import skl2onnx
 
-    return type(step) in sklearn_operator_name_map
+    try:
+        skl2onnx.get_model_alias(type(step))
+    except RuntimeError:
+        return False
+    return True
 
 
 def by_skl2onnx(flow: Flow, step: Any, columns: Columns) -> ir.Value:
@@ -153,13 +157,24 @@ def _pipeline(flow: Flow, pipeline: Any, columns: Columns) -> Columns:
 
 def _column_transformer(flow: Flow, step: Any, columns: Columns) -> Columns:
     outputs = []
-    for name, part, _ in step.transformers_:
-        places = np.arange(columns.width)[step._transformer_to_input_indices[name]].tolist()
-        if part is None or part == "drop" or not len(places):
+    for name, part, chosen in step.transformers_:
+        places = _places(step, chosen, columns.width)
+        if part is None or part == "drop" or not places:
             continue
         output = transform(flow, part, columns.pick(places))
         outputs.append(_apply_weight(flow, output, (step.transformer_weights or {}).get(name)))
     return Columns.side_by_side(flow, outputs)
+
+
+def _places(step: Any, chosen: Any, width: int) -> list[int]:
+    """Return the positions of a ColumnTransformer's columns: names, positions, a mask, or a slice of these."""
+    names = list(getattr(step, "feature_names_in_", ()))
+    if isinstance(chosen, slice):
+        first = names.index(chosen.start) if isinstance(chosen.start, str) else chosen.start
+        last = names.index(chosen.stop) + 1 if isinstance(chosen.stop, str) else chosen.stop
+        return list(range(width))[slice(first, last, chosen.step)]
+    keys = [names.index(key) if isinstance(key, str) else key for key in np.atleast_1d(chosen).tolist()]
+    return [*map(int, np.arange(width)[keys])] if keys else []
 
 
 def _feature_union(flow: Flow, step: Any, columns: Columns) -> Columns:
@@ -241,7 +256,7 @@ def _function_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> i
 def _power_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
     """Box-Cox (y·λ + 1)^(1/λ), or Yeo-Johnson: for y ≥ 0 that − 1, for y < 0 1 − that of −y with 2 − λ."""
     if step.standardize:
-        y = _scaler_inverse(op, step._scaler, y, dtype)
+        y = _scaler_inverse(op, vars(step)["_scaler"], y, dtype)
     if step.method == "box-cox":
         return op.Exp(_log_root(op, y, step.lambdas_, dtype))
     positive = op.Sub(op.Exp(_log_root(op, op.Relu(y), step.lambdas_, dtype)), 1.0)

@@ -167,9 +167,7 @@ def from_program(program: Any, settings: GraphSettings, data: Data | None) -> Im
     keys = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
 
     def predict(inputs: Mapping[str, Any]) -> Any:
-        pytree = torch().utils._pytree
-
-        args, kwargs = pytree.tree_unflatten([inputs[key] for key in keys], program.call_spec.in_spec)
+        args, kwargs = program.call_spec.in_spec.unflatten([inputs[key] for key in keys])
         return module(*args, **kwargs)
 
     runner = None if fixed else _runner(predict, {}, names)
@@ -296,17 +294,26 @@ def _model(program: Any, modes: Modes, names: Sequence[str], settings: GraphSett
 
 def _output_names(program: Any) -> list[str]:
     """Return a name for each output: its key in a dict, `output` if there is only one, else `output_0`, `output_1` …"""
-    pytree = torch().utils._pytree
-
     spec = program.call_spec.out_spec
-    places = range(spec.num_leaves)
-    paths = [path for path, _ in pytree.tree_flatten_with_path(pytree.tree_unflatten(list(places), spec))[0]]
-    if len(paths) == 1 and not any(isinstance(key, pytree.MappingKey) for key in paths[0]):
+    paths = [path for path, _ in _leaves(spec.unflatten([*range(spec.num_leaves)]))]
+    if len(paths) == 1 and all(part.isdigit() for part in paths[0]):
         return ["output"]
-    words = [
-        [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path] for path in paths
-    ]
-    return ["_".join(parts) if not parts[0].isdigit() else "_".join(["output", *parts]) for parts in words]
+    return ["_".join(parts) if not parts[0].isdigit() else "_".join(["output", *parts]) for parts in paths]
+
+
+def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the values in nested dicts, sequences and dataclasses in order, each with its keys."""
+    if isinstance(tree, Mapping):
+        inner = dict(tree)
+    elif isinstance(tree, list | tuple):
+        inner = dict(zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True))
+    elif dataclasses.is_dataclass(tree):
+        inner = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    else:
+        yield path, tree
+        return
+    for key, value in inner.items():
+        yield from _leaves(value, (*path, str(key)))
 
 
 def _runner(
@@ -317,13 +324,11 @@ def _runner(
     def run(inputs: Mapping[str, np.ndarray], output: str) -> np.ndarray | None:
         if output not in names:
             return None
-        pytree = torch().utils._pytree
-
         count = len(next(iter(inputs.values())))
         arrays = {name: example[:1].expand(count, *example.shape[1:]) for name, example in examples.items()}
         arrays |= {name: torch().from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
         with torch().no_grad(), _quiet():
-            leaves = pytree.tree_leaves(predict(arrays))
+            leaves = [leaf for _, leaf in _leaves(predict(arrays))]
         return np.asarray(leaves[list(names).index(output)].detach().to(torch().float64).numpy())
 
     return run

@@ -1,6 +1,7 @@
 """Operators of a PyTorch program that behave differently in training: restored where export drops them, else noted."""
 
 import copy
+import functools
 import importlib.util
 from collections.abc import Callable
 from typing import Any
@@ -36,7 +37,8 @@ def torch() -> Any:
 
 def check_momentum(module: Any) -> None:
     """Reject running statistics that are means over all batches so far: ONNX has a fixed momentum only."""
-    norm = torch().nn.modules.batchnorm._BatchNorm
+    nn = torch().nn
+    norm = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     layers = [(name, m) for name, m in module.named_modules() if isinstance(m, norm) and m.training]
     if means := [name or "the module" for name, m in layers if m.momentum is None and m.track_running_stats]:
         raise ConvertError(
@@ -185,7 +187,8 @@ def _attention(
 
 
 def _calls(graph: Any) -> list[Any]:
-    return [node for node in graph.nodes if node.op == "call_function" and hasattr(node.target, "_schema")]
+    """Return the calls of ATen's operators, each of which is one overload."""
+    return [node for node in graph.nodes if node.op == "call_function" and hasattr(node.target, "overloadpacket")]
 
 
 def _mode_flags(graph: Any) -> list[tuple[Any, int, bool]]:
@@ -201,14 +204,22 @@ def _mode_flags(graph: Any) -> list[tuple[Any, int, bool]]:
 
 def _argument(node: Any, name: str) -> tuple[Any, Any]:
     """Return the position and value of an operator's argument; (None, None) if there is no such argument."""
-    names = [argument.name for argument in node.target._schema.arguments]
-    if name not in names:
+    arguments = _arguments(node.target)
+    if name not in arguments:
         return None, None
-    place = names.index(name)
-    default = node.target._schema.arguments[place].default_value
-    return place, node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
+    place = [*arguments].index(name)
+    return place, node.args[place] if len(node.args) > place else node.kwargs.get(name, arguments[name])
+
+
+@functools.cache
+def _arguments(operator: Any) -> dict[str, Any]:
+    """Return an operator's arguments with their defaults, in order; None if there is no default."""
+    from torch.fx.operator_schemas import get_signature_for_torch_op
+
+    [signature] = get_signature_for_torch_op(operator)
+    return {name: None if a.default is a.empty else a.default for name, a in signature.parameters.items()}
 
 
 def _name(node: Any) -> str:
     """Return an operator's name without the underscore of in-place variants."""
-    return str(node.target._schema.name.partition("::")[2]).rstrip("_")
+    return str(node.target.name().partition("::")[2].partition(".")[0]).rstrip("_")

@@ -38,7 +38,8 @@ def products(op: Builder, estimator: Any, x: ir.Value, vectors: ir.Value, gamma:
 
 def _machine(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
     vectors = parameter(op, estimator, "support_vectors", "support_vectors_", dtype=dtype)
-    return products(op, estimator, x, vectors, float(estimator._gamma))
+    gamma = float(vars(estimator)["_gamma"])  # what fit computed; `gamma` may be "scale", of the training rows
+    return products(op, estimator, x, vectors, gamma)
 
 
 def svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:

@@ -144,7 +144,8 @@ def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 
 def pls(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """(x − mean) · coefficient + intercept."""
-    x = op.Sub(x, op.const(np.asarray(estimator._x_mean).astype(dtype)))
+    [mean] = estimator.inverse_transform(np.zeros((1, estimator.x_loadings_.shape[1])))
+    x = op.Sub(x, op.const(mean.astype(dtype)))
     missing = "its restriction to a few components (training updates all coefficients)"
     return regressor(lambda _: summed("l2", missing=missing))(op, estimator, x, dtype)
 

@@ -1,5 +1,6 @@
 """Linear classifiers: probabilities if scikit-learn gives them, else raw scores."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -99,7 +100,10 @@ def passive_aggressive(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> 
 def ridge(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ (z − s)² + α·‖w‖² of s = ±1, of one class against the rest; (z − s)² = (1 − s·z)²."""
     z = scores(op, estimator, x, dtype)
-    if estimator._label_binarizer.y_type_.startswith("multilabel"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of rows without the names of the columns
+        predicted = estimator.predict(np.zeros((1, estimator.n_features_in_)))
+    if predicted.ndim == 2:
         return End("multilabel", z, z, objective=ridge_objective(estimator, "squared_margin"))
     loss = of_classes(estimator, "squared_margin")
     return scores_end(op, z, estimator.classes_, ridge_objective(estimator, loss, class_weight=class_weight(estimator)))

@@ -121,7 +121,10 @@ def voting(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
         raise ConvertError(rule, got="voting='hard'", fix=fix)
     names = [name for name, part in estimator.estimators if not isinstance(part, str)]  # 'drop'
     members = list(zip(names, estimator.estimators_, strict=True))
-    return mean_of_members(op, estimator, members, [x] * len(members), dtype, estimator._weights_not_none)
+    weights = estimator.weights
+    if weights is not None:
+        weights = [w for w, (name, _) in zip(weights, estimator.estimators, strict=True) if name in names]
+    return mean_of_members(op, estimator, members, [x] * len(members), dtype, weights)
 
 
 def bagging(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:

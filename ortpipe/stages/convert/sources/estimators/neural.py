@@ -32,7 +32,7 @@ def mlp(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
             return End("regression", None, op.Exp(x), objective=_objective(estimator, loss))
         case "softmax":
             return softmax_end(op, x, range(width), _objective(estimator, "cross_entropy"))
-        case _ if estimator._label_binarizer.y_type_.startswith("multilabel"):
+        case _ if width > 1:  # a logistic output of several labels
             return End("multilabel", x, op.Sigmoid(x), objective=_objective(estimator, "log"))
         case _:
             return sigmoid_end(op, x, _objective(estimator, "log"))

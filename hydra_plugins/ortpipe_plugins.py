@@ -1,0 +1,60 @@
+"""ortpipe's launcher and sweeper; Hydra accepts plugins only from the namespace package `hydra_plugins`.
+
+Hydra imports this module in every Hydra application of the environment, so it imports ortpipe only where it is used.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class ForkLauncher(Launcher):
+    """Run jobs in parallel, in forks of this process."""
+
+    def __init__(self, n_jobs: int = -1) -> None:
+        self._n_jobs = n_jobs
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Store the context that all jobs share."""
+        from ortpipe.app.sweep.fork import Workers
+
+        self._workers = Workers(self._n_jobs, hydra_context, task_function, config)
+
+    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+        """Run the jobs; return their results in order."""
+        return self._workers.run(job_overrides, initial_job_idx)
+
+
+class ProductSweeper(Sweeper):
+    """Launch a job for each combination of the listed values, in batches of `max_batch_size`."""
+
+    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, str] | None = None) -> None:
+        self._size, self._params = max_batch_size, params or {}
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Create the launcher."""
+        self.hydra_context, self.config = hydra_context, config
+        self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+    def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
+        """Run all jobs; return the results of each batch."""
+        from ortpipe.app.sweep.product import batches, write_config
+
+        assert self.launcher is not None
+        assert self.config is not None
+        assert self.hydra_context is not None
+        arguments = [*(f"{key}={value}" for key, value in self._params.items()), *arguments]
+        planned = batches(arguments, self._size, self.hydra_context.config_loader)
+        write_config(self.config)
+        results = []
+        for first, batch in planned.items():
+            self.validate_batch_is_legal(batch)
+            results.append(self.launcher.launch(batch, initial_job_idx=first))
+            for result in results[-1]:
+                _ = result.return_value  # raises the error of a failed job
+        return results
