@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from ortpipe.errors import ConfigError
-from ortpipe.graph import draw
+from ortpipe.graph import draw, layers
 
 COLOURS = {"input": "#cfe8cf", "parameter": "#fde7b0", "constant": "#fde7b0", "node": "#d6e4f5", "output": "#f5cfcf"}
 LONGEST = 26  # the largest number of characters of a line in a box
@@ -116,23 +116,16 @@ def _boxes(box: draw.Box) -> dict[int, tuple[draw.Kind, str]]:
 
 
 def _positions(drawing: draw.Drawing) -> dict[int, Position]:
-    """Return each box's layer, the longest path from an input, and its position there, near its inputs."""
-    boxes, edges = _boxes(drawing.box), sorted(drawing.edges)
-    layer = dict.fromkeys(boxes, 0)
-    for a, b, _ in edges:
-        layer[b] = max(layer[b], layer[a] + 1)
-    for number, (kind, _) in boxes.items():  # weights are right above their readers
-        readers = [layer[b] for a, b, _ in edges if a == number]
-        if kind in ("parameter", "constant") and readers:
-            layer[number] = min(readers) - 1
-    x: dict[int, float] = {}
-    for depth in range(max(layer.values(), default=0) + 1):
-        sources = {n: [x[a] for a, b, _ in edges if b == n] for n in boxes if layer[n] == depth}
-        row = sorted(sources, key=lambda n: sum(sources[n]) / max(len(sources[n]), 1))
+    """Return each box's position, in the layers of an SVG picture."""
+    boxes, positions = _boxes(drawing.box), dict[int, Position]()
+    edges = sorted({(a, b) for a, b, _ in drawing.edges})
+    fed, free = {b for _, b in edges}, ("input", "parameter", "constant")
+    rows = layers(len(boxes), edges, [boxes[n][0] in free and n not in fed for n in range(len(boxes))])
+    for depth, row in enumerate(rows):
         widths = [max(map(len, _lines(boxes[n][1]))) + SPACE for n in row]
         right = np.cumsum(widths) - sum(widths) / 2
-        x |= {n: float(end - width / 2) for n, end, width in zip(row, right, widths, strict=True)}
-    return {number: (x[number], layer[number]) for number in boxes}
+        positions |= {n: (float(end - width / 2), depth) for n, end, width in zip(row, right, widths, strict=True)}
+    return positions
 
 
 def _lines(label: str) -> list[str]:

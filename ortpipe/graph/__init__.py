@@ -28,6 +28,6 @@ if TYPE_CHECKING:
     from ortpipe.graph.importing.opsets import at_opset
     from ortpipe.graph.pictures import draw
     from ortpipe.graph.pictures.draw import to_dot, to_mermaid, to_text, type_of
-    from ortpipe.graph.pictures.svg import to_svg
+    from ortpipe.graph.pictures.svg import layers, to_svg
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -58,8 +58,8 @@ def to_svg(model: onnx.ModelProto, parameters: Sequence[str] = ()) -> str:
     """
     boxes = _boxes(model.graph, frozenset(parameters))
     edges = _edges(boxes)
-    layers = _layers(len(boxes), edges, [box.kind == "io" and not box.reads for box in boxes])
-    places, width, height = _places(boxes, layers)
+    rows = layers(len(boxes), edges, [box.kind == "io" and not box.reads for box in boxes])
+    places, width, height = _places(boxes, rows)
     lines = [
         '<svg xmlns="http://www.w3.org/2000/svg" class="ortpipe" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">',
@@ -163,7 +163,7 @@ def _edges(boxes: Sequence[_Box]) -> list[tuple[int, int]]:
     )
 
 
-def _layers(count: int, edges: Sequence[tuple[int, int]], is_input: Sequence[bool]) -> list[list[int]]:
+def layers(count: int, edges: Sequence[tuple[int, int]], is_input: Sequence[bool]) -> list[list[int]]:
     """Return the boxes row by row: each below all that it reads, inputs right above their readers, lines short."""
     before: list[list[int]] = [[] for _ in range(count)]
     after: list[list[int]] = [[] for _ in range(count)]
@@ -189,12 +189,12 @@ def _layers(count: int, edges: Sequence[tuple[int, int]], is_input: Sequence[boo
     return [line for line in rows if line]
 
 
-def _places(boxes: Sequence[_Box], layers: Sequence[Sequence[int]]) -> tuple[list[tuple[float, float]], float, float]:
+def _places(boxes: Sequence[_Box], rows: Sequence[Sequence[int]]) -> tuple[list[tuple[float, float]], float, float]:
     """Return the middle of each box's upper edge, and the picture's size."""
-    widths = [sum(boxes[i].width + GAP for i in line) for line in layers]
+    widths = [sum(boxes[i].width + GAP for i in line) for line in rows]
     width, y = max(widths, default=0.0) + GAP, float(GAP)
     places = [(0.0, 0.0)] * len(boxes)
-    for line, wide in zip(layers, widths, strict=True):
+    for line, wide in zip(rows, widths, strict=True):
         x = (width - wide) / 2 + GAP / 2
         for i in line:
             places[i] = (x + boxes[i].width / 2, y)
