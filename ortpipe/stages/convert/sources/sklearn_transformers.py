@@ -1,4 +1,8 @@
-"""scikit-learn's transformers of numbers in standard operators: (op, fitted step, x [N, K], dtype) → [N, M]."""
+"""scikit-learn's transformers of numbers in standard operators: (op, fitted step, x [N, K], dtype) → [N, M].
+
+skl2onnx 1.20 converts half of these classes, but PolynomialFeatures, KBinsDiscretizer and PowerTransformer not in
+float64, Normalizer not with norm="max", QuantileTransformer not to normal shares, and some with many times the nodes.
+"""
 
 from collections.abc import Callable
 from typing import Any
