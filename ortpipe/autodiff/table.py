@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 
-class Table(MutableMapping[str, Callable[..., Any]]):
+class OperatorTable(MutableMapping[str, Callable[..., Any]]):
     """Functions by operator.
 
     Args:

@@ -4,7 +4,7 @@ An expansion is `expansion(op, node)`: it uses `op` to insert nodes before the n
 the node (None for an unused output), or None to leave the node unchanged.
 """
 
-from ortpipe.autodiff.table import Table
+from ortpipe.autodiff.table import OperatorTable
 
 FAMILIES = {
     "log_sigmoid": "Log",
@@ -14,4 +14,4 @@ FAMILIES = {
     "sampling": "GridSample RoiAlign",
     "sequences": "ConcatFromSequence OptionalGetElement SequenceAt",
 }
-EXPANSIONS = Table(FAMILIES, __name__, "EXPANSIONS")
+EXPANSIONS = OperatorTable(FAMILIES, __name__, "EXPANSIONS")

@@ -1,6 +1,6 @@
 """The table of vector-Jacobian rules, one family per file; `walk.py` documents the signature of a rule."""
 
-from ortpipe.autodiff.table import Table
+from ortpipe.autodiff.table import OperatorTable
 
 FAMILIES = {
     "activations": (
@@ -35,4 +35,4 @@ FAMILIES = {
     ),
     "spectral": "DFT STFT",
 }
-RULES = Table(FAMILIES, __name__, "RULES")
+RULES = OperatorTable(FAMILIES, __name__, "RULES")
