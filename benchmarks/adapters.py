@@ -41,7 +41,7 @@ from ortpipe import (
 )
 from ortpipe.artifact import under
 from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
-from ortpipe.stages.convert.changes.new_head import NewHead
+from ortpipe.stages.convert.config import NewHead
 from ortpipe.stages.convert.sources.networks.transformer import Transformer
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.derive.config import Lora

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-from ortpipe.stages.convert.changes.init import WeightsFrom
 from sklearn import datasets
 
 from ortpipe import (
@@ -37,7 +36,7 @@ from ortpipe import (
 )
 from ortpipe.graph.forms.int8 import to_int8
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.convert.changes.quantize import calibration_rows
+from ortpipe.stages.convert.config import WeightsFrom
 from ortpipe.stages.convert.sources.networks.cnn import CNN
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -69,7 +68,7 @@ def made(name: str, seed: int, folder: Path) -> dict[str, float]:
         save_artifact(trained, folder / state)
         init = WeightsFrom(str(folder / "base"))
     onnx.save(to_int8(trained.model), folder / "int8.onnx")
-    rows = calibration_rows(data.train.sample()).inputs["X"]
+    rows = data.train.sample().inputs["X"]
     test = data.test
     assert isinstance(test, Rows)
     facts = trained.facts
