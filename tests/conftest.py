@@ -20,6 +20,7 @@ import no_fsync
 import pytest
 import schema_once
 from command import ROOT, Run, ortpipe
+from sample import ALL
 
 APP = (
     *("tests/test_readme.py", "tests/test_docs.py", "tests/test_benchmarks.py"),
@@ -80,6 +81,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "jax"))  # JAX does not write it atomically
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+    if not ALL:  # compiling takes most of these tests' time; LLVM's optimizations take a third of it
+        flags = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+        os.environ.setdefault("XLA_FLAGS", flags)
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     os.environ[schema_once.VARIABLE] = str(folder / "schema.sql")
     os.environ[figures_once.VARIABLE] = str(folder / "figures")
