@@ -64,8 +64,7 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
         notes.append(sentence_of(choice, tensors, facts))
     if config.checkpointing:
         notes += checkpoint(model.graph, target, names, config.checkpointing)
-    _set_outputs(model.graph, target, [*names.values()])
-    _set_inputs(model.graph, target, choice, facts, tensors)
+    _set_interface(model.graph, target, choice, facts, [*names.values()], tensors)
     RemoveUnusedOpsetsPass()(model)
     model.producer_name = "ortpipe"
     result = artifact.next("derive", VERSION, model=model, **_facts(target, choice, names), notes=notes)
@@ -133,16 +132,10 @@ def _chosen(graph: Graph, target: Seeded, facts: Facts, config: DeriveConfig) ->
         choice = chosen_by_config(graph, target, facts, config, candidates)
     else:
         choice = Trained(parameters, [], {name: "by default" for name in candidates if name not in parameters})
-    if config.output is None and not all(np.isfinite(_array(graph, name)).all() for name in choice.parameters):
+    starts = (query.array(graph.initializers[name]) for name in choice.parameters)
+    if config.output is None and not all(np.isfinite(array).all() for array in starts):
         reject_infinite(graph, choice.parameters)
     return choice
-
-
-def _array(graph: Graph, parameter: str) -> np.ndarray:
-    """Return a parameter's array, not a copy."""
-    tensor = graph.initializers[parameter].const_value
-    assert tensor is not None
-    return tensor.numpy()
 
 
 def _differentiated(
@@ -158,15 +151,10 @@ def _differentiated(
     return model, choice, name_gradients(model.graph, gradients, (*others, *choice.untrained))
 
 
-def _set_outputs(graph: Graph, target: Seeded, gradients: Sequence[str]) -> None:
-    """Put the outputs in one order: the loss, the gradients, the running statistics, and the forward outputs."""
-    by_name = query.values(graph)
-    names = (*target.loss, *gradients, *target.statistics.values(), *target.forward)
-    graph.outputs[:] = [by_name[name] for name in dict.fromkeys(names)]
-
-
-def _set_inputs(graph: Graph, target: Seeded, choice: Trained, facts: Facts, tensors: Tensors) -> None:
-    """Put the inputs in one order, which engines change: the data, then parameters and state with their values."""
+def _set_interface(
+    graph: Graph, target: Seeded, choice: Trained, facts: Facts, gradients: Sequence[str], tensors: Tensors
+) -> None:
+    """Put inputs and outputs in one order, which engines change; give parameters and state their values."""
     by_name = query.values(graph)
     state = [by_name[name] for name in (*choice.parameters, *target.statistics, *target.seeds.values())]
     for value in state:
@@ -175,6 +163,8 @@ def _set_inputs(graph: Graph, target: Seeded, choice: Trained, facts: Facts, ten
             graph.register_initializer(value)
     data = [by_name[name] for name in (*facts.inputs, *facts.labels, facts.sample_weight) if name in by_name]
     graph.inputs[:] = [*(value for value in data if value.is_graph_input()), *state]
+    outputs = (*target.loss, *gradients, *target.statistics.values(), *target.forward)
+    graph.outputs[:] = [by_name[name] for name in dict.fromkeys(outputs)]
 
 
 def _facts(target: Seeded, choice: Trained, names: Mapping[str, str]) -> dict[str, Any]:
