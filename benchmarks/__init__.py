@@ -1,7 +1,7 @@
 """Side-by-side runs; never timed tests.
 
-Their processes keep what they import compiled, as a user's do: with PYTHONDONTWRITEBYTECODE, and packages that uv
-installed, which does not compile them, each start compiled all modules anew and took twice as long.
+Python caches compiled modules in these processes, as it does for users. With PYTHONDONTWRITEBYTECODE, and packages
+installed by uv, which does not compile them, each start compiled all modules and took twice as long.
 """
 
 import os

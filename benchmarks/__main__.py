@@ -2,10 +2,9 @@
 
     python -m benchmarks [--also /path/to/other/python …] [--output table.md]
 
-A peer runs in the first interpreter, this one or one of the others, that has what it needs; those that none has are
-named as absent. Each is a process of its own, pinned to as many cores as it has threads; they take turns, round after
-round, and every ratio is the median of the ratios within a round. Nothing is timed before its losses are seen to be
-those of ortpipe.
+A peer runs in the first interpreter that has its packages: this one or one of the others. The report names the other
+peers as absent. Each peer is a process, pinned to as many cores as it has threads. The peers take turns, and
+every ratio is the median of the ratios within a round. A peer is timed only if its losses equal those of ortpipe.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def main(arguments: list[str] | None = None) -> None:
     failure = None
     try:
         _contests(results)
-    except SystemExit as error:  # what was measured before it is not lost
+    except SystemExit as error:  # report the measurements before the failure
         failure = error
     text = report(results)
     if options.output is None:

@@ -5,7 +5,7 @@
 
 The rows of scikit-learn's digits are sequences of 8 steps of 8 numbers. Each way begins with the same encoder and the
 same new last layer, and has its own rate, the best of three on validation rows. Memory is the largest resident size in
-train, less what it was before.
+train, less the size before.
 """
 
 import argparse
@@ -59,7 +59,7 @@ RATES = (3e-4, 1e-3, 3e-3)
 
 
 def settled() -> float:
-    """Return the resident size of this process in MB; from now on `peak` is that of what follows (on Linux)."""
+    """Return the resident size of this process in MB, and let `peak` start again from it (on Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
     return peak()
 
@@ -96,7 +96,7 @@ def first(file: Path, epochs: int) -> None:
 
 
 def measure(way: str, file: Path, rate: float, epochs: int) -> dict[str, float]:
-    """Train a way on the digits 5 to 9, and return what came of it."""
+    """Train a way on the digits 5 to 9, and return the measurements."""
     data = digits(5, 200)
     nodes = onnx.load(str(file)).graph.node
     cut = next(node.input[0] for node in nodes if "output.weight" in node.input)

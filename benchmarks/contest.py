@@ -1,4 +1,4 @@
-"""Who takes part, and the two contests, steady turns and whole jobs: round after round, all peers in turn."""
+"""The peers and the two contests, steady turns and whole jobs: all peers take turns in each round."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 ORTPIPE, COMMAND, FLOOR, SCAN = "ortpipe", "`ortpipe` command", "C with a BLAS", "Scan by hand"
 COMPILED = "ortpipe, engine=xla"
 EARLY, LATE = 1e-3, 0.1  # how far losses may differ in the first epochs and in the last: rounding errors grow
-OTHER_ADAM = 2e-3  # of those whose Adam leaves float64's by 1e-4 in one epoch, where the others leave it by 2e-6
+OTHER_ADAM = 2e-3  # for peers whose Adam differs from float64 by 1e-4 in one epoch; the others differ by 2e-6
 OWN_EARLY = {
     "SGDRegressor": LATE,
     "scikit-learn MLP": OTHER_ADAM,  # its ε is not corrected for the bias: with ε = 1e-12 it differs by 2e-6, too
@@ -81,7 +81,7 @@ PEERS = (
 
 
 def versions(pythons: Sequence[str]) -> list[dict[str, str]]:
-    """Return what each interpreter has: distribution → version, `python` included."""
+    """Return the packages of each interpreter: distribution → version, `python` included."""
     names = sorted({name for peer in PEERS for need in peer.needs for name in need.split("|")} | {"numpy", "jaxlib"})
     code = (
         "import sys, json, platform; from importlib.metadata import distributions\n"
@@ -93,7 +93,7 @@ def versions(pythons: Sequence[str]) -> list[dict[str, str]]:
 
 
 def entrants(pythons: Sequence[str], has: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return for each peer the first interpreter that has what it needs; a peer without one is absent."""
+    """Return for each peer the first interpreter that has its packages; a peer without one is absent."""
     chosen: dict[str, str] = {}
     for peer in PEERS:
         for python, packages in zip(pythons, has, strict=True):
@@ -107,10 +107,10 @@ def entrants(pythons: Sequence[str], has: Sequence[Mapping[str, str]]) -> dict[s
 
 @dataclass(frozen=True)
 class Contest:
-    """One problem, on disk, and who solves it.
+    """One problem on disk, and its peers.
 
     Attributes:
-        folder: where the problem lies; the job's results go to folder/job.
+        folder: the folder of the problem; the job's results go to folder/job.
         work, optimizer, threads: the problem.
         arguments: of the `ortpipe` command.
         python: peer → its interpreter.
@@ -171,7 +171,7 @@ class Contest:
     def job(self, rounds: int) -> dict[str, dict[str, list[float]]]:
         """Return for each peer, one number per round: seconds until the weights lie on disk and until the end, MB.
 
-        A round before them is not counted: Python compiles what it imports for the first time.
+        The first round is not counted, because Python compiles the imported modules in it.
         """
         losses: dict[str, list[float]] = {}
         results: dict[str, dict[str, list[float]]] = {}
@@ -235,9 +235,9 @@ class Contest:
 
 
 def check(losses: Mapping[str, Sequence[float]]) -> None:
-    """Refuse to time what computes something else: every peer's losses are the first one's, epoch by epoch.
+    """Raise unless every peer's losses equal those of the first peer in each epoch, within rounding errors.
 
-    SGDRegressor steps row by row: it comes to the same loss by another path.
+    SGDRegressor updates row by row, so only its last loss is compared.
 
     Raises:
         SystemExit: names the peer and both series of losses.

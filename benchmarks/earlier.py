@@ -1,7 +1,8 @@
 """The earlier libraries' benchmark, scikit-learn against ortpipe.compat: `python -m benchmarks.earlier [ROUNDS]`.
 
 1000 rows of 100 features, 100 passes in batches of 15, plain or Nesterov SGD, in one process with one thread. A round
-fits scikit-learn, then each optimizer, gradients and sessions built anew; ratios are medians of those within a round.
+fits scikit-learn, then each optimizer, gradients and sessions built anew; each ratio is the median of the ratios within
+a round.
 """
 
 import sys

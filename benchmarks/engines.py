@@ -107,7 +107,7 @@ class Plain(Optimizer):
 
 
 def epoch(problem: Problem, derived: Artifact) -> tuple[int, int, Callable[[], object]]:
-    """Return the step's nodes (but for what is constant), the steps of an epoch, and a function that runs one epoch."""
+    """Return the step's nodes (without constants), the steps of an epoch, and a function that runs one epoch."""
     step = build_step(derived, TrainConfig(problem.optimizer))
     model = build_epoch(step)
     Fast().rewrite(model, problem.batch, step.seed, step.gradients, None)

@@ -1,4 +1,4 @@
-"""What the runtime of this interpreter makes of what benchmarks/int8.py wrote; it needs onnxruntime and onnx alone."""
+"""Run the models that benchmarks/int8.py wrote in this interpreter's runtime; needs only onnxruntime and onnx."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ FLOATS = ("Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul")
 
 
 def on_stock(folder: Path) -> Iterator[tuple[str, float, int, str]]:
-    """Yield what the runtime here makes of each model: its name, metric, bytes, kernels."""
+    """Yield the name, metric, bytes and kernels of each model in this runtime."""
     rows = np.load(folder / "rows.npz")
 
     class Reader(CalibrationDataReader):

@@ -4,7 +4,7 @@
 
 Writes files of that size to a temporary folder, one after the other, and trains on each in a process of its own: data
 read and checked, a scikit-learn model fitted on a sample, its gradients checked, three epochs with validation, metrics.
-The peak is the process's largest resident memory less what it has after its imports, mapped pages of files included.
+The peak is the process's largest resident memory less that after its imports, mapped pages of files included.
 Reads are bytes that were read of the files over their size. MB/s are bytes of the files by the time on the wall, and
 by the processor's time of the main thread or of the others together, whichever is more, which is the wall's where two
 threads have a core each (an epoch of a stream has three): of the pass that checks them, of the one that the first
@@ -110,7 +110,7 @@ def _write_npy(folder: Path, rows: int) -> None:
 
 def train_on(kind: str, folder: Path) -> None:
     """Train and print the peak as JSON."""
-    from pyarrow import compute, csv, parquet  # noqa: F401  (what is imported late otherwise)
+    from pyarrow import compute, csv, parquet  # noqa: F401  (else imported later)
     from sklearn import metrics, model_selection  # noqa: F401
     from sklearn.linear_model import LinearRegression
 
@@ -168,7 +168,7 @@ def train_on(kind: str, folder: Path) -> None:
 
 
 def _count_mapped(stored: Any) -> list[int]:
-    """Let what is copied of mapped arrays be noted in the list that is returned."""
+    """Return a list that records each copy of a mapped array."""
     counts, copy = list[int](), stored.__getitem__
 
     def counted(self: Any, cut: slice) -> np.ndarray:

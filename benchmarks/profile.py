@@ -2,8 +2,8 @@
 
     python -m benchmarks.profile picture.svg [sgd|adam] [model]
 
-The runtime's own profile says what each kernel takes, with its clock's cost; the share of what is between kernels
-(frames, allocations, the Scan) is the rest of the step as it takes without a profile.
+The runtime's profile has the time of each kernel, including the cost of its clock. The share between kernels (frames,
+allocations, the Scan) is the rest of the step's time without a profile.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RUNS = 30
 
 
 def epoch(name: str, optimizer: str, folder: Path) -> tuple[bytes, dict[str, np.ndarray], int]:
-    """Return the epoch graph of a benchmark's model, what it is fed, and its steps."""
+    """Return the epoch graph of a benchmark's model, its feeds, and its number of steps."""
     prepare(folder, MODELS[name], optimizer)
     problem = read(folder)
     source = OnnxFile(str(folder / "model.onnx"), task="multiclass" if problem.classes else None)

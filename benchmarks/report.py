@@ -1,4 +1,4 @@
-"""The report: tables, the bars of the issue with what was measured, versions, machine and date."""
+"""The report: tables, the bars with the measurements, versions, machine and date."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Seconds = Mapping[str, Sequence[float]]  # peer → one number per round
 
 @dataclass
 class Results:
-    """What was measured, and with what."""
+    """The measurements and their settings."""
 
     has: list[dict[str, str]]
     python: dict[str, str]
@@ -99,7 +99,7 @@ def _base(results: Results) -> str:
 
 
 def _compiled(results: Results, threads: int) -> str:
-    """Return what the second engine takes, the bar beside it: within 10 % of JAX by hand."""
+    """Return the times of the second engine, with the bar: within 10 % of JAX by hand."""
     rows = []
     for (model, optimizer, count), seconds in results.steady.items():
         if count == threads and {COMPILED, "JAX"} <= {*seconds}:

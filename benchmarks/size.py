@@ -4,8 +4,8 @@
     python -m benchmarks.size width 100000000  # ten layers of 100 million parameters
     python -m benchmarks.size depth 1000       # a thousand layers of 64 by 64
 
-Networks of MatMul, Add and Relu. Memory is the largest resident size of the process in that stage alone, less what it
-had before the model was made: what stages hold for their callers, such as the model that was given, counts.
+Networks of MatMul, Add and Relu. Memory is the largest resident size of the process in that stage alone, less the
+size before the model was made. It includes values that stages hold for their callers, such as the given model.
 """
 
 import subprocess
@@ -52,7 +52,7 @@ def peak() -> float:
 
 
 def forget_peak() -> None:
-    """Let the largest resident size be what it is now."""
+    """Reset the largest resident size to the current one."""
     Path("/proc/self/clear_refs").write_text("5")
 
 

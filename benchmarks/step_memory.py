@@ -7,7 +7,7 @@
     python -m benchmarks.step_memory --device=cuda bert    # on a GPU, with runtime.engine=xla
 
 Needs torch. Five small networks as people write them, exported from PyTorch, 32 rows a step, plain SGD, one thread, no
-dropout. Memory is the largest resident size of ten passes (VmHWM, begun anew after a first pass) less what was resident
+dropout. Memory is the largest resident size of ten passes (VmHWM, begun anew after a first pass) less the resident size
 before the first pass, with the session, or the network and its optimizer, built: no weights, graph or rows are in it.
 Time is the median of the ten passes, per step: the CPU's, or of several threads or a GPU the clock's. Three processes
 of each, in alternation; medians. Of a GPU, memory is the most that either's allocator gave out, weights and rows
@@ -199,7 +199,7 @@ def make(kind: str, path: Path, checkpointing: str | None = None) -> None:
 
 
 class Meter:
-    """What the passes take beyond what is resident when the first one begins; `peak` are the bytes that a GPU gave."""
+    """The memory of the passes beyond the size at their start; `peak` returns the bytes that a GPU allocated."""
 
     def __init__(self, threads: int, peak: Callable[[], int] | None = None) -> None:
         self._clock = time.process_time if threads == 1 and peak is None else time.perf_counter
@@ -210,7 +210,9 @@ class Meter:
         """Note that a pass begins."""
         if not self._milliseconds:
             gc.collect()
-            ctypes.CDLL(None).malloc_trim(0)  # what the building freed would be taken again unseen
+            ctypes.CDLL(None).malloc_trim(
+                0
+            )  # otherwise memory freed by the building would be reused without being counted
             self._before = resident("VmRSS")
         self._begun = self._clock()
 
@@ -227,7 +229,7 @@ class Meter:
 
 
 def ours(kind: str, path: Path, threads: int, device: str) -> None:
-    """Train a gradient model and print what it took."""
+    """Train a gradient model and print its time and memory."""
     from ortpipe import TrainConfig, train
     from ortpipe.artifact_folder import load_artifact
     from ortpipe.data.rows import Data, Rows
@@ -261,7 +263,7 @@ def ours(kind: str, path: Path, threads: int, device: str) -> None:
 
 
 def torchs(kind: str, threads: int, device: str) -> None:
-    """Train with PyTorch and print what it took."""
+    """Train with PyTorch and print its time and memory."""
     import torch
 
     torch.set_num_threads(threads)
@@ -283,7 +285,7 @@ def torchs(kind: str, threads: int, device: str) -> None:
 
 
 def measured(*arguments: str) -> tuple[float, float]:
-    """Return what a process of its own prints."""
+    """Return the output of a separate process."""
     command = [sys.executable, "-m", "benchmarks.step_memory", *arguments]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     memory, milliseconds = json.loads(done.stdout.splitlines()[-1])

@@ -22,7 +22,7 @@ from statistics import median
 
 RECORDS = "multiruns/*/*/*/run.json"
 RATES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3)
-SETTINGS = {  # name → what it adds, and whose folder it uses
+SETTINGS = {  # name → its overrides, and the name of its folder
     "store, MLflow": ([], "first"),
     "the same again": ([], "first"),
     "store, no tracking": (["recorder=none"], "second"),
@@ -48,7 +48,7 @@ from sklearn import datasets, neural_network, pipeline, preprocessing
 rows, labels = datasets.load_digits(return_X_y=True)
 network = neural_network.MLPClassifier([100], max_iter=400, random_state=0)
 pipeline.make_pipeline(preprocessing.MinMaxScaler(), network).fit(rows[:1168], labels[:1168])
-"""  # what the digits experiment has scikit-learn do: so long takes a run that computes everything at the least
+"""  # scikit-learn's part of the digits experiment: the minimum for a run that computes everything
 WITHOUT_FOLDER = ("--help", "--version")
 IMPORTS = ("mlflow.store.tracking.sqlalchemy_store", "sklearn.neural_network", "matplotlib.figure", "hydra", "onnx")
 

@@ -1,4 +1,4 @@
-"""What recording costs: a sweep's jobs, recorded by several processes at once; and whether anything is lost.
+"""The cost of recording a sweep's jobs by several processes at once, and a check that nothing is lost.
 
     python -m benchmarks.tracking [--children 200] [--points 1000] [--processes 4] [--tracking-uri URI]
 
@@ -28,7 +28,7 @@ ROWS = 442  # of the diabetes set: one step per epoch takes them all
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Record the children and print what it took; exit with 1 if a point, a run or a file is missing."""
+    """Record the children and print the times; exit with 1 if a point, a run or a file is missing."""
     options = _options(arguments)
     with tempfile.TemporaryDirectory() as scratch:
         made = _run(Path(scratch), options.points)
@@ -66,7 +66,7 @@ def _run(scratch: Path, points: int) -> Path:
 
 
 def _record(target: Mlflow, made: Path, scratch: Path, share: range, parent: str) -> tuple[list[float], float]:
-    """Record some children, one after the other; return what each took, and the processor's time in all."""
+    """Record some children, one after the other; return the time of each, and the total CPU time."""
     gc.set_threshold(100_000)  # as the command line does
     stages, spent = RunRecord.read(made).stages, []
     for number in share:

@@ -123,7 +123,7 @@ def rows_of(work: Work) -> tuple[np.ndarray, np.ndarray, int]:
 def prepare(folder: Path, work: Work, optimizer: str) -> list[str]:
     """Write the problem into a folder; return the arguments of the `ortpipe` command that trains it.
 
-    The command splits off its test rows itself; the peers are given what it trains on.
+    The command splits off its test rows itself; the peers get its training rows.
     """
     (folder / "job").mkdir(parents=True, exist_ok=True)
     X, y, test = rows_of(work)

@@ -26,7 +26,7 @@ from ortpipe import (
 
 
 def main() -> None:
-    """Train in turns for ever, or do the whole job: all epochs, then the model on disk as FOLDER/job/model.onnx."""
+    """Train in turns without end, or do the whole job: all epochs, then the model on disk as FOLDER/job/model.onnx."""
     from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 
     problem = read(Path(sys.argv[1]))

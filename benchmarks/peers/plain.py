@@ -1,4 +1,4 @@
-"""What every peer shares: reading the problem, the order of rows, and the turns in which it is timed.
+"""The shared part of the peers: reading the problem, the order of rows, and the turns in which it is timed.
 
 A peer is a plain script, `python peer.py FOLDER steady|job THREADS [WORD]`, for any interpreter that has numpy and the
 peer's own library. FOLDER holds what `benchmarks/work.py` writes:
@@ -71,7 +71,7 @@ class Turns:
 
 
 def main(build: Callable[[SimpleNamespace, int], tuple[Epoch, Weights]]) -> None:
-    """Train in turns for ever, or do the whole job: all epochs, then the weights on disk as FOLDER/job/weights.npz."""
+    """Train in endless turns, or do the whole job: all epochs, then the weights on disk as FOLDER/job/weights.npz."""
     problem, threads = read(Path(sys.argv[1])), int(sys.argv[3])
     epoch, weights = build(problem, threads)
     if sys.argv[2] == "job":

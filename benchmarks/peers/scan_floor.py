@@ -105,7 +105,7 @@ def wide(op: Body, value: str, batch: int, channels: int) -> str:
 
 
 def epoch_graph(problem: SimpleNamespace) -> tuple[bytes, dict[str, np.ndarray]]:
-    """Return the model and what it carries at the start."""
+    """Return the model and the values that it carries at the start."""
     op, adam = Body(), problem.optimizer == "adam"
     shapes = [w.shape if w.ndim > 1 or problem.kind == "cnn" else (1, *w.shape) for w in problem.weights]
     if problem.kind == "cnn":
