@@ -8,12 +8,13 @@ import json
 import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.doors import later
 from ortpipe.facts import Facts as Facts
 from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
@@ -25,10 +26,14 @@ from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.edit import keep_needed, keep_outputs
 from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.hashing import Hasher
-from ortpipe.settings import later
+
+if TYPE_CHECKING:
+    from ortpipe.artifact_show import about, as_html
+else:
+    later(__name__)
+
 
 Arrays = Mapping[str, np.ndarray]
-about, as_html = later("ortpipe.artifact_show", "about", "as_html")
 
 
 @dataclass(frozen=True, init=False, eq=False)

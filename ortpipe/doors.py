@@ -1,6 +1,7 @@
-"""Packages whose public names, their door, are imported on first use."""
+"""Names that are imported on first use: a package's public names (its door), and functions of optional features."""
 
 import ast
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +14,7 @@ def door(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
     Type checkers and editors follow these imports. Python executes each on the first use of its name, so that
     unused names cost nothing.
     """
-    tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text(encoding="utf-8"))
-    imports = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
-    homes = {
-        alias.asname or alias.name: (str(node.module), alias.name)
-        for node in imports
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
+    homes = _homes(package)
     names = sorted(name for name in homes if not name.startswith("_"))
 
     def get(name: str) -> Any:
@@ -30,3 +24,32 @@ def door(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], l
         return getattr(__import__(module, fromlist=[original]), original)  # a function, or a module of a package
 
     return get, lambda: names, names
+
+
+def later(module: str) -> None:
+    """Define the functions that a module imports under `if TYPE_CHECKING`; the first call imports each.
+
+    Type checkers and import-linter see plain imports. A file uses it for features that a plain model does not need.
+    """
+
+    for local, (home, name) in _homes(module).items():
+        setattr(sys.modules[module], local, _later(home, name))
+
+
+def _later(module: str, name: str) -> Callable[..., Any]:
+    def call(*values: Any, **named: Any) -> Any:
+        return getattr(importlib.import_module(module), name)(*values, **named)
+
+    return call
+
+
+def _homes(module: str) -> dict[str, tuple[str, str]]:
+    """Return the module and the name there of each name that a module imports under `if TYPE_CHECKING`."""
+    tree = ast.parse(Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8"))
+    imports = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
+    return {
+        alias.asname or alias.name: (str(node.module), alias.name)
+        for node in imports
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }

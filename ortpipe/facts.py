@@ -6,13 +6,19 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import onnx
 
+from ortpipe.doors import later
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph.core.metadata import PREFIX
 from ortpipe.settings import checked, fields_of
+
+if TYPE_CHECKING:
+    from ortpipe.bounded import parse_json
+else:
+    later(__name__)
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 REBUILD = "Read it with the version that wrote it, or run the stages again."
@@ -241,8 +247,6 @@ def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
     Raises:
         ModelError: they are not JSON, or not of the types of `Facts`.
     """
-    from ortpipe.bounded import parse_json
-
     ours = {p.key.removeprefix(PREFIX): p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
     facts = {}
     for name, text in ours.items():

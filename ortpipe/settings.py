@@ -22,7 +22,13 @@ from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 from annotated_types import Ge, Gt, Le, Lt
 
 from ortpipe import own
+from ortpipe.doors import later
 from ortpipe.errors import ConfigError, UnknownNameError, nearest
+
+if typing.TYPE_CHECKING:
+    from ortpipe.own_code import load
+else:
+    later(__name__)
 
 Member = TypeVar("Member")
 Result = TypeVar("Result")
@@ -105,8 +111,6 @@ class Catalogue(Mapping[str, Member]):
 
     def __getitem__(self, name: str) -> Member:
         if name in self and name not in self._members:
-            from ortpipe.own_code import load
-
             return self.of_own(load(name))
         if name not in self:
             raise UnknownNameError(f"{name!r} is no {self.noun}.", fix=nearest(str(name), self))
@@ -133,20 +137,6 @@ class Catalogue(Mapping[str, Member]):
     def default(self, name: str, **settings: Any) -> Any:
         """Return the dataclass field whose default is this member."""
         return dataclasses.field(default_factory=lambda: self[name](**settings))  # type: ignore[operator]
-
-
-def later(module: str, *names: str) -> list[Callable[..., Any]]:
-    """Return functions of a module that is imported when one of them is first called.
-
-    A stage uses it for parts that a plain model does not need, and runs such a model without them.
-
-    >>> [hypot] = later("math", "hypot")
-    >>> hypot(3, 4)
-    5.0
-    """
-    return [
-        lambda *args, _path=f"{module}:{name}", **named: pkgutil.resolve_name(_path)(*args, **named) for name in names
-    ]
 
 
 class Config:

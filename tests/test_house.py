@@ -15,7 +15,6 @@ import pytest
 import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from test_spine import listed
 
 import ortpipe.app.compose  # noqa: F401 -- it registers the resolvers of conf/
 from ortpipe.app.schema import build
@@ -262,22 +261,15 @@ def late_imports() -> dict[str, str]:
     return found
 
 
-def test_only_heavy_packages_commands_and_features_beyond_the_spine_are_imported_inside_functions() -> None:
+def test_only_heavy_packages_and_commands_are_imported_inside_functions() -> None:
     late = late_imports()
-    assert sum(not name.startswith("ortpipe") for name in late.values()) <= LATE
-    spine = {str(path.relative_to(ROOT)) for path in listed()}
+    assert len(late) <= LATE
     stray = {place for place, name in late.items() if not {name, name.partition(".")[0]} & HEAVY}
-    stray -= {place for place in stray if is_feature(late[place]) and place.partition(":")[0] in spine}
     assert {place for place in stray if not place.startswith("ortpipe/app/")} == set()
 
 
-def is_feature(module: str) -> bool:
-    """Return whether a module is outside the spine, whose files import such modules in the functions that need them."""
-    return module.startswith("ortpipe.") and ROOT.joinpath(*module.split(".")).with_suffix(".py") not in listed()
-
-
 def test_few_imports_are_for_types_only() -> None:
-    modules = [module for path, module in MODULES.items() if path.name != "__init__.py"]  # those are doors
+    modules = [module for path, module in MODULES.items() if path not in (*DOORS, *LATER)]
     ifs = [node for module in modules for node in ast.walk(module) if isinstance(node, ast.If)]
     assert sum("TYPE_CHECKING" in ast.dump(node.test) for node in ifs) <= TYPE_ONLY
 
@@ -336,12 +328,16 @@ def test_a_stage_is_a_list_of_steps_of_at_most_forty_lines(stage: str) -> None:
     assert {name: length for name, length in lengths.items() if length > 40} == {}
 
 
-def test_functions_that_are_imported_later_exist() -> None:
-    calls = [n for m in MODULES.values() for n in ast.walk(m) if isinstance(n, ast.Call)]
-    later = [[ast.literal_eval(a) for a in n.args] for n in calls if getattr(n.func, "id", "") == "later"]
-    assert later
-    for module, *names in later:
-        assert [name for name in names if not hasattr(importlib.import_module(module), name)] == []
+LATER = [m for m in MODULES if "later(__name__)" in m.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", LATER, ids=lambda path: path.stem)
+def test_functions_that_are_imported_later_exist(path: Path) -> None:
+    blocks = [node for node in MODULES[path].body if isinstance(node, ast.If)]
+    imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        module = importlib.import_module(str(node.module))
+        assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
 def test_no_two_classes_have_one_name() -> None:

@@ -1,6 +1,7 @@
 """Add the gradients of a scalar, such as a loss, to the graph that computes it."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -10,7 +11,13 @@ from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.merge import merge_repeated, without_identities
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import gradients
+from ortpipe.doors import later
 from ortpipe.graph.core import query
+
+if TYPE_CHECKING:
+    from ortpipe.autodiff.expand import expanded
+else:
+    later(__name__)
 
 
 def with_gradients(model: ir.Model, loss: str, targets: Sequence[str]) -> tuple[ir.Model, dict[str, str]]:
@@ -22,8 +29,6 @@ def with_gradients(model: ir.Model, loss: str, targets: Sequence[str]) -> tuple[
         DeriveError: an operator between a target and the loss has no rule; the error names its node.
     """
     if model.functions or not all(map(_is_plain, model.graph.all_nodes())):
-        from ortpipe.autodiff.expand import expanded
-
         model = expanded(model, [loss], targets)
     graph = model.graph
     without_identities(graph)

@@ -1,14 +1,20 @@
 """The batches of an epoch, in chunks that fit in memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.settings import later
+from ortpipe.doors import later
 
-streamed, in_windows, prefetch = later("ortpipe.data.stream_batches", "streamed", "in_windows", "prefetched")
-[memory_of_chunks] = later("ortpipe.data.reuse", "Memory")
+if TYPE_CHECKING:
+    from ortpipe.data.reuse import Memory as memory_of_chunks
+    from ortpipe.data.stream_batches import in_windows, streamed
+    from ortpipe.data.stream_batches import prefetched as prefetch
+else:
+    later(__name__)
+
 
 CHUNK = 32 * 2**20  # bytes of shuffled rows in memory at a time; half as many of a stream
 LARGE_CHUNK = 2**20  # bytes of rows whose chunks are written over each other: smaller memory is reused anyway

@@ -3,15 +3,19 @@
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortpipe.data.config import PARTS, SplitConfig
+from ortpipe.doors import later
 from ortpipe.errors import DataError
-from ortpipe.settings import later
 
-set_parts_by_class, stratified_draw = later("ortpipe.data.stratify", "set_parts_by_class", "stratified_draw")
+if TYPE_CHECKING:
+    from ortpipe.data.stratify import set_parts_by_class, stratified_draw
+else:
+    later(__name__)
+
 
 TRAIN, VALIDATION, TEST = range(len(PARTS))
 BLOCK = 2**14  # rows that are drawn together

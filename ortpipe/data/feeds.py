@@ -3,21 +3,22 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows
+from ortpipe.doors import later
 from ortpipe.errors import OrtpipeError
-from ortpipe.settings import later
 
-[fit_label] = later("ortpipe.data.elements", "fit_label")
-reject_inputs, reject_width, reject_values, reject_weights = later(
-    "ortpipe.data.feed_errors", "reject_inputs", "reject_width", "reject_values", "reject_weights"
-)
-[reject_label_width] = later("ortpipe.data.feed_errors", "reject_label_width")
-[class_index] = later("ortpipe.data.classes", "class_index")
+if TYPE_CHECKING:
+    from ortpipe.data.classes import class_index
+    from ortpipe.data.elements import fit_label
+    from ortpipe.data.feed_errors import reject_inputs, reject_label_width, reject_values, reject_weights, reject_width
+else:
+    later(__name__)
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:

@@ -14,19 +14,22 @@ import numpy as np
 
 from ortpipe.data.config import PARTS
 from ortpipe.data.draw import Draw
+from ortpipe.doors import later
 from ortpipe.hashing import Hasher, digest_of
-from ortpipe.settings import later
+
+if TYPE_CHECKING:
+    from ortpipe.data.files import stamp
+    from ortpipe.data.frames import arrays_of
+    from ortpipe.data.row_checks import check_rows, reject_data, reject_head, text_of
+else:
+    later(__name__)
+
 
 if TYPE_CHECKING:
     from ortpipe.data.files import Stamp
     from ortpipe.data.raw_columns import RawColumn
 
 # for lists, frames, raw columns, and wrong arrays; for files that change
-[arrays_of] = later("ortpipe.data.frames", "arrays_of")
-check_rows, reject_head, reject_data, text_of = later(
-    "ortpipe.data.row_checks", "check_rows", "reject_head", "reject_data", "text_of"
-)
-[stamp] = later("ortpipe.data.files", "stamp")
 
 PIECE = 4 * 2**20  # bytes of inputs that are read, or fed to a model, at a time
 LEAST = 4  # bytes that a number counts at least: models read float32

@@ -1,16 +1,21 @@
 """Splitting rows into train, validation and test."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.draw import draw_of
 from ortpipe.data.rows import Data, Rows, RowSet
-from ortpipe.settings import later
+from ortpipe.doors import later
 
-[lost_digits] = later("ortpipe.data.float32", "lost_digits")
-reject_parts, reject_empty, notes_of_stream = later(
-    "ortpipe.data.split_notes", "reject_parts", "reject_empty", "notes_of_stream"
-)
+if TYPE_CHECKING:
+    from ortpipe.data.float32 import lost_digits
+    from ortpipe.data.split_notes import notes_of_stream, reject_empty, reject_parts
+else:
+    later(__name__)
+
+
 EXACT = 2**24  # integers up to here are exact in float32
 
 

@@ -6,19 +6,24 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ortpipe import own
+from ortpipe.doors import later
 from ortpipe.errors import EvaluateError
 from ortpipe.facts import Facts
-from ortpipe.settings import Catalogue, Must, later
+from ortpipe.settings import Catalogue, Must
 
-own_metric, with_number = later("ortpipe.metrics.named", "own_metric", "with_number")
-accuracy, error_rate = later("ortpipe.metrics.sequences", "accuracy", "error_rate")
-[readable] = later("ortpipe.metrics.classes", "readable")
-[reject_metric] = later("ortpipe.metrics.objective", "reject_metric")
+if TYPE_CHECKING:
+    from ortpipe.metrics.classes import readable
+    from ortpipe.metrics.named import own_metric, with_number
+    from ortpipe.metrics.objective import reject_metric
+    from ortpipe.metrics.sequences import accuracy, error_rate
+    from ortpipe.own_code import loaded
+else:
+    later(__name__)
 
 
 @dataclass(frozen=True)
@@ -143,11 +148,8 @@ def greater_is_better(name: str, *, recorded: bool = False) -> bool:
     (True, True, False)
     """
     plain = part_of(name.removesuffix(UNWEIGHTED))[1]
-    if recorded and own.is_path(plain):
-        from ortpipe.own_code import loaded
-
-        if loaded(plain) is None:
-            return False
+    if recorded and own.is_path(plain) and loaded(plain) is None:
+        return False
     metric = METRICS.get(plain)
     return metric is not None and metric.greater_is_better
 

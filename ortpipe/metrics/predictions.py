@@ -1,17 +1,20 @@
 """The input of metrics: the labels of rows, and a model's output as labels and probabilities."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.settings import later
+from ortpipe.doors import later
 
-[of_elements] = later("ortpipe.metrics.elements", "of_elements")
-reject_shapes, reject_infinite = later("ortpipe.metrics.elements", "reject_shapes", "reject_infinite")
-[class_scores] = later("ortpipe.metrics.classes", "class_scores")
-[class_index] = later("ortpipe.data.classes", "class_index")
+if TYPE_CHECKING:
+    from ortpipe.data.classes import class_index
+    from ortpipe.metrics.classes import class_scores
+    from ortpipe.metrics.elements import of_elements, reject_infinite, reject_shapes
+else:
+    later(__name__)
+
 
 NUMBERS = 50_000_000  # the most values of a prediction that a metric is computed on
 

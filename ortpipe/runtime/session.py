@@ -3,19 +3,30 @@
 import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from ortpipe.doors import later
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.apart import Weights, is_large, weigh
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.query import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
-from ortpipe.settings import later
+
+if TYPE_CHECKING:
+    from ortpipe.graph.core.apart_files import pieces
+    from ortpipe.graph.files.serial import on_disk
+    from ortpipe.graph.forms.modes import moves_statistics
+    from ortpipe.runtime.providers import check_chosen, check_compiled_in
+    from ortpipe.runtime.quirks import failing_fusions, fatal_fusions
+    from ortpipe.runtime.subnormal import flushed
+else:
+    later(__name__)
+
 
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights from which on the runtime maps them from a file instead of copying them repeatedly
@@ -23,11 +34,6 @@ TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] 
 T = TypeVar("T")
 
 # for large models, other devices, subnormal numbers and known bugs
-[on_disk] = later("ortpipe.graph.files.serial", "on_disk")
-check_compiled_in, check_chosen = later("ortpipe.runtime.providers", "check_compiled_in", "check_chosen")
-[flushed] = later("ortpipe.runtime.subnormal", "flushed")
-fatal_fusions, failing_fusions = later("ortpipe.runtime.quirks", "fatal_fusions", "failing_fusions")
-[moves_statistics] = later("ortpipe.graph.forms.modes", "moves_statistics")
 
 
 class Session:
@@ -138,14 +144,6 @@ def _first() -> None:
     Session(onnx.parser.parse_model(TRIVIAL))
 
 
-def _content(model: onnx.ModelProto, weights: Weights | None) -> bytes:
-    if not weights:
-        return model.SerializeToString()
-    from ortpipe.graph.core.apart_files import pieces
-
-    return b"".join(pieces(model, weights))
-
-
 def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provider: str) -> Any:
     """Return the runtime's session, without the optimizations that fail for this model."""
     convolves = any(node.op_type == "Conv" for graph in graphs(model.graph) for node in graph.node)
@@ -154,7 +152,8 @@ def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provi
         if weigh(model) > MAPPED or is_large(model):
             with on_disk(model, weights) as path:
                 return _unfused(path, options, provider, without)
-        return _unfused(_content(model, weights), options, provider, without)
+        content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
+        return _unfused(content, options, provider, without)
     except Exception as error:
         raise ModelError(
             "ONNX Runtime must load the model.",

@@ -7,27 +7,31 @@ numbers [N, K] for a regression, class indices [N, 1] (int64) for a classifier.
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
 
 from ortpipe import own
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.rows import Data
+from ortpipe.doors import later
 from ortpipe.errors import LossError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, gc_paused
-from ortpipe.settings import later, typed
+from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import Scores
 
+if TYPE_CHECKING:  # for models and settings beyond the loss of rows [N, K]
+    from ortpipe.stages.add_loss.checks import check_all, check_terms
+    from ortpipe.stages.add_loss.elements import add_heads, terms_of_more
+    from ortpipe.stages.add_loss.losses.auto import auto_note, chosen_by_model
+else:
+    later(__name__)
+
+
 VERSION = 5
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
-
-# for models and settings beyond the loss of rows [N, K]
-auto_note, chosen_by_model = later("ortpipe.stages.add_loss.losses.auto", "auto_note", "chosen_by_model")
-check_all, check_terms = later("ortpipe.stages.add_loss.checks", "check_all", "check_terms")
-add_heads, terms_of_more = later("ortpipe.stages.add_loss.elements", "add_heads", "terms_of_more")
 
 
 @typed

@@ -1,28 +1,34 @@
 """Comparing a converted model with its source on real rows."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
+from ortpipe.doors import later
 from ortpipe.errors import ConvertError, ModelError
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.runtime.session import Session
-from ortpipe.settings import later
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Converted
 from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.rows.compared_rows import compared_rows
 
+if TYPE_CHECKING:
+    from ortpipe.stages.convert.table import check_missing
+else:
+    later(__name__)
+
+
 MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 # for tables
-[check_missing] = later("ortpipe.stages.convert.table", "check_missing")
 
 
 def compared(

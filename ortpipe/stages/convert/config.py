@@ -4,14 +4,18 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ortpipe.doors import later
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Config, Positive, Seed, later
+from ortpipe.settings import Config, Positive, Seed
 from ortpipe.stages.convert.sources import SOURCES, ModelSource
 
-[parse_layers] = later("ortpipe.stages.convert.changes.new_head", "parse_layers")
-[weight_files] = later("ortpipe.stages.convert.changes.initialize", "weight_files")
+if TYPE_CHECKING:
+    from ortpipe.stages.convert.changes.initialize import weight_files
+    from ortpipe.stages.convert.changes.new_head import parse_layers
+else:
+    later(__name__)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ from ortpipe.stages.convert.forward import Converted, Forward, facts_of
 from ortpipe.stages.convert.imported import Imported
 
 
-def imported(forward: Imported, config: ConvertConfig, data: Data | None) -> Converted:
+def imported(forward: Forward, config: ConvertConfig, data: Data | None) -> Converted:
     """Return a model with its weights to train, compared with its source on real rows, and its meaning."""
+    assert isinstance(forward, Imported)  # the source does not know the meaning
     converted, predictions = _chosen(forward, config), dict[str, np.ndarray]()
     if data is not None:
         converted, predictions = compared(converted, forward, config, data)

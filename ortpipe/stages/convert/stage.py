@@ -1,32 +1,33 @@
 """convert: a source → a forward model with the same predictions."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, check_data
+from ortpipe.doors import later
 from ortpipe.errors import under
 from ortpipe.facts import HeadFacts
 from ortpipe.graph.choice.choice import Choice, sentence
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
-from ortpipe.settings import later
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, Meaning, facts_of
 
-VERSION = 20
+if TYPE_CHECKING:  # for sources other than networks by config, and settings beyond the source
+    from ortpipe.stages.convert.changes.initialize import with_weights_of_file
+    from ortpipe.stages.convert.changes.quantize import quantized
+    from ortpipe.stages.convert.changes.replace_head import with_new_head
+    from ortpipe.stages.convert.imported_steps import imported, notes_of_copies
+    from ortpipe.stages.convert.own_objective import class_weight, objective_facts, objective_notes
+    from ortpipe.stages.convert.passed import read_passed
+    from ortpipe.stages.convert.table import table_record
+else:
+    later(__name__)
 
-# for sources other than networks by config, and settings beyond the source
-[read_passed] = later("ortpipe.stages.convert.passed", "read_passed")
-imported, notes_of_copies = later("ortpipe.stages.convert.imported_steps", "imported", "notes_of_copies")
-[table_record] = later("ortpipe.stages.convert.table", "table_record")
-class_weight, objective_facts, objective_notes = later(
-    "ortpipe.stages.convert.own_objective", "class_weight", "objective_facts", "objective_notes"
-)
-[with_new_head] = later("ortpipe.stages.convert.changes.replace_head", "with_new_head")
-[with_weights_of_file] = later("ortpipe.stages.convert.changes.initialize", "with_weights_of_file")
-[quantized] = later("ortpipe.stages.convert.changes.quantize", "quantized")
+
+VERSION = 20
 
 
 def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | None = None) -> Artifact:

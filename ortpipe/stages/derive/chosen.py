@@ -1,22 +1,25 @@
 """The parameters and inputs that a config names, adapters, and parameters that no gradient reaches."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import Graph
 
+from ortpipe.doors import later
 from ortpipe.errors import DeriveError
 from ortpipe.facts import Facts
 from ortpipe.graph.choice.choice import sentence, some
 from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
-from ortpipe.settings import later
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import CUT, Seeded, Trained
 
-adapt, adapters_note = later("ortpipe.stages.derive.lora", "adapt", "adapters_note")
+if TYPE_CHECKING:
+    from ortpipe.stages.derive.lora import adapt, adapters_note
+else:
+    later(__name__)
 
 
 def chosen_by_config(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -12,26 +12,28 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.autodiff import name_gradients
 from ortpipe.data.rows import Data
+from ortpipe.doors import later
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.types import is_scalar
-from ortpipe.settings import later, typed
+from ortpipe.settings import typed
 from ortpipe.stages.derive.config import DeriveConfig
+
+if TYPE_CHECKING:  # for settings and models beyond the gradient of a scalar loss
+    from ortpipe.graph.forms.modes import statistics as running_statistics
+    from ortpipe.stages.derive.checkpointing import checkpoint
+    from ortpipe.stages.derive.chosen import chosen_by_config, reject_infinite, sentence_of, without_cut
+    from ortpipe.stages.derive.compare import compare, part_of
+    from ortpipe.stages.derive.outputs import sum_of_outputs
+else:
+    later(__name__)
+
 
 VERSION = 18
 Tensors = Mapping[str, ir.TensorProtocol | None]
 CUT = "no gradient reaches it"
-
-# for settings and models beyond the gradient of a scalar loss
-chosen_by_config, reject_infinite, sentence_of, without_cut = later(
-    "ortpipe.stages.derive.chosen", "chosen_by_config", "reject_infinite", "sentence_of", "without_cut"
-)
-[sum_of_outputs] = later("ortpipe.stages.derive.outputs", "sum_of_outputs")
-[running_statistics] = later("ortpipe.graph.forms.modes", "statistics")
-[checkpoint] = later("ortpipe.stages.derive.checkpointing", "checkpoint")
-compare, part_of = later("ortpipe.stages.derive.compare", "compare", "part_of")
 
 
 @typed
@@ -107,6 +109,7 @@ class Trained(NamedTuple):
 
 def _target(graph: Graph, facts: Facts, config: DeriveConfig) -> Seeded:
     """Multiply the loss by its seed, a new input `<loss>_grad`."""
+    scalar: ir.Value | None
     names = (config.output,) if isinstance(config.output, str) else config.output or (facts.loss,)
     loss = query.values(graph).get(str(names[0]))
     if len(names) == 1 and loss is not None and is_scalar(loss) and loss.dtype in query.FLOATS:

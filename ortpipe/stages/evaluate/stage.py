@@ -7,7 +7,7 @@ metrics by `slices`, and the `importance` and `sensitivity` of columns.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Artifact, Facts, under
 from ortpipe.data.rows import Data, RowSet, check_data
+from ortpipe.doors import later
 from ortpipe.errors import EvaluateError
 from ortpipe.graph.core import apart
 from ortpipe.graph.core.apart import Weights
@@ -24,23 +25,25 @@ from ortpipe.metrics import UNWEIGHTED, check_fits, shown
 from ortpipe.metrics.predictions import Compared, rows_at_most
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.settings import later, typed
+from ortpipe.settings import typed
 from ortpipe.stages.evaluate.answers import Answers, answers, measured
 from ortpipe.stages.evaluate.config import EvaluateConfig
+
+if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
+    from ortpipe.data.slices import check_columns
+    from ortpipe.graph.forms.int8 import to_int8
+    from ortpipe.metrics.curves import curves
+    from ortpipe.stages.evaluate.parts import metrics_of_parts
+    from ortpipe.stages.evaluate.sensitivity import importance_of_columns as importance
+    from ortpipe.stages.evaluate.sensitivity import sensitivity_of_columns as sensitivity
+else:
+    later(__name__)
+
 
 VERSION = 5
 WEIGHTED_NOTE = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 INT8 = "int8"  # the state of a fake-quantized model: trained, converted to integers
-
-# for settings and models beyond the metrics of float values
-[check_columns] = later("ortpipe.data.slices", "check_columns")
-[to_int8] = later("ortpipe.graph.forms.int8", "to_int8")
-[curves] = later("ortpipe.metrics.curves", "curves")
-[metrics_of_parts] = later("ortpipe.stages.evaluate.parts", "metrics_of_parts")
-importance, sensitivity = later(
-    "ortpipe.stages.evaluate.sensitivity", "importance_of_columns", "sensitivity_of_columns"
-)
 
 
 @typed

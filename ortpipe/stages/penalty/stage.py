@@ -1,18 +1,24 @@
 """penalty: a loss model → a loss model with Σ l1·|w| + l2·w² added to its loss."""
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from ortpipe.artifact import Artifact, Facts
+from ortpipe.doors import later
 from ortpipe.errors import PenaltyError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import later, typed
+from ortpipe.settings import typed
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
-VERSION = 4
+if TYPE_CHECKING:
+    from ortpipe.stages.penalty.of_source import row_count, terms_of_source
+else:
+    later(__name__)
 
-terms_of_source, row_count = later("ortpipe.stages.penalty.of_source", "terms_of_source", "row_count")
+
+VERSION = 4
 
 
 @typed

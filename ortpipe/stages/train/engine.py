@@ -2,25 +2,28 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import onnx
 
+from ortpipe.doors import later
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.check import clean, proto_apart
 from ortpipe.graph.core.operators import is_random
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.settings import later
 from ortpipe.stages.train.epoch_graph import build_epoch
 from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
-[load_in_xla] = later("ortpipe.stages.train.xla_engine", "load_in_xla")
-[with_seeds] = later("ortpipe.stages.train.random_draws", "with_seeds")
+if TYPE_CHECKING:
+    from ortpipe.stages.train.random_draws import with_seeds
+    from ortpipe.stages.train.xla_engine import load_in_xla
+else:
+    later(__name__)
 
 
 class Runs(Protocol):

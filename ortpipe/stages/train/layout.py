@@ -2,15 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays
+from ortpipe.doors import later
 from ortpipe.graph.core.builder import Builder, Names
-from ortpipe.settings import later
 
-[vector_of] = later("ortpipe.stages.train.vector", "Vector")
+if TYPE_CHECKING:
+    from ortpipe.stages.train.vector import Vector as vector_of
+else:
+    later(__name__)
+
 
 Shapes = Mapping[str, tuple[int, ...]]
 Values = Mapping[str, ir.Value]

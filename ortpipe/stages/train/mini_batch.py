@@ -3,12 +3,13 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
-from ortpipe.settings import later
+from ortpipe.doors import later
 from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.engine import Runs, loader, runs_in_onnxruntime
@@ -17,15 +18,16 @@ from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
-LARGE_STATE = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
+if TYPE_CHECKING:  # for starts, settings and values beyond a plain training
+    from ortpipe.stages.train.accumulate import updates
+    from ortpipe.stages.train.checkpoints import check_start, losses_so_far, save, save_whole_epochs
+    from ortpipe.stages.train.diagnosis import diverged_epoch, diverged_step
+    from ortpipe.stages.train.large_model import LargeLoop as large_loop
+else:
+    later(__name__)
 
-# for starts, settings and values beyond a plain training
-check_start, losses_so_far, save, save_whole_epochs = later(
-    "ortpipe.stages.train.checkpoints", "check_start", "losses_so_far", "save", "save_whole_epochs"
-)
-diverged_step, diverged_epoch = later("ortpipe.stages.train.diagnosis", "diverged_step", "diverged_epoch")
-[large_loop] = later("ortpipe.stages.train.large_model", "LargeLoop")
-[updates] = later("ortpipe.stages.train.accumulate", "updates")
+
+LARGE_STATE = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
 
 
 def solve(training: Training) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
-from ortpipe.data.rows import Rows
+from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.edit import keep_outputs
@@ -23,18 +23,18 @@ WIDE, WIDER = 1024, 8
 
 
 def without_preprocessing(
-    artifact: Artifact, first: Rows, feed: Feed, runtime: RuntimeConfig | None
+    artifact: Artifact, rows: RowSet, feed: Feed, runtime: RuntimeConfig | None
 ) -> tuple[Artifact, Feed]:
     """Return the gradient model without its preprocessing, and a function from rows to the inputs of that model.
 
     Preprocessing has every node that depends only on data and constants, works row by row, is not random, and whose
-    result is not much wider than its operands. `first` are some rows, and `feed` returns the inputs of the model.
+    result is not much wider than its operands. `rows` are those of training; `feed` returns the inputs of the model.
 
     Raises:
         TrainError: text reaches a node that is not part of the preprocessing.
     """
-    facts, first = artifact.facts, first.head(SOME)
-    some_rows = {name: np.resize(array, (SOME, *array.shape[1:])) for name, array in feed(first).items()}
+    facts = artifact.facts
+    some_rows = {name: np.resize(array, (SOME, *array.shape[1:])) for name, array in feed(rows.head(SOME)).items()}
     results = _preprocessed(artifact, some_rows, runtime)
     rest, handed = _rest(artifact, results)
     names = tuple(str(v.name) for v in rest.graph.inputs if v.name in facts.inputs or v.name in handed)

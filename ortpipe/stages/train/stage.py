@@ -9,7 +9,7 @@ monitored.
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -17,30 +17,36 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows, check_data
+from ortpipe.doors import later
 from ortpipe.errors import ModelError, TrainError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.settings import later, typed
+from ortpipe.settings import typed
 from ortpipe.stages.train import mini_batch
 from ortpipe.stages.train.config import LOSS, TrainConfig
 from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Feed, Training
 
+if TYPE_CHECKING:  # for models, settings and results beyond a plain training
+    from ortpipe.data.classes import check_labels
+    from ortpipe.graph.forms.modes import to_inference
+    from ortpipe.stages.train.adapters import merge_adapters
+    from ortpipe.stages.train.diagnosis import check_elements
+    from ortpipe.stages.train.full_batch import in_memory
+    from ortpipe.stages.train.full_batch import solve as solve_full_batch
+    from ortpipe.stages.train.kept_epoch import kept_epoch, kept_note
+    from ortpipe.stages.train.notes import rounding_note, still_note
+    from ortpipe.stages.train.preprocessing import without_preprocessing
+    from ortpipe.stages.train.validation import Validation as validation
+    from ortpipe.stages.train.validation import check_monitor
+else:
+    later(__name__)
+
+
 VERSION = 10
 STILL = 1e-6  # losses with a smaller relative difference count as equal: float32 sums in another order differ by less
-
-# for models, settings and results beyond a plain training
-solve_full_batch, in_memory = later("ortpipe.stages.train.full_batch", "solve", "in_memory")
-validation, check_monitor = later("ortpipe.stages.train.validation", "Validation", "check_monitor")
-[without_preprocessing] = later("ortpipe.stages.train.preprocessing", "without_preprocessing")
-[check_labels] = later("ortpipe.data.classes", "check_labels")
-[check_elements] = later("ortpipe.stages.train.diagnosis", "check_elements")
-[merge_adapters] = later("ortpipe.stages.train.adapters", "merge_adapters")
-[to_inference] = later("ortpipe.graph.forms.modes", "to_inference")
-kept_epoch, kept_note = later("ortpipe.stages.train.kept_epoch", "kept_epoch", "kept_note")
-still_note, rounding_note = later("ortpipe.stages.train.notes", "still_note", "rounding_note")
 
 
 @typed
@@ -176,6 +182,7 @@ def _facts(artifact: Artifact, forward: ir.Model, tensors: Arrays, config: Train
     notes, best_epoch = list[str | None](), None
     if config.early_stop.patience is not None:
         best_epoch = kept_epoch(tensors, config.early_stop)
+        assert best_epoch is not None
         notes += [kept_note(best_epoch, config, validated=data.validation is not None, weighted=data.weighted)]
     kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
     losses = tensors["losses/train"]

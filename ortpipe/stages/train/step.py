@@ -2,26 +2,29 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe import own
 from ortpipe.artifact import Arrays, Artifact, Facts, under
+from ortpipe.doors import later
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, gc_paused, used_names
 from ortpipe.graph.core.query import HALVES
-from ortpipe.settings import later
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.layout import Layout, Shapes, Values
 from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Scalar
 from ortpipe.stages.train.speed import speed
 
-# for settings beyond the optimizer
-[accumulated] = later("ortpipe.stages.train.accumulate", "accumulated")
-links_of_settings, loss_scale = later("ortpipe.stages.train.setting_links", "links_of_settings", "loss_scale")
+if TYPE_CHECKING:  # for settings beyond the optimizer
+    from ortpipe.stages.train.accumulate import accumulated
+    from ortpipe.stages.train.setting_links import links_of_settings, loss_scale
+else:
+    later(__name__)
+
 
 PARAMETER = "parameter"  # the prefix of trained values in train's tensors; slots have optimizer/<slot>
 ITERATE = "optimizer/iterate"  # the prefix of the parameters themselves if training returns their averages

@@ -2,16 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.data.rows import Data, Rows
+from ortpipe.doors import later
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.settings import later
 from ortpipe.stages.train.config import TrainConfig
 
-[random_parameters] = later("ortpipe.stages.train.random_weights", "random_parameters")
+if TYPE_CHECKING:
+    from ortpipe.stages.train.random_weights import random_parameters
+else:
+    later(__name__)
+
 
 Feed = Callable[[Rows], dict[str, np.ndarray]]
 

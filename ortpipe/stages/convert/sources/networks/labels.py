@@ -1,16 +1,19 @@
 """The labels of training rows: the task, the classes, and the scale of a network by config that fits them."""
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.doors import later
 from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import later
 
-[kind_of_labels] = later("ortpipe.stages.convert.sources.networks.class_labels", "kind_of_labels")
+if TYPE_CHECKING:
+    from ortpipe.stages.convert.sources.networks.class_labels import kind_of_labels
+else:
+    later(__name__)
 
 
 class NetworkEnd(NamedTuple):

@@ -2,16 +2,21 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.doors import later
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import later
+
+if TYPE_CHECKING:
+    from ortpipe.stages.convert.sources.networks.more_layers import curved, product_of_rows
+else:
+    later(__name__)
+
 
 # for other networks than perceptrons
-curved, product_of_rows = later("ortpipe.stages.convert.sources.networks.more_layers", "curved", "product_of_rows")
 
 Law = Literal["pytorch", "he", "xavier"]
 Norm = Literal["none", "batch", "layer"]

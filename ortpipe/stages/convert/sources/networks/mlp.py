@@ -1,17 +1,22 @@
 """A multilayer perceptron: x ← dropout(f(norm(W·x + b))), layer by layer; or residual blocks."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
+from ortpipe.doors import later
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Count, Share, later
+from ortpipe.settings import Count, Share
 from ortpipe.stages.convert.sources.networks.labels import LabelKind
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, Norm
 from ortpipe.stages.convert.sources.networks.network import TableNetwork
 
-norm, residual_blocks = later("ortpipe.stages.convert.sources.networks.more_layers", "norm", "residual_blocks")
+if TYPE_CHECKING:
+    from ortpipe.stages.convert.sources.networks.more_layers import norm, residual_blocks
+else:
+    later(__name__)
 
 
 @dataclass(frozen=True)

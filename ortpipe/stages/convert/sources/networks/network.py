@@ -2,24 +2,28 @@
 
 import abc
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.data.rows import Data, Rows
+from ortpipe.doors import later
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.types import IR_VERSION, OPSET
-from ortpipe.settings import Config, Count, Seed, later
+from ortpipe.settings import Config, Count, Seed
 from ortpipe.stages.convert.forward import Forward, Meaning
 from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd, moments, read_labels
 from ortpipe.stages.convert.sources.networks.layers import Law, Layers
 
-[table_inputs] = later("ortpipe.stages.convert.sources.networks.columns", "table_inputs")
-[class_end] = later("ortpipe.stages.convert.sources.networks.class_labels", "class_end")
-[write_class_outputs] = later("ortpipe.stages.convert.sources.outputs", "write_class_outputs")
+if TYPE_CHECKING:
+    from ortpipe.stages.convert.sources.networks.class_labels import class_end
+    from ortpipe.stages.convert.sources.networks.columns import table_inputs
+    from ortpipe.stages.convert.sources.outputs import write_class_outputs
+else:
+    later(__name__)
 
 
 @dataclass(frozen=True)
