@@ -1,4 +1,4 @@
-"""The tables of rules and expansions list what each file has."""
+"""The tables of rules and expansions list the operators of each file."""
 
 import importlib
 
