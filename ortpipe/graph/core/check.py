@@ -207,7 +207,7 @@ def _unknown_rank(model: onnx.ModelProto) -> ModelError:
     operator = f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
     value = next(name for name in node.output if name and name not in ranked)
     return ModelError(
-        "The number of dimensions of every output must be with_shapes.",
+        "The number of dimensions of every output must be known.",
         got=f"{operator} at node {node.name or value!r} gives {value!r}, whose shape is unknown",
         fix=f"Set the sizes of the inputs{{@sizes}}, end the graph before {operator}{{@cut}}, or declare "
         f"the shape of {value!r} in the file (value_info).",
