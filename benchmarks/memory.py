@@ -149,9 +149,10 @@ def train_on(kind: str, folder: Path) -> None:
 
     first, start = bytes_read(), time.perf_counter()
     if kind in PARQUET:
-        source: Any = Parquet(path=str(folder / "rows.parquet"), label="y")
+        source: Any = Parquet(path=str(folder / "rows.parquet"), label="y", inputs={"X": None})
     else:
-        source = Csv(path=str(folder / "rows.csv"), label="y") if kind == "csv" else Npy(str(folder / "X.npy"))
+        table = Csv(path=str(folder / "rows.csv"), label="y", inputs={"X": None})
+        source = table if kind == "csv" else Npy(str(folder / "X.npy"))
     data = measured("check", lambda: load(DataConfig(source, SplitConfig(test=0.2, validation=0.1))))
     measured("sample", data.train.sample)
     forward = convert(LinearRegression(), data=data)

@@ -140,7 +140,6 @@ class Facts:
     # L and R of W + s · L·R are trained; train's result is the sum
     statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
-    categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # column of text → value of each code
     heads: Mapping[str, HeadFacts] = field(default_factory=dict)  # further outputs with their own label and loss
     metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/int8/source
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -147,12 +147,15 @@ class Config:
     `__post_init__` is for rules between fields, which are already checked when it runs.
     """
 
+    removed: ClassVar[Mapping[str, str]] = {}  # a former setting → the fix
+
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Reject a name that is not a field, and suggest the nearest one."""
         names = [entry.name for entry in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in named:
             if name not in names:
-                raise UnknownNameError(f"{cls.__name__} has no setting {name!r}.", fix=nearest(name, names))
+                fix = cls.removed.get(name) or nearest(name, names)
+                raise UnknownNameError(f"{cls.__name__} has no setting {name!r}.", fix=fix)
         return super().__new__(cls)
 
     def __init_subclass__(cls, **keywords: Any) -> None:

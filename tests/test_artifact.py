@@ -42,7 +42,6 @@ FULL = Facts(
     gradients={"w": "w_grad"},
     input_gradients={"X": "X_grad"},
     columns={"X": ("age", "city=Oslo"), "Z": ("vip",)},
-    categories={"city": ("Oslo",), "vip": (False, True)},
     metrics={"accuracy": {"before": 0.25, "trained": 1.0}},
     lineage=({"stage": "convert", "version": 1},),
 )

@@ -29,7 +29,7 @@ ENDS = ("password", "passwd", "pwd", "secret", "token", "apikey", "accesskey", "
 KEYS = {"access", "account", "api", "encryption", "private", "secret", "session", "shared", "signing", "storage"}
 FREE = {"data", "recorder", "name", "hydra"}  # values of other groups decide results and are part of the store's keys
 NAMES = re.compile(  # keys that users name, and the tokens of texts
-    r"data\.source\.(?:inputs|encode)\.|train\.factors\.|penalty\.terms\.|(?:data\.)?tokens(?:\.|$)"
+    r"data\.source\.inputs\.|train\.factors\.|penalty\.terms\.|(?:data\.)?tokens(?:\.|$)"
 )
 PLAIN = {"", "true", "false", "null", "none", MASK, "…"}
 LONG = 8  # characters from which on a secret is masked inside words too

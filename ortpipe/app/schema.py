@@ -159,7 +159,7 @@ def _values(
     for key in node:
         if key not in fields:
             owner = "the config" if member is None else f"{member}, whatever sets it"
-            fix = nearest(str(key), fields) + (
+            fix = getattr(cls, "removed", {}).get(key) or nearest(str(key), fields) + (
                 " Remove it with ~{key}, or the experiment that sets it with ~experiment." if member else ""
             )
             problems.append(ConfigError(f"{{key}} is not a key of {owner}.", key=str(key), fix=fix))

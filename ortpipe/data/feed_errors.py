@@ -26,7 +26,10 @@ def reject_inputs(names: Sequence[str], rows: Rows, *, any_read: bool) -> NoRetu
     rule = "Data must hold exactly the model's inputs, by name."
     fix = f"The model reads {', '.join(names)}: remove other arrays, or name them as labels or weights."
     if rows.kept and not any_read:
-        fix = f"The model reads {', '.join(names)}: {{@data.source.encode}}=one_hot makes one input of all columns."
+        fix = (
+            f"The model reads {', '.join(names)}: {{@data.source.inputs}}={{{names[0]}: null}} makes one input of all "
+        )
+        fix += "columns of numbers, and a list in place of null one of these columns."
     raise DataError(rule, got=f"arrays {', '.join(sorted(rows.inputs))}", fix=fix)
 
 

@@ -104,6 +104,6 @@ def _of_frame(name: str, frame: Any, names: tuple[str, ...]) -> np.ndarray:
             raise DataError(
                 "A frame of inputs may hold only numbers and truth values.",
                 got=f"column {column!r} of {name}, of type {array.dtype}",
-                fix="Encode it first, or return the frame from a function (data=function), which encodes text.",
+                fix="Encode it first, or use data=function: a function may return the frame, and the model encodes it.",
             )
     return np.stack(columns, axis=1)

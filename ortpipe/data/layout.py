@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from ortpipe.data.arrow import as_numpy, plain_column
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.raw_columns import RawColumn, float_type, kind_of
-from ortpipe.data.rows import Category
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import categorical_fix
 from ortpipe.errors import DataError, nearest
@@ -20,9 +19,8 @@ from ortpipe.errors import DataError, nearest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Categories = Mapping[str, tuple[Category, ...]]
-MANY_INPUTS, MANY_OF_ONE = 1000, 100  # inputs in all and of one column; more are probably a mistake
 LISTED = 12
+PLURAL = {"number": "numbers", "word": "words", "date": "dates"}
 FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}  # Arrow's name → NumPy's
 
 
@@ -33,7 +31,7 @@ class TableLayout:
     source: TableSource  # the user's settings
     inputs: Mapping[str, tuple[str, ...]]  # input → its columns
     part: str | None  # the column that names each row's part
-    dtypes: Mapping[str, np.dtype]  # column of numbers → its dtype; all other columns have categories
+    dtypes: Mapping[str, np.dtype]  # column of numbers → its dtype; all other columns hold words or dates
 
     @functools.cached_property
     def used(self) -> list[str]:
@@ -46,36 +44,24 @@ class TableLayout:
         """JSON values that distinguish layouts of the same columns."""
         columns: list[Any] = [self.source.labels, self.source.sample_weight, self.part, list(self.inputs.items())]
         columns += [dict(self.source.heads)] if self.source.heads else []
-        encodings = [self.source.encode_of(name) for name in self.inputs]
-        return [columns, encodings, [(name, str(dtype)) for name, dtype in self.dtypes.items()]]
-
-    def one_hot(self, column: str) -> bool:
-        """Return whether any input encodes this column as one-hot."""
-        return any(column in names and self.source.encode_of(name) == "one_hot" for name, names in self.inputs.items())
+        return [columns, [(name, str(dtype)) for name, dtype in self.dtypes.items()]]
 
     def is_kept(self, name: str) -> bool:
-        """Return whether an input is a raw column (encode=keep)."""
-        return self.source.encode_of(name) == "keep"
+        """Return whether an input is a column by itself."""
+        return self.inputs[name] == (name,)
 
     @property
     def raw(self) -> set[str]:
         """The columns that are raw inputs and nothing else; only these may hold dates and missing values."""
         used_otherwise = {*self.source.labels, self.source.sample_weight, self.part}
         used_otherwise.update(*(columns for name, columns in self.inputs.items() if not self.is_kept(name)))
-        return {columns[0] for name, columns in self.inputs.items() if self.is_kept(name)} - used_otherwise
+        return {name for name in self.inputs if self.is_kept(name)} - used_otherwise
 
     def dtype(self, name: str) -> np.dtype:
         """Return the dtype of an input's array, which holds all its columns."""
         if self.is_kept(name):
-            [column] = self.inputs[name]
-            return float_type(self.dtypes[column]) if column in self.dtypes else np.dtype(object)
-        code_dtype: Any = np.float32 if self.source.encode_of(name) == "one_hot" else np.int64
-        return np.result_type(*(self.dtypes.get(column, code_dtype) for column in self.inputs[name]))
-
-    def blocks(self, name: str, categories: Categories) -> list[tuple[str, tuple[Category, ...]]]:
-        """Return an input's columns, each with the values that one-hot encoding turns into columns, () for none."""
-        one_hot = self.source.encode_of(name) == "one_hot"
-        return [(column, categories.get(column, ()) if one_hot else ()) for column in self.inputs[name]]
+            return float_type(self.dtypes[name]) if name in self.dtypes else np.dtype(object)
+        return np.result_type(*(self.dtypes[column] for column in self.inputs[name]))
 
     def column(self, table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
         """Return a column's values, as text if the source lists it as categorical."""
@@ -100,46 +86,21 @@ class TableLayout:
         values = np.array(coded.dictionary.to_pylist())  # NumPy text, as wide as the longest word
         return (values.astype(np.int64) if values.dtype == bool else values)[coded.indices.to_numpy()]
 
-    def notes(self, categories: Categories) -> list[str]:
-        """Return how many inputs come from which columns, and a warning if they are probably too many."""
-        notes = []
-        for name in (name for name in self.inputs if not self.is_kept(name)):
-            blocks = [(column, len(values) or 1) for column, values in self.blocks(name, categories)]
-            widths, total = dict(blocks), sum(width for _, width in blocks)
-            widest = sorted(widths, key=lambda column: -widths[column])
-            listed = [column if widths[column] == 1 else f"{column} {widths[column]}" for column in widest[:LISTED]]
-            more = [f"{len(widest) - LISTED:,} more"] if len(widest) > LISTED else []
-            prefix = f"{name}: " if len(self.inputs) > 1 else ""
-            notes.append(
-                f"{prefix}{_count(total, 'input')} from {_count(len(widths), 'column')}: {', '.join(listed + more)}; "
-                f"label {', '.join(self.source.labels)}"
-            )
-            if widths[widest[0]] > MANY_OF_ONE or total > MANY_INPUTS:
-                notes.append(
-                    f"warning: {prefix}{total:,} inputs, {widths[widest[0]]:,} of them from column {widest[0]!r}: "
-                    "choose columns with data.source.inputs, or encode values as integers with "
-                    "data.source.encode=index"
-                )
-            places = [column for column in widths if column in categories and self.source.encode_of(name) == "index"]
-            if places:
-                notes.append(
-                    f"{prefix}{', '.join(places[:LISTED])}: each value is its place in sorted order (encode=index), "
-                    "which suits a model that looks it up (an embedding); one that multiplies it reads a quantity"
-                )
-        return notes
+    def notes(self, raw_columns: Mapping[str, RawColumn]) -> list[str]:
+        """Return which columns are inputs, by kind, and the columns of each array."""
+        kinds = []
+        for kind, noun in PLURAL.items():
+            columns = [(name, column.missing) for name, column in raw_columns.items() if column.kind == kind]
+            names = [f"{name} ({missing:,} missing)" if missing else name for name, missing in columns]
+            kinds += [f"{noun} {_listed(names)}"] if names else []
+        notes = [f"{_count(len(raw_columns), 'column')}: {'; '.join(kinds)}"] if kinds else []
+        arrays = {name: columns for name, columns in self.inputs.items() if not self.is_kept(name)}
+        notes += [f"input {name} of {_count(len(of), 'column')}: {_listed(of)}" for name, of in arrays.items()]
+        return [f"{'; '.join(notes)}; label {', '.join(self.source.labels)}"]
 
 
-def raw_column_notes(raw_columns: Mapping[str, RawColumn], labels: Iterable[str]) -> list[str]:
-    """Return which columns are raw inputs, by kind, if there are any."""
-    plural = {"number": "numbers", "word": "words", "date": "dates"}
-    kinds = []
-    for kind, noun in plural.items():
-        columns = [(name, column.missing) for name, column in raw_columns.items() if column.kind == kind]
-        names = [f"{name} ({missing:,} missing)" if missing else name for name, missing in columns]
-        more = [f"{len(names) - LISTED:,} more"] if len(names) > LISTED else []
-        kinds += [f"{noun} {', '.join(names[:LISTED] + more)}"] if names else []
-    count = _count(len(raw_columns), "column")
-    return [f"{count} without encoding: {'; '.join(kinds)}; label {', '.join(labels)}"] if kinds else []
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:LISTED], *([f"{len(names) - LISTED:,} more"] if len(names) > LISTED else [])])
 
 
 def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> TableLayout:
@@ -151,7 +112,7 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
         "categorical": source.categorical,
     }
     if isinstance(source.inputs, Mapping):
-        columns_by_key |= {f"inputs.{name}": columns for name, columns in source.inputs.items()}
+        columns_by_key |= {f"inputs.{name}": columns or () for name, columns in source.inputs.items()}
     else:
         columns_by_key["inputs"] = source.inputs or ()
     keys = [(key, column) for key, columns in columns_by_key.items() for column in columns]
@@ -174,7 +135,7 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
         rule, fix = "A table must hold at least one column of features.", "Add columns, or check the label."
         raise DataError(rule, got="only labels", fix=fix)
     for file in schemas:
-        for name in features if source.inputs is None else ():
+        for name in dict.fromkeys(column for columns in inputs.values() for column in columns):
             if name not in names[file]:
                 rule, fix = "Every file must hold the columns of the first one.", nearest(name, names[file])
                 raise DataError(rule, got=f"{file} without {name!r}", fix=fix)
@@ -184,7 +145,12 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
     if part in dtypes:
         rule, fix = "split.column may hold only train, validation and test.", "Choose a column of text."
         raise DataError(rule, got=f"column {part!r} of {dtypes[part]}", fix=fix)
-    return TableLayout(source, inputs, part, dtypes)
+    layout = TableLayout(source, inputs, part, dtypes)
+    for name, columns in inputs.items():
+        if words := [column for column in columns if column not in dtypes and not layout.is_kept(name)]:
+            rule, fix = "An input of several columns holds numbers.", "List the columns in {key}=[…]: each is an input."
+            raise DataError(rule, key="inputs", got=f"words in column {words[0]!r} of input {name!r}", fix=fix)
+    return layout
 
 
 def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema], *, dates: bool) -> np.dtype | None:
@@ -213,7 +179,6 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
         # pyarrow can convert the type too, but imports pandas for that
         return np.dtype(np.float64 if is_float64 else FLOATS.get(str(kind), str(kind)))
     way_out = "" if of_raw is None else f"; {categorical_fix(name)}"
-    way_out += "; {at}encode=keep keeps dates" if of_raw == "date" else ""
     rule, actual = "A column may hold numbers, text or truth values.", f"column {name!r} of {file}, of type {kind}"
     raise DataError(rule, got=actual, fix=f"Convert it to numbers or text, or leave it out of {{at}}inputs{way_out}.")
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 PIECE = 4 * 2**20  # bytes of inputs that are read, or fed to a model, at a time
 LEAST = 4  # bytes that a number counts at least: models read float32
 
-Category = str | int | bool
-
 
 class RowSet(ABC):
     """Rows in memory, or read again for every pass; results do not depend on which."""
@@ -99,7 +97,6 @@ class Rows(RowSet):
         sample_weight: [N], or None if every row counts once.
         heads: further output of the model with a loss of its own → its labels.
         columns: input name → the names of its columns, for inputs of two dimensions with known names.
-        categories: column of the source → its values, in the order of their codes.
         kept: raw input → the description of its column; only these inputs may hold nan.
         origin: what else the digest covers, such as the code that made the rows.
         part: [N], each row's part as its place in `PARTS`, if the data name it.
@@ -116,7 +113,6 @@ class Rows(RowSet):
     sample_weight: np.ndarray | None = None
     heads: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    categories: Mapping[str, tuple[Category, ...]] = field(default_factory=dict)
     kept: Mapping[str, RawColumn] = field(default_factory=dict)
     origin: str = ""
     part: np.ndarray | None = None
@@ -224,7 +220,7 @@ class Rows(RowSet):
     def digest(self) -> str:
         """Return the sha256 (hex) of names, dtypes, shapes and values, and of a window that does not hold all rows.
 
-        Known column names and categories count too: a model's metadata record them.
+        Known column names count too: a model's metadata record them.
         """
         order = [] if self.window is None or self.window >= len(self) else [self.window, *self.group_sizes]
         hasher = Hasher("rows").add(self.origin, order)
@@ -232,8 +228,8 @@ class Rows(RowSet):
             hasher.add(name, self.inputs[name])
         for name in sorted(self.heads):
             hasher.add("head", name, self.heads[name])
-        if self.columns or self.categories:
-            hasher.add("columns", *(sorted(mapping.items()) for mapping in (self.columns, self.categories)))
+        if self.columns:
+            hasher.add("columns", sorted(self.columns.items()))
         if self.kept:
             raw_columns = sorted(self.kept.items())
             hasher.add("kept", *([name, column.kind, column.missing, column.of] for name, column in raw_columns))

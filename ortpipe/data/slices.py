@@ -15,16 +15,8 @@ MOST_VALUES = 30  # slices of the most frequent values; all other values are one
 def columns_of(rows: Rows) -> list[str]:
     """Return the column names of the rows, as in their table."""
     names = [name for name, array in rows.inputs.items() if name in rows.kept or (array.ndim == 1 and len(array))]
-    for name, columns in rows.columns.items():
-        if name in rows.inputs:
-            for column in columns:
-                names.append(owner_of(rows, column))
+    names += [column for name, columns in rows.columns.items() if name in rows.inputs for column in columns]
     return list(dict.fromkeys(names))
-
-
-def owner_of(rows: Rows, column: str) -> str:
-    """Return the table's column from which an input's column was encoded: sex, of sex=f."""
-    return next((name for name in rows.categories if column.startswith(f"{name}=")), column)
 
 
 def column_of(rows: Rows, name: str, key: str | None = None) -> np.ndarray:
@@ -33,14 +25,9 @@ def column_of(rows: Rows, name: str, key: str | None = None) -> np.ndarray:
         if name in rows.inputs:
             array = rows.inputs[name]
             return array.astype(str) if array.dtype.kind in "OSU" else array
-        values = np.array([str(value) for value in rows.categories.get(name, ())])
         for input_name, columns in rows.columns.items():
-            places = [i for i, column in enumerate(columns) if column.startswith(f"{name}=")]
-            if places and name in rows.categories:
-                return values[rows.inputs[input_name][:, places].argmax(axis=1)]
             if name in columns:
-                array = rows.inputs[input_name][:, columns.index(name)]
-                return array if not len(values) else values[array.astype(np.int64)]
+                return np.asarray(rows.inputs[input_name][:, columns.index(name)])
     rule = "Metrics by slice need the name of a column of the rows."
     raise DataError(rule, key=key, got=repr(name), fix=nearest(name, columns_of(rows)))
 

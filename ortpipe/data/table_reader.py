@@ -1,4 +1,4 @@
-"""Reading tables: one pass checks them and learns their categories, later ones yield rows in pieces."""
+"""Reading tables: one pass checks them, later ones yield rows in pieces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import numpy as np
 from ortpipe.data.arrow import as_numpy, is_text, places, plain_column
 from ortpipe.data.config import PARTS
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.layout import lay_out, raw_column_notes
+from ortpipe.data.layout import lay_out
 from ortpipe.data.part_names import check_parts
 from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumnReader
 from ortpipe.data.reader import Labelled
-from ortpipe.data.rows import PIECE, Category, Rows, row_bytes
+from ortpipe.data.rows import PIECE, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import TextColumn, reject_text
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CACHED = 256  # rows that are transposed at a time
-MOST_ONE_HOT = 10_000  # values of a column; one-hot encoding of more is surely a mistake
 
 
 @dataclass(frozen=True)
@@ -53,8 +52,8 @@ def group_of(table: pa.Table, name: str, part: int | None = None, position: Posi
 class TableReader:
     """Reads the rows of a table's groups (see `Reader`); the constructor reads, checks and counts all of them.
 
-    It rejects missing and infinite values and text among numbers, by file, row and column, and columns of too many
-    values. The column `part` names each row's part.
+    It rejects missing and infinite values and text among numbers, by file, row and column. The column `part` names each
+    row's part.
     """
 
     def __init__(
@@ -66,11 +65,9 @@ class TableReader:
         self._plain_numbers = {name: dtype for name, dtype in layout.dtypes.items() if name not in raw}
         hasher, self._digits = Hasher("table").add(layout.key), LostDigits()
         labels = {head: Labels() for head in ("", *source.heads)}
-        features = dict.fromkeys(c for name, names in layout.inputs.items() if not layout.is_kept(name) for c in names)
-        self._values: dict[str, set[Category]] = {name: set() for name in features if name not in layout.dtypes}
-        columns = [names[0] for name, names in layout.inputs.items() if layout.is_kept(name)]
+        columns = [name for name in layout.inputs if layout.is_kept(name)]
         self._raw_readers = {name: RawColumnReader(name, layout.dtypes.get(name), source.missing) for name in columns}
-        texts = [name for name in (*self._values, *layout.raw, *source.labels) if name not in source.categorical]
+        texts = [name for name in (*columns, *source.labels) if name not in source.categorical]
         self._texts = {name: TextColumn(name, raw=name in layout.raw) for name in texts}
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
@@ -94,31 +91,17 @@ class TableReader:
             raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give at least one row.")
         for text in self._texts.values():
             text.check()
-        for name in self._values:
-            self._check_value_count(name)
         dates = {name for name, text in self._texts.items() if text.are_dates}
         self._raw_columns = {
-            name: self._raw_readers[columns[0]].summary(are_dates=columns[0] in dates)
-            for name, columns in layout.inputs.items()
-            if layout.is_kept(name)
+            name: reader.summary(are_dates=name in dates) for name, reader in self._raw_readers.items()
         }
-        self._categories = {name: tuple(sorted(values)) for name, values in self._values.items()}
-        self._columns = {
-            name: tuple(
-                column_name
-                for column, values in layout.blocks(name, self._categories)
-                for column_name in ([f"{column}={value}" for value in values] or [column])
-            )
-            for name in layout.inputs
-        }
-        self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in self._columns.items())
+        self._columns = {name: columns for name, columns in layout.inputs.items() if not layout.is_kept(name)}
+        self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in layout.inputs.items())
         self.digest, self.labels = hasher.hexdigest(), {head: distinct.values for head, distinct in labels.items()}
-        inputs = dict.fromkeys((*self._values, *self._raw_readers))
-        text_notes = [note for name in inputs if name in self._texts for note in self._texts[name].notes]
+        text_notes = [note for name in self._raw_readers if name in self._texts for note in self._texts[name].notes]
         variants = (self._texts[name].variants_note for name in source.labels if name in self._texts)
         text_notes += [note for note in variants if note is not None]
-        input_notes = [*layout.notes(self._categories), *raw_column_notes(self._raw_columns, source.labels)]
-        self.notes = (*input_notes, *text_notes, *self._digits.notes())
+        self.notes = (*layout.notes(self._raw_columns), *text_notes, *self._digits.notes())
 
     def _tables(self, groups: Iterable[int], most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """Yield each group's number with None, then with its rows in tables of at most `most` rows."""
@@ -145,39 +128,25 @@ class TableReader:
     def _part(self, table: pa.RecordBatch, part: int | None) -> np.ndarray | None:
         """Return the part of each row, from the column of parts or the group; None if neither defines it."""
         if self.layout.part is not None:
-            return _codes(table.column(self.layout.part), PARTS).astype(np.int8)
+            return self._part_codes(table, by_row()).astype(np.int8)
         return None if part is None else np.full(table.num_rows, part, np.int8)
 
     def _rows(self, table: pa.RecordBatch, part: int | None) -> Rows:
         """Return a table as rows; `part` is that of its group."""
-        layout, inputs = self.layout, {}
-        for name, columns in self._columns.items():
-            if layout.is_kept(name):
-                [column] = columns
-                inputs[name] = self._raw_readers[column].read(layout.column(table, column))
-                continue
-            if all(column in layout.dtypes for column in columns):
-                inputs[name] = _stack_columns([layout.numbers(table, column) for column in columns], layout.dtype(name))
-                continue
-            inputs[name] = array = np.zeros((table.num_rows, len(columns)), layout.dtype(name))
-            place = 0
-            for column, values in layout.blocks(name, self._categories):
-                if column in layout.dtypes:
-                    array[:, place] = layout.numbers(table, column)
-                elif values:
-                    codes = _codes(layout.column(table, column), values)
-                    array[np.arange(len(array)), place + codes] = 1
-                else:
-                    array[:, place] = _codes(layout.column(table, column), self._categories[column])
-                place += len(values) or 1
+        layout = self.layout
+        inputs = {
+            name: self._raw_readers[name].read(layout.column(table, name))
+            if layout.is_kept(name)
+            else _stack_columns([layout.numbers(table, column) for column in columns], layout.dtype(name))
+            for name, columns in layout.inputs.items()
+        }
         weight = layout.source.sample_weight
         return Rows(
             inputs=inputs,
             label=layout.label(table),
             heads={head: layout.label(table, head) for head in layout.source.heads},
             sample_weight=None if weight is None else layout.numbers(table, weight),
-            columns={name: columns for name, columns in self._columns.items() if not layout.is_kept(name)},
-            categories=self._categories,
+            columns=self._columns,
             kept=self._raw_columns,
             part=self._part(table, part),
         )
@@ -195,7 +164,7 @@ class TableReader:
         return True
 
     def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, position: Position) -> None:
-        """Check a column, add it to the digest, and collect its values if it has categories."""
+        """Check a column and add it to the digest."""
         import pyarrow as pa
 
         layout, column, source = self.layout, self.layout.column(table, name), self.layout.source
@@ -220,28 +189,20 @@ class TableReader:
         if text_column is not None:
             text_column.update(encoded.dictionary, codes, position)
         hasher.add(name, words, codes)
-        if name in self._values:
-            if len(self._values[name]) <= MOST_ONE_HOT or not layout.one_hot(name):
-                self._values[name].update(words)
-            if name not in self._texts or not self._texts[name].mostly_numbers:  # `check` rejects those
-                self._check_value_count(name)
-
-    def _check_value_count(self, name: str) -> None:
-        if len(self._values[name]) > MOST_ONE_HOT and self.layout.one_hot(name):
-            raise DataError(
-                f"One-hot encoding is limited to {MOST_ONE_HOT} values per column.",
-                got=f"more values in column {name!r}",
-                fix="Set {at}encode=index if the model looks values up (an embedding), or leave the column out.",
-            )
 
     def _count_parts(self, table: pa.RecordBatch, group: Group, position: Position) -> np.ndarray:
         """Return how many rows of a table are in each part."""
         if self.layout.part is None:
             return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
+        return np.bincount(self._part_codes(table, position), minlength=len(PARTS))
+
+    def _part_codes(self, table: pa.RecordBatch, position: Position) -> np.ndarray:
+        """Return the place in `PARTS` of each row's part; reject other words."""
+        assert self.layout.part is not None
         words = plain_column(table.column(self.layout.part)).cast("string")
         codes = places(words, PARTS)
         check_parts(codes, words, self.layout.part, position)
-        return np.bincount(codes, minlength=len(PARTS))
+        return codes
 
 
 def _stack_columns(columns: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
@@ -250,18 +211,6 @@ def _stack_columns(columns: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray
     for first in range(0, len(array), CACHED):
         array[first : first + CACHED] = stacked[:, first : first + CACHED].T
     return array
-
-
-def _codes(column: pa.Array, values: Sequence[Category]) -> np.ndarray:
-    """Return each value's place among the values of the column's first reading."""
-    codes = places(column, values)
-    if (codes < 0).any():
-        raise DataError(
-            "A column must not get new values after it was first read.",
-            got=f"a value other than {', '.join(map(repr, values[:5]))} …",
-            fix="Start again, and do not change the files during the run.",
-        )
-    return codes
 
 
 def _check_missing(column: pa.Array, name: str, position: Position, source: TableSource, *, raw: bool) -> None:
@@ -285,7 +234,7 @@ def _check_missing(column: pa.Array, name: str, position: Position, source: Tabl
         if name not in (*source.labels, source.sample_weight):
             fix += ", or leave the column out of {at}inputs"
             gap = not infinite or np.isnan(value)
-            fix += "; with {at}encode=keep, networks and Pipelines that impute take missing values" if gap else ""
+            fix += "; a column that is an input by itself may hold missing values" if gap and not raw else ""
         raise DataError(
             "Data must be finite." if infinite else "Columns that are read must have a value in every row.",
             got=f"{shown} in column {name!r}, {position(row)}",

@@ -49,9 +49,7 @@ class TokensConfig(Config):
                 "{key} must be a column of text.",
                 key="tokens.column",
                 got=f"{self.column!r}, which {'does not exist' if texts is None else 'holds numbers'}",
-                fix=nearest(self.column, text_columns)
-                if text_columns
-                else "Set {at}source.encode=keep: it leaves text columns unencoded.",
+                fix=nearest(self.column, text_columns) if text_columns else "Choose a source that has one.",
             )
         tokenizer, words, notes = self._tokenizer(), [str(text) for text in texts], []
         padding, limit = self._padding(tokenizer), (tokenizer.truncation or {}).get("max_length")

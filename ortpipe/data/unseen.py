@@ -1,9 +1,8 @@
-"""New rows of a table as a trained model's inputs: columns found by name, words encoded as in training."""
+"""New rows of a table as a trained model's inputs: columns found by name, words and dates checked as in training."""
 
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from ortpipe.artifact import Facts
-from ortpipe.data.arrow import is_text, places, plain_column
+from ortpipe.data.arrow import is_text, plain_column
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.position import Position
@@ -59,9 +58,8 @@ class UnseenTable:
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """The columns that the model reads."""
-        encoded = {name: self.facts.columns.get(name) or () for name in self._kinds}
-        names = ([column for column, _ in map(self._split_name, encoded[name])] or [name] for name in self._kinds)
-        return tuple(dict.fromkeys(itertools.chain.from_iterable(names)))
+        names = [column for name in self._kinds for column in self.facts.columns.get(name) or (name,)]
+        return tuple(dict.fromkeys(names))
 
     def check(self, schema: pa.Schema, where: str) -> None:
         """Reject a table that lacks columns, has two of one name, or has one of a type that training rejects."""
@@ -79,16 +77,9 @@ class UnseenTable:
     def feeds(self, table: pa.RecordBatch | pa.Table, position: Position) -> dict[str, np.ndarray]:
         """Return a piece of the table as the model's inputs."""
         inputs: dict[str, np.ndarray] = {}
-        codes = {name: self._codes(table, name, position) for name in self.facts.categories if name in self.columns}
         for name, kind in self._kinds.items():
             if names := self.facts.columns.get(name):
-                columns = []
-                for column, value in map(self._split_name, names):
-                    if column not in codes:
-                        columns.append(_numbers(table, column, self.missing, position, gaps=False))
-                    else:
-                        place = None if value is None else self._category_texts(column).index(value)
-                        columns.append(codes[column] if place is None else (codes[column] == place).astype(np.float32))
+                columns = [_numbers(table, column, self.missing, position, gaps=False) for column in names]
                 inputs[name] = np.stack(columns, axis=1)
             elif kind == onnx.TensorProto.STRING:
                 words, places_of = texts(plain_column(table.column(name)), self.missing)
@@ -125,32 +116,6 @@ class UnseenTable:
             first = first or f"{words[places_of[row]]!r} in {position(row)}"
             self._unknown[name] = count + int(unknown.sum()), first
 
-    def _category_texts(self, column: str) -> list[str]:
-        """Return the categories of a column as text, in the order of their codes."""
-        values = self.facts.categories[column]
-        return [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
-
-    def _split_name(self, name: str) -> tuple[str, str | None]:
-        """Split an input column's name into the table's column and its value: (sex, f) for `sex=f`, (age, None)."""
-        for column, values in self.facts.categories.items():
-            if name.startswith(f"{column}=") and (value := name[len(column) + 1 :]) in map(str, values):
-                return column, self._category_texts(column)[[*map(str, values)].index(value)]
-        return name, None
-
-    def _codes(self, table: pa.RecordBatch | pa.Table, name: str, position: Position) -> np.ndarray:
-        categories, words = self._category_texts(name), plain_column(table.column(name)).cast("string")
-        truth = all(isinstance(value, bool) for value in self.facts.categories[name])
-        codes = places(pc.utf8_lower(words) if truth else words, categories)
-        if (codes < 0).any():
-            row = int(np.argmax(codes < 0))
-            shown = ", ".join(map(repr, categories[:SHOWN])) + (" …" if len(categories) > SHOWN else "")
-            raise DataError(
-                f"Column {name!r} may hold only values from training: {shown}.",
-                got=f"{repr(word) if (word := words[row].as_py()) else 'nothing'} in {position(row)}",
-                fix="Correct the rows, or train with {@data.source.encode}=keep, which allows unknown words.",
-            )
-        return codes
-
 
 def _numbers(
     table: pa.RecordBatch | pa.Table, name: str, missing: Sequence[str], position: Position, *, gaps: bool
@@ -173,8 +138,7 @@ def _numbers(
             got=f"{column[row].as_py()!r} in {position(row)}",
             fix="Correct it, or leave it empty if the value is missing."
             if gaps
-            else "Correct it or drop the row; if it marks a missing value, train with {@data.source.encode}=keep and "
-            "name it in {@data.source.missing}.",
+            else "Correct it or drop the row. Columns that are inputs by themselves may hold missing values.",
         ) from error
     wrong = np.isinf(values) if gaps else ~np.isfinite(values)
     if wrong.any():
@@ -182,7 +146,7 @@ def _numbers(
         raise DataError(
             f"Column {name!r} must have a finite number in every row, as in training.",
             got=f"{'nothing' if np.isnan(values[row]) else values[row]} in {position(row)}",
-            fix="Correct or drop the row, or train with {@data.source.encode}=keep, which allows missing values.",
+            fix="Correct or drop the row. Columns that are inputs by themselves may hold missing values.",
         )
     return values
 

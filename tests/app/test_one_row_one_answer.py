@@ -86,13 +86,13 @@ def cases(draw: st.DrawFn, among: tuple[str, ...] = tuple(KINDS), gaps: bool = T
     return Case(kinds, train, rows, draw(st.sampled_from([".csv", ".parquet"])))
 
 
-def source(case: Case, values: dict[str, list[Any]], file: Path, encode: Any = "keep") -> Csv | Parquet:
+def source(case: Case, values: dict[str, list[Any]], file: Path) -> Csv | Parquet:
     """Write a table, and return how training reads it."""
     write = parquet.write_table if file.suffix == ".parquet" else csv.write_csv
     write(case.table(values), file)
     words = tuple(name for name, kind in case.kinds.items() if kind == "word")
     kind: Any = Parquet if file.suffix == ".parquet" else Csv
-    return kind(path=str(file), label="y", encode=encode, categorical=words, inputs=tuple(case.kinds))
+    return kind(path=str(file), label="y", categorical=words, inputs=tuple(case.kinds))
 
 
 def plain(value: Any) -> Any:
@@ -182,27 +182,6 @@ def test_a_row_has_the_same_answer_wherever_it_is_asked(case: Case) -> None:
             np.testing.assert_allclose(answer(), expected, rtol=1e-5, atol=1e-6, err_msg=way)
 
 
-@settings(max_examples=12, derandomize=True, deadline=None, database=None)
-@given(
-    cases(tuple(kind for kind in KINDS if kind not in ("day", "moment")), gaps=False),
-    st.sampled_from(["one_hot", "index"]),
-)
-def test_an_encoded_row_has_the_same_answer_in_training_and_by_predict(case: Case, encode: str) -> None:
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        rows = source(case, case.train, folder / f"train{case.suffix}", encode)()
-        artifact = convert(None, ConvertConfig(source=NETWORK), data=Data(rows))
-        [expected] = Session(artifact.model).run(
-            feed_inputs(artifact.model, artifact.facts, rows), [artifact.facts.prediction]
-        )
-        found = FoundModel("model", artifact.model, {}, artifact.facts.as_json())
-        for suffix in (".csv", ".parquet"):
-            source(case, case.train, folder / f"rows{suffix}")
-            predict(found, folder / f"rows{suffix}", folder / f"made{suffix}.parquet", {})
-            made = parquet.read_table(folder / f"made{suffix}.parquet")["prediction"]
-            np.testing.assert_allclose(made, expected.ravel(), rtol=1e-5, atol=1e-6, err_msg=suffix)
-
-
 GOOD = {
     "size": [1.5, 2.5, 4.0],
     "rooms": [1, 2, 5],
@@ -226,7 +205,7 @@ class Trained:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     folder = tmp_path_factory.mktemp("good")
     csv.write_csv(pa.table({**GOOD, "y": [0.0, 0.5, 1.0]}), folder / "rows.csv")
-    data = Data(Csv(path=str(folder / "rows.csv"), label="y", encode="keep")())
+    data = Data(Csv(path=str(folder / "rows.csv"), label="y")())
     artifact = convert(None, ConvertConfig(source=NETWORK), data=data)
     record = artifact.facts.lineage[0]
     save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
@@ -311,7 +290,7 @@ def test_a_text_is_a_date_everywhere_or_nowhere(trained: Trained, text: str, tmp
         return parquet.read_table(tmp_path / "made.parquet")["prediction"].to_pylist()
 
     ways: list[Any] = [
-        lambda: run(Csv(path=str(tmp_path / "train.csv"), label="y", encode="keep")()),
+        lambda: run(Csv(path=str(tmp_path / "train.csv"), label="y")()),
         predicted,
         lambda: run(rows_of(frame, kinds)),
         lambda: trained.loaded.predict(frame).prediction.tolist(),

@@ -155,11 +155,11 @@ def test_what_fails_and_what_sweeps_keep_none(perform: Perform, tmp_path: Path) 
 
 def test_names_of_inputs_and_parameters_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redact, "_secret_texts", set())
-    source = {"inputs": {"tokens": ["word", "place"], "token": "all"}, "encode": {"token": "index"}}
+    source = {"inputs": {"tokens": ["word", "place"], "token": "all"}}
     tokens = {"path": "folder", "column": "text", "inputs": ["input_ids"]}
     config = {"data": {"source": source, "tokens": tokens}, "penalty": {"terms": {"api_key": {"l2": 0.5}}}}
     assert redact.recordable(OmegaConf.create(config)) == config
-    redact.know_command(["data.source.inputs={tokens: [word, place]}", "+data.source.encode.token=index"])
+    redact.know_command(["data.source.inputs={tokens: [word, place]}"])
     redact.know_command(["+data.tokens={path: folder, column: text}"])
     assert redact.redacted("+data.tokens={path: folder}: a text") == "+data.tokens={path: folder}: a text"
     assert redact.redacted("a word, a place, all by index") == "a word, a place, all by index"

@@ -37,7 +37,7 @@ def source(tmp_path):
     def written(labels=WORDS, *, stream=False, **settings):
         frame = pd.DataFrame(X, columns=list("abc")).assign(label=labels, weight=WEIGHT)
         frame.to_csv(tmp_path / "rows.csv", index=False)
-        inputs = ["a", "b", "c"]
+        inputs = {"X": ["a", "b", "c"]}
         return Csv(path=str(tmp_path / "rows.csv"), label="label", inputs=inputs, stream=stream, **settings)
 
     return written

@@ -57,6 +57,7 @@ def written(kind, folder, split, window=200):
     part = {"part": np.array(["train", "validation", "test"])[np.arange(COUNT) % 3]} if split.column else {}
     settings = {"label": "y", "window": window}
     if kind in ("parquet", "csv"):
+        settings["inputs"] = {"X": None}
         frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "c": X[:, 2], "y": Y, **part})
         if kind == "csv":
             frame.to_csv(folder / "rows.csv", index=False)

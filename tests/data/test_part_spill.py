@@ -77,7 +77,7 @@ def written(kind, folder, split, stream=True, window=1):
     if kind == "parquet":
         frame = pd.DataFrame({**{f"x{i}": X[:, i] for i in range(4)}, "y": Y, **part})
         frame.to_parquet(folder / "rows.parquet", row_group_size=GROUP)
-        return Parquet(path=str(folder / "rows.parquet"), label="y", stream=stream, window=window)
+        return Parquet(path=str(folder / "rows.parquet"), label="y", inputs={"X": None}, stream=stream, window=window)
     for name, array in {"X": X, "y": Y, **part}.items():
         np.save(folder / f"{name}.npy", array)
     return Npy(str(folder), stream=stream, window=window)

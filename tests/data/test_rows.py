@@ -86,7 +86,6 @@ DIFFERENT = {
     "the order of rows": rows().take(np.arange(150)[::-1]),
     "one more input": rows(Z=X),
     "the names of columns": rows().replace(columns={"X": ("a", "b", "c", "d")}),
-    "the values behind codes": rows().replace(categories={"a": ("no", "yes")}),
 }
 
 

@@ -237,9 +237,9 @@ def written(name, folder):
         return Function(function="sklearn.datasets:load_iris", params={"return_X_y": True})
     if name == "csv":
         frame.to_csv(folder / "iris.csv", index=False)
-        return Csv(path=str(folder / "iris.csv"), label="target")
+        return Csv(path=str(folder / "iris.csv"), label="target", inputs={"X": None})
     frame.to_parquet(folder / "iris.parquet")
-    return Parquet(path=str(folder / "iris.parquet"), label="target")
+    return Parquet(path=str(folder / "iris.parquet"), label="target", inputs={"X": None})
 
 
 @pytest.mark.parametrize("name", ["csv", "function", "npy", "npz", "parquet"])

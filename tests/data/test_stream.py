@@ -30,7 +30,9 @@ def written(kind, folder, stream=True, x=X, y=Y, **settings):
     if kind == "parquet":
         frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y})
         frame.to_parquet(folder / "rows.parquet", row_group_size=130)
-        return Parquet(path=str(folder / "rows.parquet"), label="y", stream=stream, window=4, **settings)
+        return Parquet(
+            path=str(folder / "rows.parquet"), label="y", inputs={"X": None}, stream=stream, window=4, **settings
+        )
     if kind in ("npz", "npz_packed"):
         {"npz": np.savez, "npz_packed": np.savez_compressed}[kind](folder / "rows.npz", X=x, y=y)
         return Npz(str(folder / "rows.npz"), stream=stream, window=4, **settings)

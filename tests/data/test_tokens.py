@@ -27,7 +27,7 @@ def folder(tmp_path):
 
 
 def rows(folder, **settings):
-    source = SOURCES["csv"](path=str(folder / "films.csv"), label="kind", encode="keep")
+    source = SOURCES["csv"](path=str(folder / "films.csv"), label="kind")
     return load(DataConfig(source, tokens=TokensConfig(str(folder), **settings)))
 
 
@@ -57,7 +57,7 @@ def test_longer_texts_are_cut_and_that_is_said(folder):
 def test_a_column_that_is_no_text_is_named(folder):
     with pytest.raises(DataError, match=r"'words', which does not exist") as refusal:
         TokensConfig(str(folder), column="words")(Rows({"X": np.zeros((2, 1))}, np.zeros(2)))
-    assert refusal.value.fix == "Set source.encode=keep: it leaves text columns unencoded."
+    assert refusal.value.fix == "Choose a source that has one."
 
 
 def test_the_missing_package_is_named_with_its_extra(folder, monkeypatch):

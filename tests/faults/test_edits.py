@@ -81,6 +81,7 @@ def test_rows_and_a_model_that_are_edited_while_training_goes_on_are_of_the_next
         "data=csv",
         "data.source.path=rows.csv",
         "data.source.label=y",
+        "data.source.inputs={X: null}",
         "convert=onnx",
         "convert.source.path=a.onnx",
     )

@@ -177,6 +177,7 @@ def stored(kind, folder):
     if kind == "npz":
         np.savez(common["path"], X=X, kind=WORDS, size=SIZE)
         return SOURCES["npz"](**{**common, "heads": {"size": "size"}}, stream=True)
+    common["inputs"] = {"X": None}
     table = pa.table(columns)
     if kind == "parquet":
         parquet.write_table(table, common["path"], row_group_size=5)

@@ -23,7 +23,7 @@ class Function(TableSource):
     """A function by import path, called with `params`; it may be in a module of the working folder.
 
     It returns `Rows`, a pair (X, y), a dict of arrays (`label` and `sample_weight` name two of them), or a table of
-    pandas, Polars or PyArrow, whose columns label, sample_weight, inputs and encode describe.
+    pandas, Polars or PyArrow, whose columns label, sample_weight and inputs describe.
 
     Attributes:
         function: `module:function` or `module.function`.

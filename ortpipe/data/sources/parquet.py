@@ -36,7 +36,7 @@ class Parquet(TableSource, Windowed):
     path: str
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
-        """Read all rows once to check them and learn their categories; return them in memory or as a stream."""
+        """Read all rows once to check them; return them in memory or as a stream."""
         schemas, groups = {}, []
         for file, part in files_with_parts(self.path, split, (".parquet",)):
             before = stamp(str(file))

@@ -72,7 +72,7 @@ class Converted:
 
 
 def facts_of(graph: ir.Graph, prediction: str, choice: Choice, previous: Facts | None = None) -> Facts:
-    """Return the facts of a graph; `previous` are the facts whose columns and categories its inputs keep."""
+    """Return the facts of a graph; `previous` are the facts whose columns its inputs keep."""
     inputs = tuple(str(v.name) for v in query.data_inputs(graph))
     return Facts(
         task="regression",  # replaced once the prediction's meaning is known
@@ -82,5 +82,4 @@ def facts_of(graph: ir.Graph, prediction: str, choice: Choice, previous: Facts |
         parameters=choice.trained,
         constants=tuple(choice.untrained),
         columns={name: columns for name, columns in previous.columns.items() if name in inputs} if previous else {},
-        categories=previous.categories if previous else {},
     )

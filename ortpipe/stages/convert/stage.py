@@ -86,7 +86,7 @@ def _built(forward: Forward, meaning: Meaning) -> Converted:
 
 
 def _with_rows(converted: Converted, data: Data) -> Converted:
-    """Add the digest of the data, the shape of a row, and the names of columns and categories."""
+    """Add the digest of the data, the shape of a row, and the names of columns."""
     facts, rows = converted.facts, data.train.head(1)
     assert converted.finished is not None
     inputs = feed_inputs(converted.finished[0], facts, rows)
@@ -94,7 +94,7 @@ def _with_rows(converted: Converted, data: Data) -> Converted:
     record["rows"] = {name: list(array.shape[1:]) for name, array in inputs.items()}
     single_input = len(facts.inputs) == len(rows.inputs) == 1  # the array fits the input under any name
     columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
-    return converted.next(record=record, facts=dataclasses.replace(facts, columns=columns, categories=rows.categories))
+    return converted.next(record=record, facts=dataclasses.replace(facts, columns=columns))
 
 
 def _artifact(converted: Converted, config: ConvertConfig, data: Data | None) -> Artifact:

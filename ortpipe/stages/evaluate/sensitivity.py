@@ -14,7 +14,6 @@ from ortpipe.autodiff import gradient_apart
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.pieces import concatenate
 from ortpipe.data.rows import Rows
-from ortpipe.data.slices import owner_of
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
@@ -186,7 +185,7 @@ def places_of(rows: Rows) -> dict[str, Places]:
             continue
         column_names = rows.columns.get(name) or [f"{name}[{i}]" for i in range(array.shape[1])]
         for i, column in enumerate(column_names):
-            places.setdefault(owner_of(rows, column), []).append((name, i))
+            places.setdefault(column, []).append((name, i))
     return places
 
 

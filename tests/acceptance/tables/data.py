@@ -14,6 +14,6 @@ def table(name: str, rows: int) -> Rows:
         source = SOURCES["bundled"](dataset=name)
     else:
         function, params = "acceptance.tables.flights:table", {"rows": rows}
-        source = SOURCES["function"](function=function, params=params, label="late", encode="keep")
+        source = SOURCES["function"](function=function, params=params, label="late")
     found: Rows = source()
     return found

@@ -49,16 +49,17 @@ def found(rows: Path, **settings: object) -> tuple[FoundModel, Rows]:
     return FoundModel("model", artifact.model, {}, artifact.facts.as_json()), read
 
 
-@pytest.mark.parametrize("encode", ["one_hot", "index", "keep"])
+@pytest.mark.parametrize("array", [False, True])
 @pytest.mark.parametrize("suffixes", [(".csv", ".parquet"), (".parquet", ".csv")])
 def test_a_table_gets_the_predictions_of_the_rows_as_training_reads_them(
-    rows: Path, tmp_path: Path, encode: str, suffixes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    rows: Path, tmp_path: Path, array: bool, suffixes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "ROWS", 7)  # several pieces
-    model, read = found(rows, encode=encode)
+    inputs = {"X": ("age", "age"), "colour": ("colour",), "smokes": ("smokes",)}
+    model, read = found(rows, **({"inputs": inputs} if array else {}))
     facts = command._facts(model)
-    [array] = Session(model.model).run(feed_inputs(model.model, facts, read), [facts.prediction])
-    label, probability = predicted(facts, array)
+    [scores] = Session(model.model).run(feed_inputs(model.model, facts, read), [facts.prediction])
+    label, probability = predicted(facts, scores)
     assert probability is not None
 
     given, output = tmp_path / f"given{suffixes[0]}", tmp_path / f"made{suffixes[1]}"
@@ -77,10 +78,9 @@ def test_a_table_gets_the_predictions_of_the_rows_as_training_reads_them(
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("red", "pink", "'pink' in line"),
         ("colour", "color", "no 'colour' in"),
         ("true", "maybe", "'maybe' in line"),
-        ('"p3",', '"p3",old', r"in line 5 of(.|\n)*or drop the row"),
+        ('"p3",', '"p3",old', r"in line 5 of(.|\n)*or leave it empty"),
         ('"p3",', '"p3","p3",', "line 5 of"),
         ("age", "age2", r"Did you mean 'age2'\?.* It reads age, colour, smokes\."),
     ],
@@ -100,7 +100,7 @@ def test_what_the_model_cannot_read_is_refused_and_nothing_is_written(
 def test_gaps_and_unknown_words_are_read_by_a_model_of_raw_columns_and_the_words_said(
     rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model, _ = found(rows, encode="keep")
+    model, _ = found(rows)
     given = tmp_path / "given.csv"
     given.write_text("smokes,colour,age\ntrue,red,\n,,1.5\n")
     assert predict(model, given, tmp_path / "known.parquet", {}) == 2
@@ -139,7 +139,7 @@ def test_a_file_without_names_is_read_as_the_run_s_own(rows: Path, left: tuple[s
         other.write_text(empty)
         with pytest.raises(DataError, match="Empty CSV file"):
             predict(model, other, tmp_path / "no.csv", settings)
-    other.write_text(nameless.read_text().replace("red", "red,x", 1))
+    other.write_text(nameless.read_text().replace('"red"', '"red","x"', 1))
     with pytest.raises(DataError, match=r"line \d+ of "):
         predict(model, other, tmp_path / "no.csv", settings)
 
@@ -171,11 +171,10 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("columns", "message"), WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("encode", ["one_hot", "keep"])
 def test_what_training_rejects_in_a_file_is_rejected(
-    rows: Path, tmp_path: Path, columns: dict[str, Any], message: str, encode: str
+    rows: Path, tmp_path: Path, columns: dict[str, Any], message: str
 ) -> None:
-    model, _ = found(rows, encode=encode)
+    model, _ = found(rows)
     if "text" in columns:
         given = tmp_path / "given.csv"
         given.write_text(columns["text"], encoding="latin-1")
@@ -209,7 +208,7 @@ def test_a_delimiter_and_an_encoding_are_checked_before_any_work(
 def test_integers_above_2_to_the_53_and_marks_of_missing_numbers_are_read_alike_from_every_file(
     rows: Path, tmp_path: Path
 ) -> None:
-    model, _ = found(rows, encode="keep", inputs=("age", "smokes"))
+    model, _ = found(rows, inputs=("age", "smokes"))
     table = pa.table({"age": [2**53 + 1, 2**60 + 2**36 + 1, -(2**62) - 3, None], "smokes": ["true"] * 4})
     csv.write_csv(table, tmp_path / "given.csv")
     parquet.write_table(table, tmp_path / "given.parquet")

@@ -232,12 +232,12 @@ def test_an_estimator_that_is_not_named_is_told_beside_the_rest(call: Callable[.
 
 @pytest.mark.parametrize(
     "model",
-    [["convert=mlp"], ["convert=transformer"], ["convert.source.estimator=sklearn.linear_model.Ridge"]],
+    [["convert=mlp"], ["convert=cnn"], ["convert.source.estimator=sklearn.linear_model.Ridge"]],
 )
 def test_of_rows_that_cannot_be_read_only_the_cause_is_said(
     model: list[str], call: Callable[..., str], tmp_path: Path
 ) -> None:
-    (tmp_path / "rows.csv").write_text("a,y\n1,2\n,4\n")
+    (tmp_path / "rows.csv").write_text("a,y\n1,2\n3,\n")
     own = ["~experiment", "name=mine", "data=csv", "data.source.path=rows.csv", "data.source.label=y", "add_loss=l2"]
     said = refused(call, *own, *model)
     assert said.startswith("The config has 1 error.\nColumns that are read must have a value in every row")

@@ -43,7 +43,7 @@ RAW = {  # what the bare model takes
 def saved(folder, inputs=None):
     """Return a small model of the table's columns, and MLflow's of it."""
     (folder / "rows.csv").write_text(CSV)
-    data = Data(Csv(path=str(folder / "rows.csv"), label="y", encode="keep", inputs=inputs)())
+    data = Data(Csv(path=str(folder / "rows.csv"), label="y", inputs=inputs)())
     artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
     record = artifact.facts.lineage[0]
     save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
@@ -125,7 +125,7 @@ def trained(request, tmp_path_factory):
     rows = {name: values * 5 + [None] * request.param for name, values in TRAINED.items()}
     labels = [i % 3 / 2 for i in range(20 + request.param)]
     parquet.write_table(pa.table({**rows, "y": labels}), folder / "rows.parquet")
-    data = Data(Parquet(path=str(folder / "rows.parquet"), label="y", encode="keep", categorical=("code", "zip"))())
+    data = Data(Parquet(path=str(folder / "rows.parquet"), label="y", categorical=("code", "zip"))())
     artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
     record = artifact.facts.lineage[0]
     save(artifact.model, folder / "model", Model(), record["rows"], record["table"])
@@ -211,7 +211,7 @@ def test_mlflow_answers_by_the_names_and_with_the_values_that_predict_writes(set
 
 def test_a_column_of_values_is_in_the_signature(tmp_path):
     (tmp_path / "rows.csv").write_text(CSV.replace("yes", "1.5").replace("no", "2.5"))
-    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y", encode="keep", inputs=("age",))())
+    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y", inputs=("age",))())
     artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
     [column] = predicted_schema(artifact.model)
     assert (column.name, column.type.name) == ("prediction", "double")

@@ -16,7 +16,7 @@ from ortpipe.data.sources.csv import Csv
 def test_a_dataset_names_its_columns_its_labels_and_gaps_and_the_whole_path(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("age,city,low,high\n31,Rome,1,2\n,Oslo,3,4\n")
     source = {"path": str(tmp_path / "rows.csv"), "label": ["low", "high"]}
-    data = Data(Csv(path=source["path"], label=("low", "high"), encode="keep")())
+    data = Data(Csv(path=source["path"], label=("low", "high"))())
     (tmp_path / "environment.json").write_text(json.dumps({"folder": str(tmp_path)}))
     record = RunRecord(tmp_path, "mine", {}, data={"source": {**source, "path": "rows.csv"}, **data_facts(data)})
     [train] = datasets(record)

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 from sklearn import metrics
 
+from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.slices import MOST_NUMBERS, MOST_VALUES, column_of, columns_of, slice_by_value
 from ortpipe.errors import DataError, EvaluateError
@@ -60,19 +61,17 @@ def test_many_numbers_are_parted_at_quartiles_and_of_many_words_the_frequent_sta
     assert sum(where.sum() for _, where in words) == MOST_VALUES + 6
 
 
-def test_a_column_is_found_in_any_encoding() -> None:
-    codes = np.array([0, 1, 1, 0])
-    hot = np.stack([codes == 0, codes == 1, [1.5, 2, 3, 4]], axis=1).astype(np.float32)
-    known = {"categories": {"sex": ("f", "m")}}
-    for rows in (
-        Rows({"X": hot}, np.zeros(4), columns={"X": ("sex=f", "sex=m", "age")}, **known),  # type: ignore[arg-type]
-        Rows({"X": np.stack([codes, hot[:, 2]], axis=1)}, np.zeros(4), columns={"X": ("sex", "age")}, **known),  # type: ignore[arg-type]
-    ):
-        assert columns_of(rows) == ["sex", "age"]
-        assert column_of(rows, "sex").tolist() == ["f", "m", "m", "f"]
-        assert column_of(rows, "age").tolist() == [1.5, 2, 3, 4]
-        with pytest.raises(DataError, match="need the name of a column of the rows"):
-            column_of(rows, "aeg")
+def test_a_column_is_found_in_an_array_and_by_itself() -> None:
+    numbers = np.array([[0, 1.5], [1, 2], [1, 3], [0, 4]])
+    words = np.array(["f", "m", "m", "f"], object)
+    rows = Rows(
+        {"X": numbers, "sex": words}, np.zeros(4), columns={"X": ("is", "age")}, kept={"sex": RawColumn("word")}
+    )
+    assert columns_of(rows) == ["sex", "is", "age"]
+    assert column_of(rows, "sex").tolist() == ["f", "m", "m", "f"]
+    assert column_of(rows, "age").tolist() == [1.5, 2, 3, 4]
+    with pytest.raises(DataError, match="need the name of a column of the rows"):
+        column_of(rows, "aeg")
 
 
 def test_evaluate_records_slices_and_intervals_and_refuses_other_columns() -> None:

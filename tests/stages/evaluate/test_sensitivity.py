@@ -50,17 +50,6 @@ def test_of_two_classes_it_is_of_the_logit() -> None:
     assert ratio[0] == pytest.approx(1, rel=1e-4) or ratio[0] == pytest.approx(0.5, rel=1e-4)  # of a half each class
 
 
-def test_words_count_as_one_column_and_gaps_are_the_mean() -> None:
-    hot = np.eye(3)[RNG.integers(0, 3, 230)]
-    table = np.c_[X[:, 0], hot]
-    model = LinearRegression().fit(table, Y + hot @ [1.0, 2.0, 4.0])
-    rows = Rows({"X": table}, Y, columns={"X": ("bmi", "sex=a", "sex=b", "sex=c")}, categories={"sex": ("a", "b", "c")})
-    found = _found(convert(model), rows).facts.lineage[-1]["sensitivity"]
-    moved = (table - table.mean(axis=0)) * model.coef_
-    assert found["sex"] == pytest.approx(np.abs(moved[:, 1:].sum(axis=1)).mean(), rel=1e-4)
-    assert found["bmi"] == pytest.approx(np.abs(moved[:, 0]).mean(), rel=1e-4)
-
-
 @pytest.mark.filterwarnings("ignore:Stochastic Optimizer")
 @pytest.mark.parametrize("kind", ["values", "classes"])
 def test_of_a_network_it_is_what_central_differences_say(kind) -> None:

@@ -41,7 +41,7 @@ def rows(tmp_path_factory):
     path = tmp_path_factory.mktemp("front") / "rows.parquet"
     FRAME.to_parquet(path, row_group_size=70)
     config = SplitConfig(test=0.2, validation=0.2)
-    return lambda stream: split(Parquet(path=str(path), label="y", encode="keep", stream=stream)(), config)
+    return lambda stream: split(Parquet(path=str(path), label="y", stream=stream)(), config)
 
 
 def fed(rows):

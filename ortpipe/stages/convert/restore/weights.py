@@ -301,11 +301,8 @@ def _sample_rows(estimator: Any, model: onnx.ModelProto, facts: Facts) -> dict[s
         tensor = value.type.tensor_type
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
         shape = [ROWS, *(d.dim_value for d in list(tensor.shape.dim)[1:])]
-        words = facts.categories.get(value.name, ())
         if dtype.kind == "f" and 0 not in shape:
             rows[value.name] = generator.standard_normal(shape).astype(dtype)
-        elif dtype.kind == "O" and words:
-            rows[value.name] = generator.choice(np.array(words, object), shape)
         else:
             raise ModelError(NEEDS_ROWS, got=f"no rows for input {value.name!r}", fix="Give data.")
     if len(rows) == 1 and len(getattr(estimator, "steps", ())) > 1:

@@ -12,15 +12,15 @@ import numpy as np
 from ortpipe import own_code
 from ortpipe.bounded import check_archive
 from ortpipe.data.class_weight import weights_of_rows
-from ortpipe.data.rows import Data
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvertError, NoRowsError, nearest
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.imported import Imported
-from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported
+from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported, class_path
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
-from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, form_for, steps_of
+from ortpipe.stages.convert.sources.sklearn_graph import build, by_name, check_supported_estimator, form_for, steps_of
 from ortpipe.stages.convert.sources.sklearn_transformers import FUNCTIONS, TRANSFORMERS
-from ortpipe.stages.convert.sources.sklearn_walk import COMPOSITIONS
+from ortpipe.stages.convert.sources.sklearn_walk import COMPOSITIONS, PIPELINE
 from ortpipe.stages.convert.sources.stored_estimator import check_only_predicts
 
 TRUSTED = [  # in addition to skops's own; a file's own list of types is never trusted
@@ -55,6 +55,7 @@ PATHS = {
 }
 SCORES = ("f_classif", "f_regression", "chi2", "r_regression", "mutual_info_classif", "mutual_info_regression")
 NAMED = {"transformers", "transformer_list", "steps", "estimators"}  # parameters that hold named parts
+MANY_WORDS = 10_000  # of a column; more are surely a mistake
 SCALERS = {"standard": "StandardScaler", "minmax": "MinMaxScaler"}
 
 
@@ -207,9 +208,10 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
     from threadpoolctl import threadpool_limits
 
     rows = data.train.sample()
+    estimator, notes = with_encoder(estimator, rows)
     features = form_for(estimator, rows).as_estimator_input(rows.inputs)
     _, last, _ = steps_of(estimator)
-    weights, notes = {}, []
+    weights = {}
     if (weight := weights_of_rows(data.class_weight, rows.label, rows.sample_weight)) is not None:
         if keyword := _weight_keyword(estimator):
             weights[keyword] = weight
@@ -219,12 +221,46 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
         with threadpool_limits(1):  # one thread, one order of sums: the same bytes on any number of cores
             return estimator.fit(features, rows.label, **weights), notes
     except (ValueError, TypeError) as error:
+        check_no_missing(rows)
         raise ConvertError(
             "scikit-learn must be able to fit the estimator on the training rows.",
             got=f"{type(last).__name__}: {error}",
             key="params",
             fix="Choose an estimator that fits the labels, or correct {key}.",
         ) from error
+
+
+def check_no_missing(rows: Rows) -> None:
+    """Reject columns of numbers with missing values, which the estimator did not accept."""
+    counts = {name: column.missing for name, column in rows.kept.items() if column.kind == "number" and column.missing}
+    for name, count in counts.items():
+        raise ConvertError(
+            "A model of columns with missing values must have a way to deal with them.",
+            got=f"{count:,} row{'s' if count > 1 else ''} without a value in column {name!r}",
+            fix="Put an imputer in front of it ({at}steps), drop such rows, or leave the column out of "
+            "{@data.source.inputs}.",
+        )
+
+
+def with_encoder(estimator: Any, rows: Rows) -> tuple[Any, list[str]]:
+    """Return an estimator with an encoder of the rows' words in front, unless it reads columns by name; and notes."""
+    texts = {name: column.kind for name, column in rows.kept.items() if column.kind != "number" and not column.of}
+    if not texts or by_name(estimator):
+        return estimator, []
+    dates = [name for name, kind in texts.items() if kind == "date"]
+    counts = {name: len(set(rows.inputs[name].tolist())) for name in texts}
+    if dates or max(counts.values()) > MANY_WORDS:
+        raise ConvertError(
+            f"An estimator gets words as a column of 0 and 1 for each, at most {MANY_WORDS:,}, and no dates.",
+            got=f"dates in column {dates[0]!r}" if dates else f"{max(counts.values()):,} words in one column",
+            fix="Leave the column out of {@data.source.inputs}, choose a network ({@convert}=mlp), or set {at}steps.",
+        )
+    encode = _sklearn_member("preprocessing.OneHotEncoder")(handle_unknown="ignore", sparse_output=False)
+    columns = _sklearn_member("compose.ColumnTransformer")([("words", encode, [*texts])], remainder="passthrough")
+    steps = estimator.steps if class_path(estimator) == PIPELINE else [(type(estimator).__name__.lower(), estimator)]
+    listed = ", ".join(f"{name} {count}" for name, count in counts.items())
+    note = f"words are columns of 0 and 1: {listed}; an unknown word is 0 in all of them"
+    return _sklearn_member("pipeline.Pipeline")([("columntransformer", columns), *steps]), [note]
 
 
 def _weight_keyword(estimator: Any) -> str | None:

@@ -100,13 +100,13 @@ def form_for(estimator: Any, rows: Rows | None) -> InputForm:
     """Return the form of input that fits an estimator, and the rows if there are any."""
     fitted_names = tuple(map(str, getattr(estimator, "feature_names_in_", ())))
     if rows is None:
-        return InputForm(fitted_names) if fitted_names and _by_name(estimator) else InputForm(None)
+        return InputForm(fitted_names) if fitted_names and by_name(estimator) else InputForm(None)
     inputs = rows.inputs
     all_columns = all(array.ndim == 1 or array.shape[1:] == (1,) for array in inputs.values())
     has_text = any(array.dtype.kind in "USO" for array in inputs.values())
     if len(inputs) == 1 and not has_text and not rows.kept:
         names = next(iter(rows.columns.values()), ())
-        expected_names = fitted_names or (names if _by_name(estimator) else ())
+        expected_names = fitted_names or (names if by_name(estimator) else ())
         return InputForm(
             None, expected_names if len(expected_names) == np.prod(next(iter(inputs.values())).shape[1:]) else ()
         )
@@ -117,18 +117,18 @@ def form_for(estimator: Any, rows: Rows | None) -> InputForm:
     return InputForm(fitted_names or tuple(inputs), truth=truth)
 
 
-def _by_name(estimator: Any) -> bool:
+def by_name(estimator: Any) -> bool:
     """Return whether an estimator selects columns by name, or reads words: it then needs a table's raw columns."""
     path = class_path(estimator)
     if path == COLUMN_TRANSFORMER:
         return True
     if path in COMPOSITIONS:
         steps = estimator.steps if hasattr(estimator, "steps") else estimator.transformer_list
-        return any(_by_name(step) for _, step in steps if not is_idle(step))
+        return any(by_name(step) for _, step in steps if not is_idle(step))
     inner = getattr(
         estimator, "best_estimator_", getattr(estimator, "estimator", getattr(estimator, "regressor", None))
     )
-    return path in ENCODERS or (inner is not None and hasattr(inner, "get_params") and _by_name(inner))
+    return path in ENCODERS or (inner is not None and hasattr(inner, "get_params") and by_name(inner))
 
 
 def predict_quietly(predict: Callable[..., Any], rows: Any) -> np.ndarray:

@@ -236,7 +236,7 @@ def _examples(module: Any, types: Mapping[str, str], data: Data, floats: str) ->
         raise ConvertError(
             "Inputs of a PyTorch module must be numbers.",
             got=f"text in {some(text_inputs)}",
-            fix="Give codes: {@data.source.encode}=codes, or a column of text as token ids.",
+            fix="Give numbers, or a column of text as token ids ({@data.tokens}).",
         )
     unknown_names = [name for name in types if name not in given_rows]
     if unknown_names:

@@ -37,7 +37,7 @@ def given(frame):
 
 
 def rows_of(frame, **settings):
-    return Function(function=f"{__name__}:given", params={"frame": frame}, encode="keep", **settings)()
+    return Function(function=f"{__name__}:given", params={"frame": frame}, **settings)()
 
 
 def built(rows, **settings):

@@ -425,7 +425,7 @@ def table(tmp_path_factory):
         for i in range(40)
     ]
     path.write_text("age,colour,day,price\n" + "\n".join(rows) + "\n")
-    return Data(DATA["csv"](path=str(path), label="price", encode="keep")())
+    return Data(DATA["csv"](path=str(path), label="price")())
 
 
 @pytest.mark.parametrize("words", ["embedding", "one_hot"])

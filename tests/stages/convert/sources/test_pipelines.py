@@ -13,7 +13,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.kernel_approximation import AdditiveChi2Sampler, Nystroem, RBFSampler, SkewedChi2Sampler
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.neighbors import NeighborhoodComponentsAnalysis
 from sklearn.neural_network import BernoulliRBM
@@ -30,6 +30,7 @@ from sklearn.preprocessing import (
     TargetEncoder,
 )
 
+from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.csv import Csv
@@ -155,7 +156,7 @@ def table(count=240):
 
 
 def kept(frame, label):
-    """Rows as data.source.encode=keep gives them."""
+    """Rows as a table gives them."""
     inputs = {name: frame[name].to_numpy() for name in frame}
     inputs = {n: a if a.dtype.kind == "f" else frame[n].fillna("").to_numpy(object) for n, a in inputs.items()}
     kinds = {n: RawColumn("number" if a.dtype.kind == "f" else "word", 1) for n, a in inputs.items()}
@@ -426,9 +427,40 @@ def test_truth_values_of_a_table_are_booleans_for_a_pipeline_and_words_for_its_g
     (tmp_path / "rows.csv").write_text("\n".join(["a,vip,y", *lines]))
     steps = [] if encoder is None else [ColumnTransformer([("vip", encoder, ["vip"])], remainder="passthrough")]
     pipeline = make_pipeline(*steps, Ridge())
-    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y", encode="keep")())
+    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y")())
     model = convert(None, ConvertConfig(GivenEstimator(pipeline), "float64"), data=data)
     frame = pd.DataFrame({"a": x, "vip": vip if not gaps else np.where(words == "", np.nan, vip)})
     expected = pipeline.fit(frame, data.train.label).predict(frame)
     [made] = Session(model.model).run({"a": x, "vip": words}, ["prediction"])
     np.testing.assert_allclose(made.ravel(), expected, rtol=1e-9)
+
+
+def test_words_in_front_of_an_estimator_are_columns_of_0_and_1(tmp_path):
+    """OneHotEncoder and LinearRegression of scikit-learn 1.9."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"city": rng.choice(["Rome", "Oslo", ""], 60), "size": rng.normal(size=60)})
+    frame = frame.assign(vip=rng.random(60) < 0.5, y=frame["size"] + (frame.city == "Oslo"))
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    rows = Csv(path=str(tmp_path / "rows.csv"), label="y")()
+    config = ConvertConfig(SklearnEstimator("sklearn.linear_model.LinearRegression", scaler="standard"))
+    artifact = convert(None, config, data=Data(rows))
+    assert "words are columns of 0 and 1: city 3; an unknown word is 0 in all of them" in str(artifact.facts.lineage)
+    [found] = Session(artifact.model).run(feed_inputs(artifact.model, artifact.facts, rows), ["prediction"])
+    table = np.column_stack([pd.get_dummies(frame.city), frame["size"], frame.vip]).astype(float)
+    np.testing.assert_allclose(found.ravel(), LinearRegression().fit(table, frame.y).predict(table), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ([f"r{i}" for i in range(10_001)], "10,001 words in one column"),
+        (["2013-01-31"] * 10_001, "dates in column 'new'"),
+        ([1.0, None] + [2.0] * 9_999, "1 row without a value in column 'new'"),
+    ],
+    ids=["too many words", "dates", "a missing number"],
+)
+def test_columns_that_an_estimator_cannot_read_are_named(column, message, tmp_path):
+    pd.DataFrame({"new": column, "y": 1.0}).to_csv(tmp_path / "rows.csv", index=False)
+    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y")())
+    with pytest.raises(ConvertError, match=message):
+        convert(None, ConvertConfig(SklearnEstimator("sklearn.linear_model.LinearRegression")), data=data)

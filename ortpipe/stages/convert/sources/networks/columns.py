@@ -155,7 +155,7 @@ def _input(op: Builder, name: str, array: np.ndarray, kind: str, dtype: np.dtype
         raise ConvertError(
             "Features need columns of numbers, or a table's columns without encoding.",
             got=f"input {name!r} of {array.dtype}, shape {[*array.shape]}",
-            fix="Read the table with {@data.source.encode}=keep.",
+            fix="Let columns be inputs by themselves: {@data.source.inputs}=null.",
         )
     type_ = ir.DataType.from_numpy(dtype) if kind == "number" else ir.DataType.STRING
     return op.input(name, type_, ["N", *array.shape[1:]])

@@ -92,7 +92,7 @@ class Network(Config, abc.ABC):
 
 @dataclass(frozen=True)
 class TableNetwork(Network):
-    """A network whose inputs are a table: one array of numbers, or raw columns (data.source.encode=keep).
+    """A network whose inputs are a table: one array of numbers, or columns.
 
     Attributes:
         impute: the replacement of a missing number, the `median` or `mean` of the training rows, with a 1 beside it.
@@ -121,7 +121,7 @@ def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) ->
         raise ConvertError(
             "The inputs of this network must be numbers.",
             got=f"input {name!r} of {array.dtype}",
-            fix="Encode text: {@data.source.encode}=one_hot.",
+            fix="Leave out columns of text: {@data.source.inputs}={X: [age, height]}.",
         )
     x = layers.op.input(name, ir.DataType.from_numpy(layers.dtype), ["N", *array.shape[1:]])
     if not standardize:
