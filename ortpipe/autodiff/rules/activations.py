@@ -81,9 +81,9 @@ def hard_swish(op: Backward, x: Value, y: Value) -> Value:
 
 
 def softsign(op: Backward, x: Value, y: Value) -> Value:
-    """y = x / (1 + |x|): f′ = (1 − |y|)²."""
-    margin = 1 - op.Abs(y)
-    return margin * margin
+    """y = x / (1 + |x|): f′ = 1 / (1 + |x|)², which unlike (1 − |y|)² is exact for large x."""
+    slope = 1 / (1 + op.Abs(x))
+    return slope * slope
 
 
 def gelu(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:

@@ -37,3 +37,13 @@ def test_each_form_of_gelu_has_its_own_slope(form, slope):
     seeds = {i.name: np.ones_like(X) for i in derived.graph.input if i.name != "x"}
     [got] = PlainSession(derived).run({"x": X, **seeds}, [names["x"]])
     np.testing.assert_allclose(got, slope(X.astype(np.float64)), atol=3e-6)
+
+
+def test_softsign_has_a_slope_far_from_zero():
+    x = np.array([-1e8, -1e4, 0, 1e4, 1e8], np.float32)
+    model = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (float[N] x) => (float[N] y)
+     { y = Softsign(x) }""")
+    derived, names = native(model, "y", [], ["x"])
+    seeds = {i.name: np.ones_like(x) for i in derived.graph.input if i.name != "x"}
+    [got] = PlainSession(derived).run({"x": x, **seeds}, [names["x"]])
+    np.testing.assert_allclose(got, (1 + np.abs(x.astype(np.float64))) ** -2, rtol=1e-6)
