@@ -87,8 +87,9 @@ class TableReader:
                 distinct.update(layout.label(table, head))
             first += table.num_rows
         if not self.counts.sum():
-            files = ", ".join(dict.fromkeys(group.file for group in groups))
-            raise DataError("Data must hold at least one row.", got=f"none in {files}", fix="Give at least one row.")
+            raise DataError(
+                "Data must hold at least one row.", got=f"none in {', '.join(schemas)}", fix="Give at least one row."
+            )
         for text in self._texts.values():
             text.check()
         dates = {name for name, text in self._texts.items() if text.are_dates}
