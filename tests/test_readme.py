@@ -174,6 +174,7 @@ def test_every_example_is_run_below() -> None:
         "step.backward(",
         "trainer.fit(",
         "class Tilted",
+        "class Feather",
         "class SignedMean",
         "def softsign(",
     )

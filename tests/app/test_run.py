@@ -193,7 +193,7 @@ def test_a_signal_leaves_no_half_written_file(number: int, tmp_path: Path) -> No
     def training() -> list[Path]:
         return list(tmp_path.glob("outputs/runs/*/*/stages/4_derive/artifact.json"))
 
-    code, error = _interrupted(tmp_path, number, training, "train.epochs=1000000")
+    code, error = _interrupted(tmp_path, number, training, "train.epochs=1000000", "train.early_stop.patience=null")
     assert code == 128 + number
     assert "stopped" in error
     [folder] = tmp_path.glob("outputs/runs/*/*")

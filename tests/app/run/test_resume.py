@@ -17,7 +17,7 @@ from command import ROOT, Popen, ortpipe
 from ortpipe import load_artifact
 
 LONG = (
-    *("train.epochs=900", "train.checkpoint.epochs=10"),
+    *("train.epochs=900", "train.early_stop.patience=null", "train.checkpoint.epochs=10"),
     *("convert.source.params.max_iter=3", "evaluate.metrics=[accuracy]"),
 )
 KILLS = 3

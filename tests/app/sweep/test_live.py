@@ -21,7 +21,13 @@ def _screens(text: str) -> list[list[str]]:
 
 
 def test_a_terminal_shows_the_jobs_at_work_until_they_end(tmp_path: Path) -> None:
-    jobs = ("train.optimizer.lr=0.1,0.2,1e9", "train.epochs=150", "recorder=none", "figures=false")
+    jobs = (
+        "train/optimizer=nesterov",
+        "train.optimizer.lr=0.1,0.2,1e9",
+        "train.epochs=150",
+        "recorder=none",
+        "figures=false",
+    )
     code, text = on_terminal("-m", "hydra/launcher=fork", "hydra.launcher.n_jobs=2", *jobs, cwd=tmp_path, columns=90)
     screens = _screens(text)
     tables = [[line for line in screen if line.startswith(("ended: ", "job ", "data: "))] for screen in screens]
