@@ -19,16 +19,13 @@ from ortpipe.stages.convert.forward import Converted
 from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.rows.compared_rows import compared_rows
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for tables
     from ortpipe.stages.convert.table import check_missing
 else:
     later(__name__)
 
-
 MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
-
-# for tables
 
 
 def compared(

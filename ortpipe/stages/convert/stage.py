@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # for sources other than networks by config, and settings bey
 else:
     later(__name__)
 
-
 VERSION = 20
 
 
@@ -66,13 +65,18 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     converted = imported(forward, config, data) if forward.meaning is None else _built(forward, forward.meaning)
     if data is not None:
         converted = _with_rows(converted, data)
+    return _artifact(_changed(converted, config, data), config, data)
+
+
+def _changed(converted: Converted, config: ConvertConfig, data: Data | None) -> Converted:
+    """Give the model the new head, the weights of a file and the fake quantization that the config names."""
     if config.head is not None:
         converted = with_new_head(converted, config.head, config.source)
     if config.init is not None:
         converted = with_weights_of_file(converted, config.init)
     if config.quantize is not None:
         converted = quantized(converted, config.quantize, config.source, data)
-    return _artifact(converted, config, data)
+    return converted
 
 
 def _built(forward: Forward, meaning: Meaning) -> Converted:

@@ -65,6 +65,20 @@ def _initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> 
             fix="Map names with {at}map={'theirs': 'ours'}, globs too, null for those to leave out"
             + ("; or set {key}=false." if config.strict else "."),
         )
+    set_initializers(model, _fitting(source_of, source_arrays, values_by_name, config))
+    note = f"takes {len(source_of)} weights from {Path(config.path).name}: {some(list(source_of))}"
+    note += f"; of the model, {some(missing)} had none there" if missing else ""
+    note += f"; not used: {some(unused)}" if unused else ""
+    return source_of, note
+
+
+def _fitting(
+    source_of: Mapping[str, str],
+    source_arrays: Mapping[str, np.ndarray],
+    values_by_name: Mapping[str, ir.Value],
+    config: WeightsFrom,
+) -> dict[str, np.ndarray]:
+    """Return the file's arrays by the weights that take them, transposed where the config says so."""
     transposed = set(query.select(config.transpose, list(source_of), ConvertError, "transpose"))
     values, misfits, turnable = {}, [], []
     for target, name in source_of.items():
@@ -82,11 +96,7 @@ def _initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> 
             got=", ".join(misfits[:SHOWN]) + (f" and {len(misfits) - SHOWN} more" if len(misfits) > SHOWN else ""),
             fix=f"Leave out weights that do not fit, {{key}}={{'name': null}} with {{at}}strict=false.{hint}",
         )
-    set_initializers(model, values)
-    note = f"takes {len(source_of)} weights from {Path(config.path).name}: {some(list(source_of))}"
-    note += f"; of the model, {some(missing)} had none there" if missing else ""
-    note += f"; not used: {some(unused)}" if unused else ""
-    return source_of, note
+    return values
 
 
 def _floats(file: Path) -> dict[str, np.ndarray]:

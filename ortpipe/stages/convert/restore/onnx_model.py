@@ -169,22 +169,27 @@ def _new_arrays(
             fix="Train with one copy of them{@tie}, or use the run's own model.onnx.",
         )
     cast = {name: _cast(arrays[name], slot.array) for name, slot in by_name.items()}
-    rounding = {}
+    rounding = dict[str, float]()
     for name, slot in slots.items():
-        restored = take(cast[slot.name], steps[name], read)
-        if np.array_equal(restored.astype(trained[name].dtype), trained[name]):
-            continue
-        with np.errstate(invalid="ignore"):
-            difference = np.abs(restored.astype(np.float64) - trained[name].astype(np.float64))
-        if not np.isfinite(difference).all():
-            actual = f"{name!r}, which is {slot.array.dtype} there: some trained values are too large for it"
-            raise ModelError(
-                "The file's types must be able to hold the trained values.",
-                got=actual,
-                fix="Use the run's own model.onnx.",
-            )
-        rounding[name] = float(difference.max())
+        rounded = _rounding_error(name, slot, take(cast[slot.name], steps[name], read), trained[name])
+        if rounded is not None:
+            rounding[name] = rounded
     return {by_name[name]: array for name, array in cast.items()}, rounding
+
+
+def _rounding_error(name: str, slot: Place, restored: np.ndarray, trained: np.ndarray) -> float | None:
+    """Return the largest |restored − trained| if the type in the file rounds the trained values, else None."""
+    if np.array_equal(restored.astype(trained.dtype), trained):
+        return None
+    with np.errstate(invalid="ignore"):
+        difference = np.abs(restored.astype(np.float64) - trained.astype(np.float64))
+    if not np.isfinite(difference).all():
+        raise ModelError(
+            "The file's types must be able to hold the trained values.",
+            got=f"{name!r}, which is {slot.array.dtype} there: some trained values are too large for it",
+            fix="Use the run's own model.onnx.",
+        )
+    return float(difference.max())
 
 
 def _reader(find: Find[P]) -> Read:
@@ -310,16 +315,21 @@ def _write(source: ModelFile, changed: Mapping[Slot, np.ndarray], output: Path) 
                     entry.value = new_entries.get(entry.key, entry.value)
         if rewritten:
             partial(output).write_bytes(source.model.SerializeToString(deterministic=True))
-        for target, written in partials.items():
-            if target.exists():
-                shutil.copymode(target, written)
-            sync(written)
-        with contextlib.ExitStack() as folders:
-            for parent in {target.parent for target in partials}:
-                folders.enter_context(synced(parent))
-            for target, written in partials.items():
-                os.replace(written, target)
+        _rename(partials)
     return list(partials)
+
+
+def _rename(partials: Mapping[Path, Path]) -> None:
+    """Give temporary files, by target, the modes of the files that they replace, and rename them in order."""
+    for target, written in partials.items():
+        if target.exists():
+            shutil.copymode(target, written)
+        sync(written)
+    with contextlib.ExitStack() as folders:
+        for parent in {target.parent for target in partials}:
+            folders.enter_context(synced(parent))
+        for target, written in partials.items():
+            os.replace(written, target)
 
 
 def _write_data(file: Path, copy: Path, parts: Sequence[tuple[onnx.TensorProto, np.ndarray]]) -> dict[str, str]:

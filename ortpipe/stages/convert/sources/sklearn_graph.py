@@ -16,6 +16,7 @@ from ortpipe.graph.core.origins import marked, within
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.imported import Imported
+from ortpipe.stages.convert.objective import Objective
 from ortpipe.stages.convert.sources.estimators import (
     End,
     check_estimator,
@@ -37,7 +38,7 @@ from ortpipe.stages.convert.sources.sklearn_walk import (
 )
 
 NO_CLASS_WEIGHTS = "the estimator's class weights are not in the loss: its own objective is not known"
-EXACT = ("StandardScaler", "MinMaxScaler")  # which treat a number and its float32 value alike
+EXACT = {"StandardScaler", "MinMaxScaler"}  # which treat a number and its float32 value alike
 EMPTY: Mapping[str, str | None] = {}
 
 
@@ -187,38 +188,42 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Imported:
     flow = Flow(op, np.dtype(dtype), truth=form.truth)
     end = predictor(op, estimator, _columns(flow, estimator, form), dtype)
     if form.table is not None:
-        order = {name: place for place, name in enumerate(form.table)}
-        graph.inputs[:] = sorted(graph.inputs, key=lambda value: order[str(value.name)])
+        place = {name: i for i, name in enumerate(form.table)}
+        graph.inputs[:] = sorted(graph.inputs, key=lambda value: place[str(value.name)])
         _check_kinds(graph, rows)
+    is_exact = {type(part).__name__ for step in before for part in parts_of(step)} <= EXACT
     classes = None if end.task in ("regression", "multilabel") else plain_classes(last.classes_)
     write_outputs(op, end.task, end.prediction, end.logits, classes, end.ranking)
-
-    def expected(inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-        return predict_quietly(
-            lambda features: source_values(estimator, end, features),
-            form.as_estimator_input(inputs, flow.empty, flow.numeric_truth),
-        )
-
-    objective, notes = end.objective, end.notes
-    if any(name.endswith("class_weight") and value is not None for name, value in last.get_params().items()):
-        if objective is None:
-            notes = (*notes, NO_CLASS_WEIGHTS)
-        elif objective.class_weight is None:
-            objective = objective.without("its class weights")
+    objective, notes = _objective(end, last)
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
-    parts = [part for step in before for part in parts_of(step)]
     return Imported(
         ir.Model(graph, ir_version=IR_VERSION),
         prediction=str(end.prediction.name),
         meaning_of=lambda rows: meaning,
-        expected=lambda inputs, output: expected(inputs),
+        expected=lambda inputs, output: _predicted(estimator, end, form, flow, inputs),
         origin=class_path(last),
         notes=tuple(dict.fromkeys([*flow.notes, *notes])),
         rounding=end.rounding,
         untrained_reasons=dict.fromkeys(marked(graph)),
         objective=objective,
-        as_given=form.table is not None or any(type(part).__name__ not in EXACT for part in parts),
+        as_given=form.table is not None or not is_exact,
     )
+
+
+def _predicted(estimator: Any, end: End, form: InputForm, flow: Flow, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Return what the estimator itself predicts."""
+    rows = form.as_estimator_input(inputs, flow.empty, flow.numeric_truth)
+    return predict_quietly(lambda features: source_values(estimator, end, features), rows)
+
+
+def _objective(end: End, last: Any) -> tuple[Objective | None, tuple[str, ...]]:
+    """Return the objective of the estimator's fit, and the notes, one of which may say that it lacks class weights."""
+    weighs = any(name.endswith("class_weight") and value is not None for name, value in last.get_params().items())
+    if weighs and end.objective is None:
+        return None, (*end.notes, NO_CLASS_WEIGHTS)
+    if weighs and end.objective is not None and end.objective.class_weight is None:
+        return end.objective.without("its class weights"), end.notes
+    return end.objective, end.notes
 
 
 def _columns(flow: Flow, estimator: Any, form: InputForm) -> Columns:

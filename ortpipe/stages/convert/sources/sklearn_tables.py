@@ -179,13 +179,7 @@ def spline(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
     basis = op.Cast(is_inside, to=ir.DataType.DOUBLE)  # [N, F, pieces]
     basis = op.Pad(basis, [0, 0, degree, 0, 0, degree]) if degree else basis
     for k in range(1, degree + 1):
-        m = knots.shape[1] - k - 1
-        rising, falling = knots[:, k : k + m] - knots[:, :m], knots[:, k + 1 :] - knots[:, 1 : 1 + m]
-        rise_factor, fall_factor = (np.where(gap > 0, 1 / np.where(gap > 0, gap, 1), 0) for gap in (rising, falling))
-        current, following = op.Slice(basis, [0], [m], [2]), op.Slice(basis, [1], [m + 1], [2])
-        rise = op.Mul(op.Sub(at, op.const(knots[:, :m])), op.const(rise_factor))
-        fall = op.Mul(op.Sub(op.const(knots[:, k + 1 :]), at), op.const(fall_factor))
-        basis = op.Add(op.Mul(rise, current), op.Mul(fall, following))
+        basis = _of_degree(op, k, at, basis, knots)
     if step.extrapolation == "linear":
         ends_of = [(s.t[degree], s.t[-degree - 1]) for s in step.bsplines_]
         slopes = np.array([[s(e, nu=1) for e in pair] for s, pair in zip(step.bsplines_, ends_of, strict=True)])
@@ -200,3 +194,14 @@ def spline(op: Builder, step: Any, x: ir.Value, dtype: Any) -> ir.Value:
         count -= 1
         basis = op.Slice(basis, [0], [count], [2])
     return op.Cast(op.Reshape(basis, [-1, len(knots) * count]), to=dtype_out)
+
+
+def _of_degree(op: Builder, k: int, at: ir.Value, basis: ir.Value, knots: np.ndarray) -> ir.Value:
+    """Return the splines of degree k at points [N, F, 1] from those of degree k − 1."""
+    m = knots.shape[1] - k - 1
+    rising, falling = knots[:, k : k + m] - knots[:, :m], knots[:, k + 1 :] - knots[:, 1 : 1 + m]
+    rise_factor, fall_factor = (np.where(gap > 0, 1 / np.where(gap > 0, gap, 1), 0) for gap in (rising, falling))
+    current, following = op.Slice(basis, [0], [m], [2]), op.Slice(basis, [1], [m + 1], [2])
+    rise = op.Mul(op.Sub(at, op.const(knots[:, :m])), op.const(rise_factor))
+    fall = op.Mul(op.Sub(op.const(knots[:, k + 1 :]), at), op.const(fall_factor))
+    return op.Add(op.Mul(rise, current), op.Mul(fall, following))

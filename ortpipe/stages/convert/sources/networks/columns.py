@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -74,10 +74,7 @@ def features(
     inputs = {name: _input(op, name, array, kinds.get(name, "number"), dtype) for name, array in rows.inputs.items()}
     for name, array in rows.inputs.items():
         if kinds.get(name, "number") == "number":
-            columns = rows.columns.get(name) or [f"{name}.{i}" for i in range(array[0].size)]
-            columns = [name] if array.ndim == 1 else columns
-            values = array.reshape(len(array), -1).astype(np.float64)
-            parts.append(_Numbers(_as_columns(op, inputs[name]), columns, columns, values))
+            parts.append(_number_columns(op, inputs[name], name, array, rows.columns.get(name)))
     if of_kind["date"]:
         dates = _date_columns(op, {name: inputs[name] for name in of_kind["date"]}, rows, dtype)
         parts += [dates] if dates.names else []
@@ -85,28 +82,35 @@ def features(
     numbers, names = None, list[str]()
     if parts:
         numbers, names = _join(op, parts, rows.sample_weight, dtype, impute if kinds else None, standardize)
-        gaps = {
-            name: None
-            for part in parts
-            for name, gap in zip(part.sources, np.isnan(part.rows).any(0), strict=True)
-            if gap
-        }
+        missing = [pair for part in parts for pair in zip(part.sources, np.isnan(part.rows).any(0), strict=True)]
+        gaps = dict.fromkeys(name for name, gap in missing if gap)
         if gaps and kinds:
             notes.append(f"a missing value is the {impute} of the training rows, and 1 beside it: {some([*gaps])}")
         notes += ["numbers are (x − mean) / deviation of the training rows"] if standardize else []
-    codes, sizes = dict[str, ir.Value](), dict[str, int]()
-    for name in of_kind["word"]:
-        vocabulary = sorted(set(rows.inputs[name].tolist()))
-        codes[name], sizes[name] = code_of_words(op, inputs[name], vocabulary), len(vocabulary) + 1
-        if len(rows) >= FEW_ROWS and len(vocabulary) > WORDS_PER_ROW * len(rows):
-            notes.append(
-                f"warning: column {name!r} has {len(vocabulary):,} distinct words in {len(rows):,} training rows, and "
+    vocabularies = {name: sorted(set(rows.inputs[name].tolist())) for name in of_kind["word"]}
+    codes = {name: code_of_words(op, inputs[name], words) for name, words in vocabularies.items()}
+    sizes = {name: len(words) + 1 for name, words in vocabularies.items()}
+    return ColumnFeatures(numbers, tuple(names), codes, sizes, (*notes, *_word_notes(vocabularies, len(rows))))
+
+
+def _word_notes(vocabularies: Mapping[str, list[str]], count: int) -> Iterator[str]:
+    """Yield warnings of columns that identify rows, and a note on the number of known words."""
+    for name, words in vocabularies.items():
+        if count >= FEW_ROWS and len(words) > WORDS_PER_ROW * count:
+            yield (
+                f"warning: column {name!r} has {len(words):,} distinct words in {count:,} training rows, and "
                 "so identifies rows: leave it out (data.source.inputs)"
             )
-    if codes:
-        examples = [f"{name} {size - 1}" for name, size in sizes.items()]
-        notes.append(f"known words of {some(examples)}; any other word is unknown, which is one category")
-    return ColumnFeatures(numbers, tuple(names), codes, sizes, tuple(notes))
+    if vocabularies:
+        examples = [f"{name} {len(words)}" for name, words in vocabularies.items()]
+        yield f"known words of {some(examples)}; any other word is unknown, which is one category"
+
+
+def _number_columns(
+    op: Builder, value: ir.Value, name: str, array: np.ndarray, titles: Sequence[str] | None
+) -> _Numbers:
+    columns = [name] if array.ndim == 1 else [*(titles or [f"{name}.{i}" for i in range(array[0].size)])]
+    return _Numbers(_as_columns(op, value), columns, columns, array.reshape(len(array), -1).astype(np.float64))
 
 
 def table_features(network: TableNetwork, layers: Layers, rows: Rows) -> ColumnFeatures:

@@ -10,13 +10,11 @@ import onnx_ir as ir
 from ortpipe.doors import later
 from ortpipe.graph.core.builder import Builder
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for other networks than perceptrons
     from ortpipe.stages.convert.sources.networks.more_layers import curved, product_of_rows
 else:
     later(__name__)
 
-
-# for other networks than perceptrons
 
 Law = Literal["pytorch", "he", "xavier"]
 Norm = Literal["none", "batch", "layer"]
