@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 Arrays = Mapping[str, np.ndarray]
 
 

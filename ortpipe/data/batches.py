@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 CHUNK = 32 * 2**20  # bytes of shuffled rows in memory at a time; half as many of a stream
 LARGE_CHUNK = 2**20  # bytes of rows whose chunks are written over each other: smaller memory is reused anyway
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 TRAIN, VALIDATION, TEST = range(len(PARTS))
 BLOCK = 2**14  # rows that are drawn together
 

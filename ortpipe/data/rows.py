@@ -17,7 +17,7 @@ from ortpipe.data.draw import Draw
 from ortpipe.doors import later
 from ortpipe.hashing import Hasher, digest_of
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for lists, frames, raw columns, and wrong arrays; for files that change
     from ortpipe.data.files import stamp
     from ortpipe.data.frames import arrays_of
     from ortpipe.data.row_checks import check_rows, reject_data, reject_head, text_of
@@ -28,8 +28,6 @@ else:
 if TYPE_CHECKING:
     from ortpipe.data.files import Stamp
     from ortpipe.data.raw_columns import RawColumn
-
-# for lists, frames, raw columns, and wrong arrays; for files that change
 
 PIECE = 4 * 2**20  # bytes of inputs that are read, or fed to a model, at a time
 LEAST = 4  # bytes that a number counts at least: models read float32

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 EXACT = 2**24  # integers up to here are exact in float32
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 NUMBERS = 50_000_000  # the most values of a prediction that a metric is computed on
 
 

@@ -17,7 +17,7 @@ from ortpipe.graph.core.query import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for large models, other devices, subnormal numbers and known bugs
     from ortpipe.graph.core.apart_files import pieces
     from ortpipe.graph.files.serial import on_disk
     from ortpipe.graph.forms.modes import moves_statistics
@@ -27,13 +27,10 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights from which on the runtime maps them from a file instead of copying them repeatedly
 TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
 T = TypeVar("T")
-
-# for large models, other devices, subnormal numbers and known bugs
 
 
 class Session:

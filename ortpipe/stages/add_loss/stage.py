@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # for models and settings beyond the loss of rows [N, K]
 else:
     later(__name__)
 
-
 VERSION = 5
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
 

@@ -30,7 +30,7 @@ class DeriveConfig(Config):
 
     Attributes:
         engine: a member of the catalogue of engines.
-        parameters: exact names or globs of the float initializers to train; by default those that `graph.parameters`
+        parameters: exact names or globs of the float initializers to train; by default those that `graph/choice`
             recognises by their readers and contents. With adapters: the parameters to train beside them, by default
             none.
         frozen: exact names or globs of parameters to leave as they are.

@@ -39,7 +39,6 @@ if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
 else:
     later(__name__)
 
-
 VERSION = 5
 WEIGHTED_NOTE = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 VERSION = 4
 
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 Shapes = Mapping[str, tuple[int, ...]]
 Values = Mapping[str, ir.Value]
 

@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # for starts, settings and values beyond a plain training
 else:
     later(__name__)
 
-
 LARGE_STATE = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
 
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:  # for models, settings and results beyond a plain training
 else:
     later(__name__)
 
-
 VERSION = 10
 STILL = 1e-6  # losses with a smaller relative difference count as equal: float32 sums in another order differ by less
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # for settings beyond the optimizer
 else:
     later(__name__)
 
-
 PARAMETER = "parameter"  # the prefix of trained values in train's tensors; slots have optimizer/<slot>
 ITERATE = "optimizer/iterate"  # the prefix of the parameters themselves if training returns their averages
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-
 Feed = Callable[[Rows], dict[str, np.ndarray]]
 
 
