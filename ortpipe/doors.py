@@ -31,7 +31,6 @@ def later(module: str) -> None:
 
     Type checkers and import-linter see plain imports. A file uses it for features that a plain model does not need.
     """
-
     for local, (home, name) in _homes(module).items():
         setattr(sys.modules[module], local, _later(home, name))
 
@@ -45,8 +44,9 @@ def _later(module: str, name: str) -> Callable[..., Any]:
 
 def _homes(module: str) -> dict[str, tuple[str, str]]:
     """Return the module and the name there of each name that a module imports under `if TYPE_CHECKING`."""
-    tree = ast.parse(Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8"))
-    imports = [node for block in tree.body if isinstance(block, ast.If) for node in block.body]
+    text = Path(str(sys.modules[module].__file__)).read_text(encoding="utf-8")
+    head = ast.parse(text.partition("\nelse:\n")[0])  # up to the call of `door` or `later`, in the block's `else`
+    imports = [node for block in head.body if isinstance(block, ast.If) for node in block.body]
     return {
         alias.asname or alias.name: (str(node.module), alias.name)
         for node in imports
