@@ -9,7 +9,7 @@ sys.path.append(str(HERE))
 
 import generate  # noqa: E402
 
-generate.write(HERE / "reference")
+generate.write(HERE / "reference" / "generated")
 
 project = "ortpipe"
 release = importlib.metadata.version("ortpipe")

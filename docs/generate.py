@@ -21,7 +21,7 @@ CONF = Path(__file__).parents[1] / "conf"
 
 def write(folder: Path) -> None:
     """Write the pages into a folder."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     pages = {"settings": settings(), "choices": choices(), "commands": commands()}
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")

@@ -5,33 +5,15 @@ from __future__ import annotations
 from command import ROOT
 
 README = ROOT / "README.md"
-ORDER = (
-    *(
-        "tutorial",
-        "running",
-        "tables",
-        "gradient",
-        "store",
-        "sweeps",
-        "restore",
-        "recording",
-        "trust",
-        "python",
-        "earlier",
-    ),
-    *(
-        "networks",
-        "pytorch",
-        "models",
-        "catalogues",
-        "extending",
-        "operators",
-        "estimators",
-        "architecture",
-        "epoch",
-        "alternatives",
-        "api",
-    ),
-)
-PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ORDER)]
+ORDER = """
+    learn/table
+    howto/run howto/continue howto/errors howto/table howto/large_file howto/predict howto/serve
+    howto/gradient explanation/caching howto/cache howto/reproduce howto/sweep howto/restore howto/mlflow
+    explanation/trust howto/python howto/sklearn howto/onnxcustom howto/network howto/pytorch
+    howto/onnx_file howto/parameters howto/heads howto/pipeline howto/lora howto/memory howto/precision
+    reference/catalogues howto/evaluate howto/own_loss howto/own_data_source howto/own_optimizer
+    reference/operators reference/estimators
+    explanation/architecture explanation/epoch explanation/determinism howto/xla explanation/alternatives reference/api
+"""
+PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ORDER.split())]
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 from command import ROOT, run
 
-NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+DOCS = ROOT / "docs"
+NOTEBOOKS = sorted(DOCS.rglob("*.ipynb"))
 
 
 def test_the_pages_build_and_show_what_their_notebooks_draw(tmp_path: Path) -> None:
@@ -19,8 +21,8 @@ def test_the_pages_build_and_show_what_their_notebooks_draw(tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     for notebook in NOTEBOOKS:
         drawn = [cell for cell in _code(notebook) if "plot" in "".join(cell["source"])]
-        page = (site / "notebooks" / f"{notebook.stem}.html").read_text(encoding="utf-8")
-        assert len(drawn) == page.count('.png" src="../_images/') > 0
+        page = (site / notebook.relative_to(DOCS)).with_suffix(".html").read_text(encoding="utf-8")
+        assert len(drawn) == len(re.findall(r'\.png" src="[./]*_images/', page)) > 0
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)

@@ -133,11 +133,11 @@ def _choosing(group: str, path: Path) -> list[str]:
 
 
 def test_the_page_of_catalogues_names_every_member() -> None:
-    text = (ROOT / "docs" / "catalogues.md").read_text()
+    text = (ROOT / "docs" / "reference" / "catalogues.md").read_text()
     members = [*LOSSES, *METRICS, *PENALTIES, *ENGINES, *OPTIMIZERS, *SCHEDULES, *RECORDERS, *CONVERT_SOURCES]
     members += [name for name in DATA_SOURCES if name != "bundled"]  # its sets are choices of their own
     missing = [m for m in members if f"`{m}`" not in text]
-    assert not missing, f"add {missing} to docs/catalogues.md"
+    assert not missing, f"add {missing} to docs/reference/catalogues.md"
 
 
 def test_the_front_door_imports_nothing_heavy() -> None:
@@ -224,7 +224,7 @@ def test_metrics_name_functions_that_scikit_learn_has() -> None:
 def test_the_page_of_operators_holds_the_table_that_the_rules_print() -> None:
     from ortpipe.autodiff.rules.covered import table
 
-    page = (ROOT / "docs" / "operators.md").read_text()
+    page = (ROOT / "docs" / "reference" / "operators.md").read_text()
     shown = re.search(r"<!-- operators:[^>]*-->\n(.*?)<!-- end of operators -->", page, re.S)
     assert shown is not None
     assert shown.group(1).strip() == table()

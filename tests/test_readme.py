@@ -75,7 +75,7 @@ def _numbers(line: str) -> list[float]:
 
 
 def test_the_readme_stays_short() -> None:
-    assert len(README.read_text().splitlines()) <= 200
+    assert len(README.read_text().splitlines()) <= 150
 
 
 def test_every_output_that_a_page_shows_is_one_of_a_command_here() -> None:
@@ -88,14 +88,16 @@ def test_the_readme_counts_what_there_is_to_choose() -> None:
 
 
 def test_every_page_is_read_here() -> None:
-    assert sorted((ROOT / "docs").glob("*.md")) == sorted([*PAGES[1:], ROOT / "docs" / "index.md"])
+    written = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "generated"]
+    assert sorted(written) == sorted([*PAGES[1:], ROOT / "docs" / "index.md"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).with_suffix("").as_posix())
 def test_every_link_leads_to_a_file(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)  # code has brackets too
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+    links = [link for link in links if "://" not in link and "generated/" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
 
 
 def test_the_reference_names_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The spine: the files that a linear regression and an MLP need, listed in docs/architecture.md, and their lines."""
+"""The spine: files that a linear regression and an MLP need, their lines, and docs/explanation/architecture.md."""
 
 import ast
 import re
@@ -15,7 +15,9 @@ LINES = 8_306  # comments and docstrings included; lower it whenever the sum fal
 
 def listed() -> list[Path]:
     """Return the files in the table of the section "The spine", in reading order."""
-    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## The spine\n")[2]
+    section = (
+        (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8").partition("\n## The spine\n")[2]
+    )
     return [ROOT / "ortpipe" / name for name in re.findall(r"^\| `([\w/]+\.py)` \|", section, re.M)]
 
 
@@ -87,7 +89,9 @@ def test_a_module_that_is_not_listed_cannot_be_imported() -> None:
 
 
 def test_the_page_shows_what_each_file_says_of_itself() -> None:
-    section = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("\n## The spine\n")[2]
+    section = (
+        (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8").partition("\n## The spine\n")[2]
+    )
     for path in listed():
         purpose = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
         purpose = purpose.replace("\n", " ").rstrip(".").replace("|", "&#124;")
@@ -105,4 +109,4 @@ if __name__ == "__main__":
     train_both()
     loaded = {Path(str(m.__file__)) for name, m in sys.modules.items() if name.partition(".")[0] == "ortpipe"}
     unused = [str(path.relative_to(ROOT)) for path in listed() if path not in loaded]
-    assert not unused, f"docs/architecture.md lists files that are not needed: {unused}"
+    assert not unused, f"docs/explanation/architecture.md lists files that are not needed: {unused}"

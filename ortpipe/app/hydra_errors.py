@@ -34,7 +34,7 @@ def explained(error: Exception) -> ConfigError:
         if "=" not in error.override and not error.override.startswith("~"):
             return ConfigError("An override must be key=value.", got=error.override, fix=f"Write {error.override}=…")
         name, _, value = error.override.partition("=")
-        fix = "Write names that contain brackets, quotes or dots in an experiment file: see docs/running.md."
+        fix = "Write names that contain brackets, quotes or dots in an experiment file: see docs/howto/run.md."
         if re.fullmatch(r"[\w.+/]+", name) and not set(value) & set("[]{}'\"\\"):  # a path, say
             fix = f"Quote the value: '{name}=\"{value}\"'"
         return ConfigError(f"Hydra cannot parse the override {error.override}.", fix=fix)
@@ -65,7 +65,7 @@ def explained(error: Exception) -> ConfigError:
         cause = cause.__cause__
     key, reason = getattr(error, "full_key", None), str(error).strip() or str(error.__cause__ or type(error).__name__)
     rule = f"{key or 'Each override'} must follow Hydra's grammar."
-    return ConfigError(rule, got=reason, fix="Write key=value, and quote special characters: see docs/running.md.")
+    return ConfigError(rule, got=reason, fix="Write key=value, and quote special characters: see docs/howto/run.md.")
 
 
 def _unknown_choice(file: str, options: Sequence[str], valid: Set[str]) -> ConfigError:

@@ -3,7 +3,7 @@
     PYTHONPATH=.:tests python -m acceptance [PART [ARGUMENTS …]]
 
     files        .onnx files of PyPI packages: convert, 20 steps, gradients, a stock onnxruntime
-    estimators   every estimator of scikit-learn; writes docs/estimators.md
+    estimators   every estimator of scikit-learn; writes docs/reference/estimators.md
     scripts      a checkout of an earlier library: its tests and examples against ortpipe.compat
     tables       networks beside HistGradientBoosting on real tables
 

@@ -1,7 +1,7 @@
 """Every estimator of scikit-learn: its loss, or why it is not supported.
 
 `python -m acceptance estimators` fits each on a few rows, converts it, and trains it by L-BFGS from its own
-solution: where its objective is ortpipe's too, that finds nothing lower. It writes docs/estimators.md.
+solution: where its objective is ortpipe's too, that finds nothing lower. It writes docs/reference/estimators.md.
 """
 
 import argparse
@@ -192,7 +192,7 @@ def table(rows: list[Row]) -> str:
 def main(arguments: list[str]) -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(prog="python -m acceptance estimators", description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("docs/estimators.md"))
+    parser.add_argument("--output", type=Path, default=Path("docs/reference/estimators.md"))
     output = parser.parse_args(arguments).output
     warnings.simplefilter("ignore")
     classes = dict(all_estimators())

@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
 
 
 def fed_by_hand(case: Case) -> dict[str, np.ndarray]:
-    """Return the rows as docs/tables.md describes the bare model's inputs."""
+    """Return the rows as docs/howto/table.md describes the bare model's inputs."""
 
     def text(value: Any) -> str:
         return "" if value is None else str(value).lower() if isinstance(value, bool) else str(plain(value))

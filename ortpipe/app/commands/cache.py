@@ -122,7 +122,7 @@ def _remove(store: Store, usages: list[Usage], *, dry: bool) -> None:
         removed = 0 if dry else gc.remove(store, [usage.entry for usage in usages])
     except PermissionError as error:
         rule = "Entries of a store are removed by those who may write to its folders."
-        fix = "Ask the owner to remove them, or for the right to write (chmod g+ws FOLDER): see docs/store.md."
+        fix = "Ask the owner to remove them, or for the right to write (chmod g+ws FOLDER): see docs/howto/cache.md."
         raise ConfigError(rule, got=error, fix=fix) from error
     freed = "would be removed" if dry else f"removed, {size(removed)} freed"
     rows = aligned([usage.entry.stage, usage.entry.key[:12], size(usage.bytes)] for usage in usages)

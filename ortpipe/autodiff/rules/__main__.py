@@ -1,4 +1,4 @@
-"""Print the table of operators for docs/operators.md."""
+"""Print the table of operators for docs/reference/operators.md."""
 
 from ortpipe.autodiff.rules.covered import table
 

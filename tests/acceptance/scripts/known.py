@@ -1,8 +1,8 @@
 """The tests and examples that do not pass, each with what they raise: on purpose, or for want of what is gone.
 
 A list is reason → the tests that it explains, `library/file/test` → a pattern of what each raises. A reason of a
-deliberate difference is the first cell of a row of the table in docs/earlier.md. A test that fails in another way, or
-passes, is reported.
+deliberate difference is the first cell of a row of the table in docs/howto/onnxcustom.md. A test that fails in another
+way, or passes, is reported.
 """
 
 from collections.abc import Mapping

@@ -279,7 +279,7 @@ def test_the_table_of_estimators_says_what_is_converted_and_what_is_refused():
     import sklearn
     from sklearn.utils import all_estimators
 
-    page = (Path(__file__).parents[4] / "docs" / "estimators.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "estimators.md").read_text(encoding="utf-8")
     if f"scikit-learn {sklearn.__version__}" not in page:
         pytest.skip("written with another version of scikit-learn")
     told = dict(line.strip("| ").split(" | ")[:2] for line in page.splitlines() if line.startswith("| sklearn."))
@@ -287,5 +287,5 @@ def test_the_table_of_estimators_says_what_is_converted_and_what_is_refused():
     others = (row_of(name, cls) for name, cls in all_estimators() if told.get(path_of(name, cls)) != "converted")
     assert {row.path: row.outcome for row in others} == {path: t for path, t in told.items() if t != "converted"}
     count = collections.Counter(told.values())
-    catalogues = (Path(__file__).parents[4] / "docs" / "catalogues.md").read_text(encoding="utf-8")
+    catalogues = (Path(__file__).parents[4] / "docs" / "reference" / "catalogues.md").read_text(encoding="utf-8")
     assert f"{count['converted']} of {len(told)}; {count['step']} more are steps" in catalogues

@@ -153,7 +153,10 @@ def check_supported(table: Mapping[str, Any], path: str, role: str, key: str | N
     if path in table:
         return
     if (why := reason(path)) is not None and table is ESTIMATORS:
-        rule, fix = f"{role} must have parameters that a gradient moves.", "Choose one that docs/estimators.md lists."
+        rule, fix = (
+            f"{role} must have parameters that a gradient moves.",
+            "Choose one that docs/reference/estimators.md lists.",
+        )
         raise ConvertError(rule, key=key, got=f"{path}: {why}", fix=fix)
     rule = f"{role} must be one that ortpipe converts."
     raise ConvertError(rule, key=key, got=path, fix=nearest(path, table))
