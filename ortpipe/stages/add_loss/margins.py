@@ -1,13 +1,14 @@
-"""One logit of two classes, and raw scores that a loss needs."""
+"""One logit of two classes, raw scores that a loss needs, and losses of a margin."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import LossError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 def required(scores: Scores, loss: str) -> ir.Value:
@@ -27,10 +28,20 @@ def logit(op: Builder, scores: Scores, loss: str) -> ir.Value:
     return one_column(op, required(scores, loss), (-0.5, 0.5) if scores.opposite else (-1, 1), scores)
 
 
-def margin(op: Builder, label: ir.Value, scores: Scores, loss: str) -> Any:
-    """Return s·z for labels 0 or 1: the logit z, or −z if the label is 0."""
-    z = logit(op, scores, loss)
-    return op.Mul(z, op.Sub(op.Mul(op.cast(label, z), 2), 1))
+class MarginLoss(LossConfig):
+    """A loss of the margin s·z: the logit z of two classes, or of each of several labels, times s = ±1 for a label."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("binary", "multilabel")
+    labels = ZERO_OR_ONE  # of several labels
+
+    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+        """Return the terms [N, E…, 1], or [N, E…, K] for K labels."""
+        z = logit(op, scores, type(self).__module__.rpartition(".")[2])
+        return self.of_margin(op, op.Mul(z, op.Sub(op.Mul(op.cast(label, z), 2), 1)))
+
+    def of_margin(self, op: Builder, margin: Any) -> Any:
+        """Return the terms of the margins."""
+        raise NotImplementedError
 
 
 def one_column(op: Builder, value: ir.Value, weights: tuple[float, float], scores: Scores) -> ir.Value:

@@ -1,11 +1,18 @@
-"""The values that a loss compares with the label, and the one-hot true class."""
+"""The base of losses, the values that a loss compares with the label, and the one-hot true class."""
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
+from ortpipe.settings import Config
+
+
+class LossConfig(Config):
+    """The base of ortpipe's losses, which are of a regression unless they name other tasks."""
+
+    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
 
 class Scores(NamedTuple):

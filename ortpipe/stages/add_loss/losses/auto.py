@@ -2,26 +2,25 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import onnx_ir as ir
 
 from ortpipe.errors import LossError
 from ortpipe.facts import Facts
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 BY_TASK = {"regression": "l2", "binary": "log", "multiclass": "cross_entropy", "multilabel": "log"}
 
 
 @dataclass(frozen=True)
-class Auto(Config):
+class Auto(LossConfig):
     """The loss of `Facts.objective`; without one `l2`, `log` or `cross_entropy`, by the task."""
 
-    tasks: ClassVar[tuple[str, ...]] = tuple(BY_TASK)
-    depends_on_model: ClassVar[bool] = True
+    tasks = tuple(BY_TASK)
+    depends_on_model = True
 
     def of(self, facts: Facts) -> Loss:
         """Return the loss for a model with these facts."""

@@ -1,18 +1,17 @@
 """Contrastive loss: l = Σₖ yₖ·dₖ² + (1 − yₖ)·max(0, m − dₖ)² of distances dₖ ≥ 0."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, Positive
+from ortpipe.settings import Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Contrastive(Config):
+class Contrastive(LossConfig):
     """The loss of a model of pairs, whose prediction is their distance (Hadsell, Chopra and LeCun, 2006).
 
     A label is 1 if the row's pair belongs together, else 0. As in TensorFlow Addons' `ContrastiveLoss`, there is no
@@ -24,7 +23,6 @@ class Contrastive(Config):
     """
 
     margin: Positive = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
     labels = ZERO_OR_ONE
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:

@@ -1,18 +1,18 @@
 """Cosine distance: l = 1 − ŷ·y / (‖ŷ‖·‖y‖)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, Positive
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.settings import Positive
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class CosineDistance(Config):
+class CosineDistance(LossConfig):
     """The distance of an embedding from the vector it should point along, 1 − `torch.nn.functional.cosine_similarity`.
 
     Attributes:
@@ -20,7 +20,6 @@ class CosineDistance(Config):
     """
 
     eps: Positive = 1e-8
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return 1 − ŷ·y / (max(‖ŷ‖, ε)·max(‖y‖, ε)) [N, E…, 1]."""

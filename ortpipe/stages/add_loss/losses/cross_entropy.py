@@ -1,18 +1,18 @@
 """Cross-entropy: l = −log p[y], or −Σₖ qₖ·log pₖ of smoothed labels q."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import onnx_ir as ir
 from annotated_types import Gt, Lt
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, Share
-from ortpipe.stages.add_loss.scores import Scores, truth
+from ortpipe.settings import Share
+from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
 
 
 @dataclass(frozen=True)
-class CrossEntropy(Config):
+class CrossEntropy(LossConfig):
     """Cross-entropy of the true class, `sklearn.metrics.log_loss`.
 
     From logits z it is −log softmax(z)[y], finite for any z; from probabilities, p is clipped to [eps, 1] first.
@@ -25,7 +25,7 @@ class CrossEntropy(Config):
 
     eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
     smoothing: Share = 0.0
-    tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
+    tasks = ("multiclass",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return −qₖ·log pₖ [N, E…, K] of q = 1[k = y]."""

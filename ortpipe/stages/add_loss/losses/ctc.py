@@ -1,22 +1,21 @@
 """Connectionist temporal classification: l = −log Σ p(π) over the paths π of T steps that collapse to the label."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import LossError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 NEVER = -1e30  # log 0, but finite, so that differences are never nan
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 
 
 @dataclass(frozen=True)
-class CTC(Config):
+class CTC(LossConfig):
     """The loss of a label sequence that is shorter than the prediction's T steps [N, T, K] (Graves et al., 2006).
 
     It is `torch.nn.functional.ctc_loss` with all T steps as input length: with `add_loss.elements=mean` each row is
@@ -35,8 +34,8 @@ class CTC(Config):
 
     blank: int = 0
     zero_infinity: bool = False
-    tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
-    of_sequences: ClassVar[bool] = True
+    tasks = ("multiclass",)
+    of_sequences = True
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return the loss of each row [N, 1], of labels [N, L, 1] and scores [N, T, K]."""

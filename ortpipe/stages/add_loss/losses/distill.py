@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import onnx_ir as ir
 from annotated_types import Ge, Gt, Le, Lt
@@ -13,15 +13,15 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import inline, prepared
-from ortpipe.settings import Config, Positive
-from ortpipe.stages.add_loss.scores import Scores, truth
+from ortpipe.settings import Positive
+from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
 
 LINEAR = having("product", "sum")  # an output of these operators holds raw scores
 SAME = having("view")
 
 
 @dataclass(frozen=True)
-class Distill(Config):
+class Distill(LossConfig):
     """Logits z learn from a teacher's t and from the labels y (Hinton, Vinyals and Dean, 2015).
 
     The teacher reads the model's own inputs, and its weights are constants.
@@ -41,7 +41,7 @@ class Distill(Config):
     output: str | None = None
     scores: Literal["logits", "probabilities"] | None = None
     eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
-    tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
+    tasks = ("multiclass",)
 
     def files(self) -> tuple[Path, ...]:
         """Return the file and its external data, without missing ones."""

@@ -1,18 +1,17 @@
 """Elastic error: l = Σₖ l1_weight·|ŷₖ − yₖ| + l2_weight·(ŷₖ − yₖ)²."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.errors import ConfigError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, NotNegative
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.settings import NotNegative
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Elastic(Config):
+class Elastic(LossConfig):
     """A weighted sum of absolute and squared error.
 
     Attributes:
@@ -22,7 +21,6 @@ class Elastic(Config):
 
     l1_weight: NotNegative = 0.5
     l2_weight: NotNegative = 0.5
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __post_init__(self) -> None:
         if self.l1_weight + self.l2_weight == 0:

@@ -1,17 +1,16 @@
 """ε-insensitive error: l = Σₖ max(0, |ŷₖ − yₖ| − ε)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, NotNegative
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.settings import NotNegative
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class EpsilonInsensitive(Config):
+class EpsilonInsensitive(LossConfig):
     """The error of support vector regression (Vapnik, 1995), as scikit-learn's SGDRegressor and LinearSVR.
 
     Its derivative at |d| = ε is 0, as in scikit-learn.
@@ -21,7 +20,6 @@ class EpsilonInsensitive(Config):
     """
 
     epsilon: NotNegative = 0.1
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return max(0, |ŷ − y| − ε) [N, E…, K]."""

@@ -1,7 +1,7 @@
 """Focal loss: l = −αₜ·(1 − pₜ)^γ·log pₜ, pₜ the probability of the true class."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import numpy as np
 import onnx_ir as ir
@@ -9,16 +9,16 @@ from annotated_types import Gt, Lt
 
 from ortpipe.errors import LossError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, NotNegative, Positive
+from ortpipe.settings import NotNegative, Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
 from ortpipe.stages.add_loss.margins import logit, one_column
-from ortpipe.stages.add_loss.scores import Scores, truth
+from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
 
 Weight = Annotated[float, Gt(0), Lt(1)]
 
 
 @dataclass(frozen=True)
-class Focal(Config):
+class Focal(LossConfig):
     """Log loss or cross-entropy with smaller weights for rows of a surer prediction (Lin et al., 2017).
 
     For two classes and for several labels it is torchvision's `sigmoid_focal_loss`.
@@ -33,7 +33,7 @@ class Focal(Config):
     gamma: NotNegative = 2.0
     alpha: Weight | tuple[Positive, ...] | None = None
     eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
-    tasks: ClassVar[tuple[str, ...]] = ("binary", "multiclass", "multilabel")
+    tasks = ("binary", "multiclass", "multilabel")
     labels = ZERO_OR_ONE  # of several labels
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:

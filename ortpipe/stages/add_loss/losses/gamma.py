@@ -1,18 +1,16 @@
 """Gamma loss: l = Σₖ log μₖ + yₖ/μₖ, half the gamma deviance up to a constant."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
 from ortpipe.stages.add_loss.domains import POSITIVE, Link, check_link
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Gamma(Config):
+class Gamma(LossConfig):
     """The loss of positive amounts whose spread grows with their mean, as scikit-learn's GammaRegressor.
 
     Attributes:
@@ -20,7 +18,6 @@ class Gamma(Config):
     """
 
     link: Link = "log"
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
     labels = POSITIVE
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:

@@ -1,17 +1,16 @@
 """Huber loss: l = Σₖ ½·d² for |d| ≤ δ, else δ·(|d| − ½·δ), of d = ŷₖ − yₖ."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, Positive
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.settings import Positive
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Huber(Config):
+class Huber(LossConfig):
     """Squared error near 0, absolute error far away (Huber, 1964), as `torch.nn.HuberLoss` and `scipy.special.huber`.
 
     Its derivative at |d| = δ is ±δ from both sides.
@@ -21,7 +20,6 @@ class Huber(Config):
     """
 
     delta: Positive = 1.0
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return m·(|d| − ½·m) [N, E…, K] of m = min(|d|, δ)."""

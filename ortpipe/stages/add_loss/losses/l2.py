@@ -1,20 +1,16 @@
 """Squared error: l = Σₖ (ŷₖ − yₖ)²."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class L2(Config):
+class L2(LossConfig):
     """Squared error (no factor ½), `sklearn.metrics.mean_squared_error` for one output."""
-
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return (ŷ − y)² [N, K]."""

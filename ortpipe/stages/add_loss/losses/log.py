@@ -1,19 +1,19 @@
 """Log loss of two classes: l = −y·log(p) − (1 − y)·log(1 − p)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import onnx_ir as ir
 from annotated_types import Gt, Lt
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, Share
+from ortpipe.settings import Share
 from ortpipe.stages.add_loss.margins import one_column, two_columns
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Log(Config):
+class Log(LossConfig):
     """Log loss, `sklearn.metrics.log_loss` for two classes; for several labels, their sum.
 
     From logits z it is max(z, 0) − z·y + log(1 + exp(−|z|)), finite for any z, where z is z₁ − z₀ for two columns, and
@@ -27,7 +27,7 @@ class Log(Config):
 
     eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
     smoothing: Share = 0.0
-    tasks: ClassVar[tuple[str, ...]] = ("binary", "multilabel")
+    tasks = ("binary", "multilabel")
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return the loss [N, 1], or [N, K] for K labels."""

@@ -1,12 +1,12 @@
 """One versus rest: l = Σₖ l₂(1[k = y], zₖ), with a two-class loss l₂ for each class against the others."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, one_of
+from ortpipe.settings import one_of
 from ortpipe.stages.add_loss.losses.hinge import Hinge
 from ortpipe.stages.add_loss.losses.log import Log
 from ortpipe.stages.add_loss.losses.modified_huber import ModifiedHuber
@@ -14,7 +14,7 @@ from ortpipe.stages.add_loss.losses.perceptron import Perceptron
 from ortpipe.stages.add_loss.losses.squared_hinge import SquaredHinge
 from ortpipe.stages.add_loss.losses.squared_margin import SquaredMargin
 from ortpipe.stages.add_loss.margins import log_sigmoid_input, required
-from ortpipe.stages.add_loss.scores import Scores, truth
+from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
 
 TWO_CLASS_LOSSES = {
     "hinge": Hinge,
@@ -27,7 +27,7 @@ TWO_CLASS_LOSSES = {
 
 
 @dataclass(frozen=True)
-class OneVersusRest(Config):
+class OneVersusRest(LossConfig):
     """The loss of scikit-learn's linear classifiers for several classes: each class has a score of its own.
 
     Attributes:
@@ -35,7 +35,7 @@ class OneVersusRest(Config):
     """
 
     loss: Annotated[str, one_of("loss of two classes", TWO_CLASS_LOSSES)] = "log"
-    tasks: ClassVar[tuple[str, ...]] = ("multiclass",)
+    tasks = ("multiclass",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return the terms of each class [N, E…, K]."""

@@ -10,13 +10,12 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import inline, prepared
-from ortpipe.settings import Config
 from ortpipe.stages.add_loss.margins import required
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class OnnxLoss(Config):
+class OnnxLoss(LossConfig):
     """A graph (prediction, label) → terms [N, E…, K] or [N, E…, 1], such as one that PyTorch exported.
 
     Its inputs are named `prediction` or `logits`, and `label`; if two inputs have other names, the first is the

@@ -1,24 +1,16 @@
 """Perceptron loss: l = max(0, −s·z) of s = ±1."""
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import onnx_ir as ir
+from typing import Any
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
-from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.margins import margin
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.margins import MarginLoss
 
 
 @dataclass(frozen=True)
-class Perceptron(Config):
+class Perceptron(MarginLoss):
     """How far a row is on the wrong side (Rosenblatt, 1958), as scikit-learn's Perceptron; 0 on the right side."""
 
-    tasks: ClassVar[tuple[str, ...]] = ("binary", "multilabel")
-    labels = ZERO_OR_ONE  # of several labels
-
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
-        """Return max(0, −s·z) [N, E…, 1], or [N, E…, K] for K labels."""
-        return op.Relu(op.Neg(margin(op, label, scores, "perceptron")))
+    def of_margin(self, op: Builder, margin: Any) -> Any:
+        """Return max(0, −s·z)."""
+        return op.Relu(op.Neg(margin))

@@ -1,18 +1,16 @@
 """Poisson loss: l = Σₖ μₖ − yₖ·log μₖ, half the Poisson deviance up to a constant."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
 from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, Link, check_link
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Poisson(Config):
+class Poisson(LossConfig):
     """The loss of counts y ≥ 0, as `torch.nn.PoissonNLLLoss` and scikit-learn's PoissonRegressor.
 
     Attributes:
@@ -20,7 +18,6 @@ class Poisson(Config):
     """
 
     link: Link = "log"
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
     labels = NOT_NEGATIVE
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:

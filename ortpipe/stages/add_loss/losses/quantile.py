@@ -1,18 +1,17 @@
 """Quantile (pinball) loss: l = Σₖ max(q·d, (q − 1)·d) of d = yₖ − ŷₖ."""
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 import onnx_ir as ir
 from annotated_types import Gt, Lt
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Quantile(Config):
+class Quantile(LossConfig):
     """The loss whose best constant is the quantile q (Koenker and Bassett, 1978), `mean_pinball_loss` of scikit-learn.
 
     Its derivative by ŷ is −q below the label, 1 − q above it, and their mean at it.
@@ -22,7 +21,6 @@ class Quantile(Config):
     """
 
     quantile: Annotated[float, Gt(0), Lt(1)] = 0.5
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return ½·|d| + (q − ½)·d [N, E…, K]."""

@@ -1,17 +1,16 @@
 """Squared ε-insensitive error: l = Σₖ max(0, |ŷₖ − yₖ| − ε)²."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, NotNegative
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.settings import NotNegative
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class SquaredInsensitive(Config):
+class SquaredInsensitive(LossConfig):
     """The square of the ε-insensitive error, as scikit-learn's SGDRegressor and LinearSVR; smooth at |d| = ε.
 
     Attributes:
@@ -19,7 +18,6 @@ class SquaredInsensitive(Config):
     """
 
     epsilon: NotNegative = 0.1
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
         """Return max(0, |ŷ − y| − ε)² [N, E…, K]."""

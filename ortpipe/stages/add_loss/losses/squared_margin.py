@@ -1,25 +1,17 @@
 """Squared margin: l = (1 − s·z)² = (z − s)² of s = ±1."""
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import onnx_ir as ir
+from typing import Any
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config
-from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.margins import margin
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.margins import MarginLoss
 
 
 @dataclass(frozen=True)
-class SquaredMargin(Config):
+class SquaredMargin(MarginLoss):
     """Squared error of raw scores and labels ±1, as scikit-learn's RidgeClassifier; s·z > 1 costs, too."""
 
-    tasks: ClassVar[tuple[str, ...]] = ("binary", "multilabel")
-    labels = ZERO_OR_ONE  # of several labels
-
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
-        """Return (1 − s·z)² [N, E…, 1], or [N, E…, K] for K labels."""
-        missing = op.Sub(1, margin(op, label, scores, "squared_margin"))
+    def of_margin(self, op: Builder, margin: Any) -> Any:
+        """Return (1 − s·z)²."""
+        missing = op.Sub(1, margin)
         return op.Mul(missing, missing)

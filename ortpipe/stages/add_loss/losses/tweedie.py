@@ -1,21 +1,20 @@
 """Tweedie loss: l = Σₖ μₖ²⁻ᵖ/(2 − p) − yₖ·μₖ¹⁻ᵖ/(1 − p), half the deviance up to a constant."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx_ir as ir
 
 from ortpipe.errors import ConfigError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import Config, Must
+from ortpipe.settings import Must
 from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE, Link, check_link
 from ortpipe.stages.add_loss.losses.gamma import Gamma
 from ortpipe.stages.add_loss.losses.poisson import Poisson
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)
-class Tweedie(Config):
+class Tweedie(LossConfig):
     """The loss of a variance μᵖ, as scikit-learn's TweedieRegressor: amounts that are often 0 for 1 < p < 2.
 
     Attributes:
@@ -25,7 +24,6 @@ class Tweedie(Config):
 
     power: float = 1.5
     link: Link = "log"
-    tasks: ClassVar[tuple[str, ...]] = ("regression",)
 
     def __post_init__(self) -> None:
         if not -10 <= self.power <= 10 or 0 < self.power < 1:

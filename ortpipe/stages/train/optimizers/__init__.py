@@ -7,9 +7,13 @@ from ortpipe.stages.train.links import Link
 
 
 class Optimizer(Config):
-    """A member of the catalogue; calling it returns the links from the gradient to the parameter's update."""
+    """A member of the catalogue; calling it returns the links from the gradient to the parameter's update.
 
-    lr: float  # the base learning rate, which the schedule scales
+    Attributes:
+        lr: the base learning rate η, which the schedule shapes.
+    """
+
+    lr: float
     solver: ClassVar[Literal["minibatch", "lbfgs"]] = "minibatch"  # the algorithm that uses these settings
     decides: ClassVar[tuple[str, ...]] = ()  # settings of train that it controls; they must keep their defaults
 

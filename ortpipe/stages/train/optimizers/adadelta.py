@@ -13,7 +13,6 @@ class Adadelta(Optimizer):
     """Steps scaled by the size of previous steps (Zeiler, 2012), as `torch.optim.Adadelta`.
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
         rho: ρ, the decay of both running means of squares.
         epsilon: ε, which starts the first steps and keeps the division finite.
     """

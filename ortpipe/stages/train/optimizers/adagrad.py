@@ -12,7 +12,6 @@ class Adagrad(Optimizer):
     """Rates that shrink with the squares seen so far (Duchi, Hazan and Singer, 2011), as `torch.optim.Adagrad`.
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
         epsilon: ε, which keeps the division finite.
     """
 

@@ -12,7 +12,6 @@ class Adam(Optimizer):
     """Running means of gradients and their squares (Kingma and Ba, 2015), as `torch.optim.Adam`.
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
         beta1: β₁, the decay of the running mean of gradients.
         beta2: β₂, the decay of the running mean of their squares.
         epsilon: ε, which keeps the division finite.

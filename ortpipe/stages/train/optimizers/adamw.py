@@ -12,10 +12,6 @@ class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter, 2019), as `torch.optim.AdamW`.
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
-        beta1: β₁, the decay of the running mean of gradients.
-        beta2: β₂, the decay of the running mean of their squares.
-        epsilon: ε, which keeps the division finite.
         weight_decay: λ; each step shrinks the parameters by the fraction η·λ.
     """
 

@@ -8,14 +8,7 @@ from ortpipe.stages.train.optimizers.adam import Adam
 
 @dataclass(frozen=True)
 class AMSGrad(Adam):
-    """Adam with the largest second moment seen (Reddi, Kale and Kumar, 2018), as `torch.optim.Adam(amsgrad=True)`.
-
-    Attributes:
-        lr: the rate η, which the schedule shapes.
-        beta1: β₁, the decay of the running mean of gradients.
-        beta2: β₂, the decay of the running mean of their squares.
-        epsilon: ε, which keeps the division finite.
-    """
+    """Adam with the largest second moment seen (Reddi, Kale and Kumar, 2018), as `torch.optim.Adam(amsgrad=True)`."""
 
     def __call__(self) -> tuple[Link, ...]:
         return (scale_by_adam(self.beta1, self.beta2, self.epsilon, largest=True),)

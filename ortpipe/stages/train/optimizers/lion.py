@@ -13,7 +13,6 @@ class Lion(Optimizer):
     """Steps of one size, by the sign of the momentum (Chen et al., 2023), as `optax.lion`.
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
         beta1: β₁, the weight of the running mean in the step's sign.
         beta2: β₂, the decay of the running mean of gradients.
         weight_decay: λ; each step shrinks the parameters by the fraction η·λ.

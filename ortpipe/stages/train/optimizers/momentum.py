@@ -12,7 +12,6 @@ class Momentum(Optimizer):
     """Heavy-ball momentum (Polyak, 1964), as scikit-learn's `MLPClassifier(solver='sgd', nesterovs_momentum=False)`.
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
         momentum: μ, the fraction of the last step that is added to the next one.
     """
 

@@ -6,27 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from ortpipe.graph.core.builder import Builder
-from ortpipe.settings import NotNegative, Positive, Share
+from ortpipe.settings import Positive, Share
 from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar, moments
-from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.optimizers.adam import Adam
 
 
 @dataclass(frozen=True)
-class NAdam(Optimizer):
+class NAdam(Adam):
     """Adam with Nesterov's momentum (Dozat, 2016), as `torch.optim.NAdam`: μₜ = β₁·(1 − ½·0.96^(ψ·t)).
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
-        beta1: β₁, the decay of the running mean of gradients.
-        beta2: β₂, the decay of the running mean of their squares.
-        epsilon: ε, which keeps the division finite.
         momentum_decay: ψ, how fast the momentum μₜ rises to β₁.
     """
 
     lr: Positive = 0.002
-    beta1: Share = 0.9
-    beta2: Share = 0.999
-    epsilon: NotNegative = 1e-8
     momentum_decay: Share = 0.004
 
     def __call__(self) -> tuple[Link, ...]:

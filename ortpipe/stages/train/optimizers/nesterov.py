@@ -2,22 +2,13 @@
 
 from dataclasses import dataclass
 
-from ortpipe.settings import Positive, Share
 from ortpipe.stages.train.links import Link, scale_by_rate, trace
-from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.optimizers.momentum import Momentum
 
 
 @dataclass(frozen=True)
-class Nesterov(Optimizer):
-    """Nesterov's momentum (Sutskever et al., 2013), as scikit-learn's `MLPClassifier(solver='sgd')`.
-
-    Attributes:
-        lr: the rate η, which the schedule shapes.
-        momentum: μ, the fraction of the last step that is added to the next one.
-    """
-
-    lr: Positive = 0.01
-    momentum: Share = 0.9
+class Nesterov(Momentum):
+    """Nesterov's momentum (Sutskever et al., 2013), as scikit-learn's `MLPClassifier(solver='sgd')`."""
 
     def __call__(self) -> tuple[Link, ...]:
         return scale_by_rate(), trace(self.momentum, nesterov=True)

@@ -12,7 +12,6 @@ class RMSprop(Optimizer):
     """Rates by a running mean of squares (Tieleman and Hinton, 2012), as `torch.optim.RMSprop`.
 
     Attributes:
-        lr: the rate η, which the schedule shapes.
         alpha: α, the decay of the running mean of squares.
         epsilon: ε, which keeps the division finite.
     """

@@ -9,11 +9,7 @@ from ortpipe.stages.train.optimizers import Optimizer
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Plain stochastic gradient descent (Robbins and Monro, 1951).
-
-    Attributes:
-        lr: the rate η, which the schedule shapes.
-    """
+    """Plain stochastic gradient descent (Robbins and Monro, 1951)."""
 
     lr: Positive = 0.01
 
