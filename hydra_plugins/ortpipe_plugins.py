@@ -3,6 +3,7 @@
 Hydra imports this module in every Hydra application of the environment, so it imports ortpipe only where it is used.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from hydra.core.plugins import Plugins
@@ -43,18 +44,20 @@ class ProductSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         """Run all jobs; return the results of each batch."""
-        from ortpipe.app.sweep.product import batches, write_config
+        from ortpipe.app.sweep.product import choices, sample, write_config
 
         assert self.launcher is not None
         assert self.config is not None
         assert self.hydra_context is not None
-        arguments = [*(f"{key}={value}" for key, value in self._params.items()), *arguments]
-        planned = batches(arguments, self._size, self.hydra_context.config_loader)
+        loader = self.hydra_context.config_loader
+        listed = choices([*(f"{key}={value}" for key, value in self._params.items()), *arguments], loader)
         write_config(self.config)
+        self.validate_batch_is_legal(sample(listed, loader))
+        jobs = list(itertools.product(*listed.values()))
+        size = self._size or len(jobs)
         results = []
-        for first, batch in planned.items():
-            self.validate_batch_is_legal(batch)
-            results.append(self.launcher.launch(batch, initial_job_idx=first))
+        for first in range(0, len(jobs), size):
+            results.append(self.launcher.launch(jobs[first : first + size], initial_job_idx=first))
             for result in results[-1]:
                 _ = result.return_value  # raises the error of a failed job
         return results

@@ -11,10 +11,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from hydra.core.utils import JobReturn, configure_log, run_job, setup_globals
+from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.stop import Stopped
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.store import Store
@@ -110,7 +111,12 @@ class Workers:
             sys.exit(1)
 
     def _run(self, job: int) -> JobReturn:
-        config = self._context.config_loader.load_sweep_config(self._config, self._jobs[job])
+        try:
+            config = self._context.config_loader.load_sweep_config(self._config, self._jobs[job])
+        except REFUSALS as error:
+            done = JobReturn(overrides=self._jobs[job], status=JobStatus.FAILED)
+            done.return_value = explained(error)
+            return done
         with open_dict(config):
             config.hydra.job.id = config.hydra.job.num = self._first + job
         done = run_job(

@@ -1,7 +1,7 @@
 """The jobs of a sweep over lists of values: one per combination."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.config_loader import ConfigLoader
@@ -28,15 +28,8 @@ def write_config(config: DictConfig) -> None:
     atomic_write(Path(str(config.hydra.sweep.dir)) / "multirun.yaml", redacted(OmegaConf.to_yaml(config)))
 
 
-def batches(arguments: Sequence[str], size: int | None, loader: ConfigLoader) -> dict[int, list[list[str]]]:
-    """Return the overrides of each job in batches of `size`, by the number of a batch's first job."""
-    jobs = _jobs(arguments, loader)
-    step = size or len(jobs)
-    return {first: jobs[first : first + step] for first in range(0, len(jobs), step)}
-
-
-def _jobs(arguments: Sequence[str], loader: ConfigLoader) -> list[list[str]]:
-    """Return the overrides of each job; if a key occurs twice, the last one counts."""
+def choices(arguments: Sequence[str], loader: ConfigLoader) -> dict[str, list[str]]:
+    """Return the overrides to choose from by key; if a key occurs twice, the last one counts."""
     choices = dict[str, list[str]]()
     for override in OverridesParser.create(config_loader=loader).parse_overrides(list(arguments)):
         key = override.get_key_element()
@@ -47,4 +40,18 @@ def _jobs(arguments: Sequence[str], loader: ConfigLoader) -> list[list[str]]:
         else:
             rule, fix = "A sweep without a search must list its values.", "List them: {key}=0.1,0.2."
             raise ConfigError(rule, key=override.key_or_group, got=redacted(str(override.input_line)), fix=fix)
-    return [list(job) for job in itertools.product(*choices.values())]
+    return choices
+
+
+def sample(choices: Mapping[str, Sequence[str]], loader: ConfigLoader) -> list[list[str]]:
+    """Return a few jobs with every override, and with every combination of groups' files.
+
+    Which keys a config has depends on its files. Composing every job of a large sweep would take most of its time.
+    """
+    groups = [key for key in choices if loader.get_group_options(key.lstrip("+").partition("@")[0])]
+    files = [dict(zip(groups, job, strict=True)) for job in itertools.product(*(choices[key] for key in groups))]
+    count = max(len(files), *map(len, choices.values()))
+    return [
+        [files[i % len(files)].get(key, values[i % len(values)]) for key, values in choices.items()]
+        for i in range(count)
+    ]

@@ -26,7 +26,7 @@ LOSSES = {f"losses/{kind}": f"loss/{kind}" for kind in ("step", "train", "valida
 WATCHED = "monitor/"
 MODEL_PARAMS = ("convert.source.", "add_loss.loss.", "penalty.terms.", "train.", "data.source.")
 EVERY = 10.0  # seconds between two batches of epochs
-MOST_POINTS = 1000  # of a series, the limit of one call: MLflow draws 320; losses.parquet has all
+MOST_POINTS = 320  # of a series, as many as MLflow draws; losses.parquet has all
 MOST_COLUMNS = 50  # the columns with the largest importances are sent; the report has all
 MOST_EPOCHS = 300  # per batch; more are sent at the end, because sending would slow down training
 
@@ -123,10 +123,10 @@ def stage_tags(run: RunRecord) -> dict[str, str]:
 def metrics(run: RunRecord, results: Results, model: str | None, sent: range, test_dataset: Any = None) -> list[Any]:
     """Return the losses of steps and epochs, monitored metrics, test metrics and stages' seconds, the curves first.
 
-    Of a series longer than MOST_POINTS, evenly spaced points are returned, with the first and the last: more than
-    MLflow draws. A point's time is that in `run.json`, so that sending it again sends the same point. `model` is the id
-    of the logged model that the metrics belong to, `sent` are the epochs that were recorded during the run, and
-    `test_dataset` is the MLflow dataset of the test rows.
+    Of a series longer than MOST_POINTS, evenly spaced points are returned, with the first and the last. A point's time
+    is that in `run.json`, so that sending it again sends the same point. `model` is the id of the logged model that the
+    metrics belong to, `sent` are the epochs that were recorded during the run, and `test_dataset` is the MLflow dataset
+    of the test rows.
     """
     end, stage_ends = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
     points: list[Point] = []
