@@ -245,15 +245,29 @@ def _mat_mul(op: Builder, node: Node) -> Sequence[Value] | None:
 
 
 def _conv(op: Builder, node: Node) -> Sequence[Value] | None:
-    """Conv without channels leaves its result unset, or hangs if it has pads; add a channel of zeros."""
+    """Conv without channels leaves its result unset, or hangs if it has pads; add a channel of zeros.
+
+    A Conv whose kernel is the result of a Pad must not have pads (quirk `fused_pads`): pad the images instead.
+    """
     x, w, *bias = node.inputs
     assert w is not None
+    if (pads := node.attributes.get_ints("pads", None)) and _is_padded(w):
+        half, none = len(pads) // 2, [0, 0]
+        attributes = {name: value for name, value in node.attributes.items() if name != "pads"}
+        x = op.Pad(x, op.const(np.array([*none, *pads[:half], *none, *pads[half:]])))
+        return [op.Conv(x, w, *bias, auto_pad="VALID", **attributes)]
     if _has_entries(x, 1) or _has_entries(w, 1):
         return None
     missing = op.cast(op.Equal(op.Shape(w, start=1, end=2), 0), Value(type=ir.TensorType(ir.DataType.INT64)))
     first = np.eye(2 * ranked(w).rank(), dtype=np.int64)[1]
     x, w = (op.Pad(v, missing * op.const(first * n)) for v, n in ((x, node.attributes.get_int("group", 1)), (w, 1)))
     return [op.Conv(x, w, *bias, **node.attributes)]
+
+
+def _is_padded(value: Value | None) -> bool:
+    """Return whether a value is the result of a Pad, also transposed."""
+    node = value.producer() if value is not None else None
+    return node is not None and (node.op_type == "Pad" or (node.op_type == "Transpose" and _is_padded(node.inputs[0])))
 
 
 def _reshape(op: Builder, node: Node) -> Sequence[Value] | None:

@@ -47,6 +47,9 @@ QUIRKS = {
     "automatic_pads": Quirk(
         "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", OLD, "graph/importing/lower.py"
     ),
+    "fused_pads": Quirk(
+        "Pad", "its result is the kernel of a Conv with pads", "fuses the two", OLD, "autodiff/derivatives.py"
+    ),
     "empty_scan": Quirk("Scan", "no steps", "an error", OLD, "autodiff/products.py"),
     "empty_crop": Quirk("Pad", "negative pads that remove a whole axis", "an error", OLD, "fast/blocked.py"),
 }

@@ -201,6 +201,15 @@ def test_shapes_that_a_file_leaves_free_can_be_said(rng) -> None:
             gradient(model(text), "y", "x", shape=wrong)
 
 
+@pytest.mark.parametrize("pads", ['auto_pad="SAME_LOWER"', "pads=[1,0,1,0]"])
+def test_a_tangent_of_strided_kernels_is_the_convolution_with_it(rng, pads) -> None:
+    conv = f"y = Conv<group=2, strides=[3,2], {pads}>(x, w)"
+    net = model(f"g (float[1,4,3,4] x, float[4,2,3,3] w) => (float[a,b,c,d] y) {{ {conv} }}")
+    x, v = (rng.normal(size=shape).astype(np.float32) for shape in ((1, 4, 3, 4), (4, 2, 3, 3)))
+    pushed = run(gradient(net, "y", "w", kind="jvp"), {"x": x, "w": v, "w_tangent": v})["y_tangent"]
+    assert np.allclose(pushed, Session(net).run({"x": x, "w": v})[0], rtol=1e-4)  # linear in the kernels
+
+
 FUNCTION = """<domain: "own", opset_import: ["": 18]> Cube <scale: float = 1.0> (a) => (c) {
   s = Mul(a, a) k = Constant<value_float: float = @scale>() m = CastLike(k, a) n = Mul(s, a) c = Mul(n, m) }"""
 

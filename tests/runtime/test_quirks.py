@@ -104,6 +104,12 @@ PROBES = {  # quirk → whether the installed runtime has it
         ).shape
         != (1, 1, 7)
     ),
+    "fused_pads": lambda: fails(
+        "g (float[1,1,3,3] x, float[1,1,2,2] w) => (float[a,b,c,d] y) <int64[8] p = {0, 0, 0, 0, 0, 0, 1, 1}> "
+        "{ k = Pad(w, p) y = Conv<pads=[1,1,1,1]>(x, k) }",
+        x=np.ones((1, 1, 3, 3), np.float32),
+        w=np.ones((1, 1, 2, 2), np.float32),
+    ),
     "empty_scan": lambda: fails(SCAN, c=float32(1), x=np.zeros((0, 1), np.float32)),
     "empty_crop": lambda: fails(
         "g (float[2,2] x, int64[4] p) => (float[a,b] y) { y = Pad(x, p) }",
