@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
@@ -14,29 +13,23 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.query import called
 
-Matrix = npt.NDArray[np.float64]
 # Measured on onnxruntime 1.19 (CPU): products of strips take a third to a half of the time of MaxPool's Indices and
 # MaxUnpool up to 64 pixels per strip, three quarters with 90, at most the same time with 128.
 STRIP = 128
 
 
-def along(op: Builder, x: Value, axis: int, matrix: Matrix | Value) -> Value:
+def along(op: Builder, x: Value, axis: int, matrix: Value) -> Value:
     """Return matrix · x along one axis; its new size is the matrix's number of rows."""
-    assert x.dtype is not None
     rank = ranked(x).rank()
-    if isinstance(matrix, Value):
-        rows, weights = None, matrix
-    else:
-        rows, cast = len(matrix), matrix.astype(x.dtype.numpy())
-        weights = op.const(np.ascontiguousarray(cast.T) if axis == rank - 1 else cast)
     if axis == rank - 1:
-        y = op.MatMul(x, op.Transpose(weights) if rows is None else weights)
+        y = op.MatMul(x, op.Transpose(matrix))
     elif axis == rank - 2:
-        y = op.MatMul(weights, x)
+        y = op.MatMul(matrix, x)
     else:
         perm = [i for i in range(rank) if i not in (axis, rank - 1)] + [axis, rank - 1]
-        y = op.MatMul(weights, op.Transpose(x, perm=perm))
+        y = op.MatMul(matrix, op.Transpose(x, perm=perm))
         y = op.Transpose(y, perm=np.argsort(perm).tolist())
+    rows = ranked(matrix)[0] if matrix.shape is not None else None
     y.type, y.shape = x.type, ir.Shape([rows if i == axis else d for i, d in enumerate(ranked(x))])
     return y
 
@@ -116,8 +109,7 @@ def _indices(op: Backward, node: Node) -> Value:
 def average_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     """AveragePool: dx = Aᵀ dy, where A is a product of one small matrix per axis (the pixels that a window averages).
 
-    With count_include_pad a window also counts its pads, but nothing beyond them (ceil_mode), as in PyTorch.
-    For symbolic sizes, the matrices are the operator applied to the identity matrix, one axis at a time.
+    The matrices are the operator applied to the identity matrix, one axis at a time: constants, for known sizes.
     """
     return [_over_windows(op, node, dy, x, average=True)]
 
@@ -130,15 +122,9 @@ def lp_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
 
 def _over_windows(op: Backward, node: Node, dy: Value, x: Value, *, average: bool) -> Value:
-    x_sizes, y_sizes = spatial(x), spatial(node.outputs[0])
-    if None in (*x_sizes, *y_sizes):
-        for i in range(len(x_sizes)):
-            dy = along(op, dy, i + 2, _of_unit_matrix(op, node, x, i, average=average))
-        return dy
-    windows, include = window(node), bool(node.attributes.get_int("count_include_pad", 0))
-    # count windows by the output: up to opset 21, ceil_mode keeps a window that covers only pads
-    for axis, (size, count) in enumerate(zip(static(node, x), static(node, node.outputs[0]), strict=True)):
-        dy = along(op, dy, axis + 2, membership(windows, axis, size, count, average=average, include=include).T)
+    for i in range(len(spatial(x))):
+        dy = along(op, dy, i + 2, _of_unit_matrix(op, node, x, i, average=average))
+    dy.shape = x.shape
     return dy
 
 
@@ -153,19 +139,9 @@ def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool
         if node.attributes.get_int(name, 0):
             attributes[name] = 1
     pool, p = (op.AveragePool, {}) if average else (op.LpPool, {"p": 1})
-    return op.Squeeze(pool(op.Unsqueeze(op.eye(x, i + 2), [1]), **attributes, **p), [1])
-
-
-def membership(windows: Window, axis: int, size: int, count: int, *, average: bool, include: bool) -> Matrix:
-    """Return the matrix (windows × pixels) that sums or averages each window along one axis."""
-    starts = np.arange(count)[:, None] * windows.strides[axis] - windows.begin[axis]
-    places = starts + np.arange(windows.kernel[axis]) * windows.dilations[axis]
-    inside = (places >= 0) & (places < size)
-    matrix = np.zeros((count, size))
-    rows = np.broadcast_to(np.arange(count)[:, None], places.shape)
-    np.add.at(matrix, (rows[inside], places[inside]), 1.0)
-    counts = places < size + windows.end[axis] if include else inside
-    return matrix / np.maximum(counts.sum(axis=1, keepdims=True), 1) if average else matrix
+    matrix = op.Squeeze(pool(op.Unsqueeze(op.eye(x, i + 2), [1]), **attributes, **p), [1])
+    matrix.shape = ir.Shape([ranked(v)[i + 2] for v in (x, node.outputs[0])])
+    return matrix
 
 
 def global_average(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:

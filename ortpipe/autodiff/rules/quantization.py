@@ -88,7 +88,8 @@ def _gathered(op: Backward, node: Node, terms: Value, scale: Value, x: Value) ->
     axis, block = _axis(op, node, x)
     if block:
         blocks = np.arange(int(ranked(x)[axis])) // block  # type: ignore[arg-type]  # static: checked by `_spread`
-        return along(op, terms, axis, np.equal.outer(np.unique(blocks), blocks).astype(np.float64))
+        members = np.equal.outer(np.unique(blocks), blocks)
+        return along(op, terms, axis, op.cast(op.const(members), terms))
     return op.reshape_like(op.sum(terms, [i for i in range(rank) if i != axis]), scale)
 
 
