@@ -100,7 +100,7 @@ class Batches:
 
     def _chunks(self, windows: Iterable[tuple[Arrays, np.ndarray]], fit: int) -> Iterator[dict[str, np.ndarray]]:
         """Yield each window's full batches in chunks of at most `fit` bytes or of one batch, then the partial one."""
-        size = self.size
+        size, memory = self.size, self._memory
         for arrays, index in windows:
             row_bytes = sum(array.nbytes // len(array) for array in arrays.values())
             per_chunk = 1 if self._single else max(1, fit // max(1, row_bytes * size))
@@ -108,11 +108,6 @@ class Batches:
             for first in range(0, count, per_chunk):
                 last = min(first + per_chunk, count)
                 batches = index[first * size : last * size].reshape(last - first, size)
-                take = self._memory.take if self._memory is not None else _take
-                yield {name: take(array, batches, name) for name, array in arrays.items()}
+                yield {n: memory.take(a, batches, n) if memory else a.take(batches, axis=0) for n, a in arrays.items()}
             if partial := len(index) % size:
                 yield {name: array[index[-partial:]][None] for name, array in arrays.items()}
-
-
-def _take(array: np.ndarray, index: np.ndarray, name: str) -> np.ndarray:
-    return array.take(index, axis=0)

@@ -33,18 +33,6 @@ class Draw:
     classes: Mapping[Any, int] | None  # label → class number, in sorted order; None: one class
     before: np.ndarray  # int [groups + 1, classes]: rows of each class before a group; the last are the totals
 
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """The number of rows drawn for train, validation and test."""
-        rows, held_out, tested = (sum(column) for column in zip(*self.quotas, strict=True))
-        return rows - held_out, held_out - tested, tested
-
-    @property
-    def key(self) -> str:
-        """A text that distinguishes the draws of the same rows."""
-        config = self.config
-        return f"{config.fractions} {config.stratify} {config.seed}" if any(config.fractions) else ""
-
     def parts(self, label: np.ndarray, assigned: np.ndarray | None, seen: np.ndarray) -> np.ndarray:
         """Return the part of each row, int8 [N]: the one that the data assign, else a random one.
 
@@ -59,11 +47,6 @@ class Draw:
             return codes
         set_parts_by_class(self, codes, free, label[free], seen)
         return codes
-
-    def check_group(self, group: int, seen: np.ndarray) -> None:
-        """Raise if a group, read to its end, has other numbers of rows or of classes than when it was counted."""
-        if any(self.config.fractions) and (seen != self.before[group + 1]).any():
-            raise changed_error(f"another number of rows, or other labels, in group {group + 1}")
 
     def next_parts(self, number: int, seen: np.ndarray, count: int) -> np.ndarray:
         """Return the parts of the next rows of a class."""

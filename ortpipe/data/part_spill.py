@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.data.config import PARTS
 from ortpipe.data.draw import TRAIN, Draw
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.reader import Reader, groups_with, rows_with_parts
+from ortpipe.data.reader import Reader, groups_with, part_size, rows_with_parts
 from ortpipe.data.spill import Spill, SpillFile, fits, folder
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class PartSpill:
     def __init__(self, reader: Reader, draw: Draw, window: int | None) -> None:
         self._reader, self._draw = reader, draw
         counts = reader.counts
-        rows = [draw.counts[part] + int(counts[:, part].sum()) * (part != TRAIN) for part in range(len(PARTS))]
+        rows = [part_size(counts, draw, part) for part in range(len(PARTS))]
         self._every = 1 if window is None else max(1, -(-rows[TRAIN] // window))
         sizes = [-(-rows[TRAIN] // self._every), *rows[1:]]
         # a part with its own groups, such as files, is read from them

@@ -5,12 +5,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ortpipe.data.draw import TRAIN, Draw
+from ortpipe.data.draw import TRAIN, Draw, changed_error
 from ortpipe.data.rows import Rows
 
-Labelled = tuple[
-    dict[str, np.ndarray], np.ndarray | None
-]  # the labels of each head, and the parts if the data name them
+# the labels of each head, and the parts if the data name them
+Labelled = tuple[dict[str, np.ndarray], np.ndarray | None]
 
 
 class Reader(Protocol):
@@ -32,9 +31,16 @@ class Reader(Protocol):
         """Yield the labels and parts of a group's rows in pieces, without reading anything else."""
 
 
+def part_size(counts: np.ndarray, draw: Draw, part: int) -> int:
+    """Return the number of rows of a part: drawn at random, and assigned by the data."""
+    rows, held_out, tested = (sum(column) for column in zip(*draw.quotas, strict=True))
+    drawn = (rows - held_out, held_out - tested, tested)[part]
+    return drawn if part == TRAIN else drawn + int(counts[:, part].sum())
+
+
 def groups_with(counts: np.ndarray, draw: Draw, part: int) -> np.ndarray:
     """Return which groups may hold rows of a part, bool [groups]: assigned by the data, or drawn at random."""
-    drawn = part != TRAIN and draw.counts[part] > 0
+    drawn = part != TRAIN and part_size(counts[:0], draw, part) > 0
     return (counts[:, part] > 0) | (drawn & (counts[:, TRAIN] > 0))
 
 
@@ -44,7 +50,7 @@ def rows_with_parts(reader: Reader, draw: Draw, groups: Sequence[int]) -> Iterat
         seen = draw.before[group].copy()
         for piece in pieces:
             yield piece, draw.parts(piece.label, piece.part, seen)
-        draw.check_group(group, seen)
+        _check_group(draw, group, seen)
 
 
 def labels_with_parts(
@@ -55,4 +61,10 @@ def labels_with_parts(
         seen = draw.before[group].copy()
         for labels, assigned in reader.read_labels(group):
             yield labels[head], draw.parts(labels[""], assigned, seen)
-        draw.check_group(group, seen)
+        _check_group(draw, group, seen)
+
+
+def _check_group(draw: Draw, group: int, seen: np.ndarray) -> None:
+    """Raise if a group, read to its end, has other numbers of rows or of classes than when it was counted."""
+    if any(draw.config.fractions) and (seen != draw.before[group + 1]).any():
+        raise changed_error(f"another number of rows, or other labels, in group {group + 1}")

@@ -67,10 +67,6 @@ class RowSet(ABC):
         for rows in self.read(groups):
             yield rows.label, rows.part
 
-    def spill_notes(self) -> tuple[str, ...]:
-        """Return the notes about a temporary file of rows, if there will be one."""
-        return ()
-
     @abstractmethod
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows in pieces of PIECE bytes; if more than `most`, only every k-th row, with the least such k."""
@@ -254,7 +250,8 @@ class Data:
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the three parts, and of the class weights if there are any."""
-        return self._digest
+        weights = [sorted(self.class_weight.items())] if self.class_weight else []
+        return digest_of("data", *self.digests, *weights)
 
     def __repr__(self) -> str:
         """Return the number of rows of each part, and the shapes of a row."""
@@ -264,11 +261,6 @@ class Data:
     def digests(self) -> tuple[str | None, ...]:
         """The digest of each part; None for an absent one."""
         return tuple(None if part is None else part.digest() for part in self._parts)
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        weights = [sorted(self.class_weight.items())] if self.class_weight else []
-        return digest_of("data", *self.digests, *weights)
 
     def of(self, head: str) -> Data:
         """Return the data with the labels of a head as `label`; "" is the prediction."""

@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import RowSet
+from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 
 
@@ -25,7 +26,7 @@ def reject_empty(name: str, config: SplitConfig) -> NoReturn:
 
 def notes_of_stream(train: RowSet) -> tuple[str, ...]:
     """Return notes about a window that does not hold all rows, and about a temporary file."""
-    notes = train.spill_notes()
+    notes = train.spill_notes() if isinstance(train, Stream) else ()
     if train.window is None or train.window >= len(train):
         return notes
     note = (

@@ -12,7 +12,7 @@ from ortpipe.data.draw import TRAIN, Draw
 from ortpipe.data.part_spill import PartSpill
 from ortpipe.data.pieces import concatenate, pieces_of
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.reader import Reader, groups_with, labels_with_parts, rows_with_parts
+from ortpipe.data.reader import Reader, groups_with, labels_with_parts, part_size, rows_with_parts
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.data.spill import Spill
 from ortpipe.errors import ConfigError
@@ -75,11 +75,15 @@ class Stream(RowSet):
         if self._part is None:
             return int(self.counts.sum())
         part, draw = self._part
-        return int(self.counts[:, part].sum()) * (part != TRAIN) + draw.counts[part]
+        return part_size(self.counts, draw, part)
 
     def digest(self) -> str:
         """Return the sha256 (hex) of the content, the part, and the window if it does not hold all rows."""
-        part = None if self._part is None else [self._part[0], self._part[1].key]
+        part = None
+        if self._part is not None:
+            config = self._part[1].config
+            drawn = f"{config.fractions} {config.stratify} {config.seed}" if any(config.fractions) else ""
+            part = [self._part[0], drawn]
         order = [] if self.window is None or self.window >= len(self) else [self.window, self.counts.tolist()]
         return digest_of("stream", self._reader.digest, part, order)
 
@@ -108,9 +112,7 @@ class Stream(RowSet):
                 yield from pieces
             return
         part, draw = self._part
-        has_part = groups_with(self.counts, draw, part)
-        chosen = np.flatnonzero(has_part).tolist() if groups is None else [group for group in groups if has_part[group]]
-        for piece, codes in rows_with_parts(self._reader, draw, chosen):
+        for piece, codes in rows_with_parts(self._reader, draw, self._groups(self._part, groups)):
             places = np.flatnonzero(codes == part)
             if len(places):
                 yield piece.take(places).replace(part=None)
@@ -123,10 +125,13 @@ class Stream(RowSet):
                     yield labels[self._head], part_codes
             return
         part, draw = self._part
-        has_part = groups_with(self.counts, draw, part)
-        chosen = np.flatnonzero(has_part).tolist() if groups is None else [group for group in groups if has_part[group]]
-        for label, codes in labels_with_parts(self._reader, draw, chosen, self._head):
+        for label, codes in labels_with_parts(self._reader, draw, self._groups(self._part, groups), self._head):
             yield label[codes == part], None
+
+    def _groups(self, part: tuple[int, Draw], groups: Iterable[int] | None) -> list[int]:
+        """Return those of these groups (None: of all) that may hold rows of a part."""
+        has_part = groups_with(self.counts, part[1], part[0])
+        return [group for group in (range(len(has_part)) if groups is None else groups) if has_part[group]]
 
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows in pieces of PIECE bytes, which a second thread prefetches; see `RowSet`."""

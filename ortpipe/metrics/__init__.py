@@ -18,9 +18,9 @@ from ortpipe.settings import Catalogue, Must
 
 if TYPE_CHECKING:
     from ortpipe.metrics.classes import readable
+    from ortpipe.metrics.elements import accuracy, error_rate
     from ortpipe.metrics.named import own_metric, with_number
     from ortpipe.metrics.objective import reject_metric
-    from ortpipe.metrics.sequences import accuracy, error_rate
     from ortpipe.own_code import loaded
 else:
     later(__name__)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from ortpipe.stages.convert.imported import Imported
     from ortpipe.stages.evaluate.figures import figures, panels
     from ortpipe.stages.penalty.penalties import charges
-    from ortpipe.stages.train.kept_epoch import trained_loss
     from ortpipe.stages.train.losses import Epoch
     from ortpipe.stages.train.optimizers.sgd import SGD
+    from ortpipe.stages.train.outcome import trained_loss
     from ortpipe.stages.train.planned_rates import planned, watches
     from ortpipe.stages.train.random_weights import random_parameters
     from ortpipe.stages.train.rates import steps_per_epoch

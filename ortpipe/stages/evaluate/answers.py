@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx
 
-from ortpipe.artifact import Facts
+from ortpipe.artifact import Arrays, Facts
 from ortpipe.data.feeds import feed_inputs, name_head
 from ortpipe.data.rows import RowSet
 from ortpipe.errors import EvaluateError
@@ -19,8 +19,8 @@ from ortpipe.runtime.session import Session
 class Answers(NamedTuple):
     """The labels, predictions and weights of rows; labels and predictions by head."""
 
-    labels: Mapping[str, np.ndarray]
-    predictions: Mapping[str, np.ndarray]
+    labels: Arrays
+    predictions: Arrays
     weight: np.ndarray | None
 
     def compared(self, facts: Facts, *, source: bool = False) -> dict[str, Compared]:
@@ -37,32 +37,24 @@ class Answers(NamedTuple):
 
 
 def answers(
-    sessions: Mapping[str, Session],
-    model: onnx.ModelProto,
-    facts: Facts,
-    rows: RowSet,
-    most: int,
+    sessions: Mapping[str, Session], model: onnx.ModelProto, facts: Facts, rows: RowSet, most: int
 ) -> dict[str, Answers]:
     """Return the predictions of sessions, such as one per state, for at most `most` rows."""
     parts = facts.predictions
     outputs = [part.prediction for part in parts.values()]
-    labels: dict[str, list[np.ndarray]] = {head: [] for head in parts}
-    predictions: dict[str, dict[str, list[np.ndarray]]] = {name: {head: [] for head in parts} for name in sessions}
-    weights: list[np.ndarray] = []
+    labels, weights, predictions = list[Arrays](), list[np.ndarray](), {state: list[Arrays]() for state in sessions}
     for piece in rows.pieces(most):
         fed = feed_inputs(model, facts, piece)
-        for head, part in parts.items():
-            labels[head].append(truth(part, piece.of(head)))
+        labels.append({head: truth(part, piece.of(head)) for head, part in parts.items()})
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
         for state, session in sessions.items():
-            for head, prediction in zip(parts, session.run(fed, outputs), strict=True):
-                predictions[state][head].append(prediction)
+            predictions[state].append(dict(zip(parts, session.run(fed, outputs), strict=True)))
     weight = np.concatenate(weights) if weights else None
-    return {state: Answers(_joined(labels), _joined(of), weight) for state, of in predictions.items()}
+    return {state: Answers(_joined(labels), _joined(pieces), weight) for state, pieces in predictions.items()}
 
 
-def _joined(arrays: Mapping[str, Sequence[np.ndarray]]) -> dict[str, np.ndarray]:
-    return {name: np.concatenate(pieces) for name, pieces in arrays.items()}
+def _joined(pieces: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
 
 
 def of_head(names: Iterable[str], head: str) -> dict[str, Metric]:

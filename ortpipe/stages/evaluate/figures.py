@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -47,31 +47,26 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
             pictures["predicted"] = [partial(_points, artifact, False)]
             pictures["residuals"] = [partial(_points, artifact, True)]
     last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
-    importances, sensitivities = last.get("importance", {}), last.get("sensitivity")
-    pictures["importance"] = [partial(_importance, name, importances[name]) for name in list(importances)[:3]]
-    pictures["sensitivity"] = [partial(_sensitivity, sensitivities)] if sensitivities else []
+    importances: Mapping[str, Mapping[str, Sequence[float]]] = last.get("importance", {})
+    worse, moves = "how much worse without the column", "how far the score moves, mean over rows"
+    pictures["importance"] = [
+        partial(_bars, f"Importance: {name}", worse, columns) for name, columns in [*importances.items()][:3]
+    ]
+    by_column = {name: (value,) for name, value in last.get("sensitivity", {}).items()}
+    pictures["sensitivity"] = [partial(_bars, "Sensitivity", moves, by_column)] if by_column else []
     for name, entries in under("evaluation/sensitivity", artifact.tensors).items():
         if (image := flat(entries)) is not None:
             pictures["sensitivity"].append(partial(_map, name, image))
     return {name: drawn for name, drawn in pictures.items() if drawn}
 
 
-def _importance(metric: str, columns: Mapping[str, tuple[float, float]], axes: Axes) -> None:
-    """Draw how much worse a metric is without each column, with deviations, the largest on top."""
+def _bars(title: str, words: str, columns: Mapping[str, Sequence[float]], axes: Axes) -> None:
+    """Draw the columns with the largest values, the largest on top; a second number is a value's deviation."""
     most = sorted(columns, key=lambda name: columns[name][0])[-MOST_LABELS:]
-    means, deviations = zip(*(columns[name] for name in most), strict=True)
-    axes.barh([_short(name) for name in most], means, xerr=deviations, ecolor="0.4")
+    values, *deviations = zip(*(columns[name] for name in most), strict=True)
+    axes.barh([_short(name) for name in most], values, xerr=deviations[0] if deviations else None, ecolor="0.4")
     axes.axvline(0, color="0.4", linewidth=1)
-    axes.set(xlabel="how much worse without the column", title=f"Importance: {metric}")
-    axes.tick_params(axis="y", labelsize="small")
-    axes.grid(axis="x", alpha=0.3)
-
-
-def _sensitivity(columns: Mapping[str, float], axes: Axes) -> None:
-    """Draw how far the score moves with each column, the largest on top."""
-    most = sorted(columns, key=lambda name: columns[name])[-MOST_LABELS:]
-    axes.barh([_short(name) for name in most], [columns[name] for name in most])
-    axes.set(xlabel="how far the score moves, mean over rows", title="Sensitivity")
+    axes.set(xlabel=words, title=title)
     axes.tick_params(axis="y", labelsize="small")
     axes.grid(axis="x", alpha=0.3)
 

@@ -112,8 +112,7 @@ def _cotangents(facts: Facts, prediction: np.ndarray, width: list[int]) -> Itera
     axis = -1 if facts.class_axis is None else facts.class_axis
     if probability is not None and facts.task != "multilabel":
         columns = 1 if axis == len(width) else width[axis]  # a score of two classes may be one number
-        one_hot = np.eye(columns)[label if columns > 1 else np.zeros_like(label)]
-        selections = [one_hot]
+        selections = [np.eye(columns)[label if columns > 1 else np.zeros_like(label)]]
     else:
         selections = [np.broadcast_to(row, label.shape) for row in np.eye(label.shape[-1])]
     for selection in selections:
@@ -191,15 +190,10 @@ def places_of(rows: Rows) -> dict[str, Places]:
 
 def _reordered(rows: Rows, columns: list[Places], order: np.ndarray) -> Rows:
     """Return the rows with each column reordered by its column of `order`."""
-    inputs = dict(rows.inputs)
+    inputs, unchanged = dict(rows.inputs), np.arange(len(order))
     for places, column_order in zip(columns, order.T, strict=True):
-        if (column_order == np.arange(len(column_order))).all():
-            continue
-        for name, column in places:
-            if column is None:
-                inputs[name] = rows.inputs[name][column_order]
-                continue
-            if inputs[name] is rows.inputs[name]:
-                inputs[name] = inputs[name].copy()
-            inputs[name][:, column] = rows.inputs[name][column_order, column]
+        for name, column in places if (column_order != unchanged).any() else ():
+            at = ... if column is None else (slice(None), column)
+            inputs[name] = inputs[name].copy()
+            inputs[name][at] = rows.inputs[name][at][column_order]
     return rows.replace(inputs=inputs)

@@ -7,9 +7,9 @@ from ortpipe.artifact import Arrays
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.hashing import digest_of
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
-from ortpipe.stages.train.early_stop import EarlyStop
-from ortpipe.stages.train.losses import Losses
+from ortpipe.stages.train.losses import EarlyStop, Losses
 from ortpipe.stages.train.mini_batch import EpochLoop
+from ortpipe.stages.train.step import TrainStep
 from ortpipe.stages.train.training import Checkpoint, Training
 
 FREE = ("epochs", "checkpoint", "early_stop")  # settings that a continuation may change
@@ -26,13 +26,20 @@ def key_of(training: Training) -> str:
     return digest_of("checkpoint", training.digest, training.data.digest(), settings)
 
 
-def check_start(training: Training) -> None:
-    """Raise TrainError if training would continue from a checkpoint of another run."""
+def check_start(training: Training, step: TrainStep) -> None:
+    """Raise TrainError if training would continue from a checkpoint of another run, or with another optimizer."""
     if isinstance(training.start, Checkpoint) and training.start.key != key_of(training):
         raise TrainError(
             "A checkpoint must belong to the same model, data and train settings.",
             got="a checkpoint of another run",
             fix=f"Repeat the command of the stopped run, with resume added ({', '.join(FREE)} may change).",
+        )
+    needed = (f"{folder}/{name}" for folder in step.folders for name in step.layout.shapes)
+    if missing := [name for name in needed if name not in (training.before or {})]:
+        raise TrainError(
+            "Training must continue with the same optimizer.",
+            got=f"a start without {missing[0]}",
+            fix="Choose the same {@train/optimizer}, or start from the beginning.",
         )
 
 

@@ -12,9 +12,8 @@ from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import is_random
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.engine import load_session
-from ortpipe.stages.train.losses import Epoch, Losses
+from ortpipe.stages.train.losses import EarlyStop, Epoch, Losses
 from ortpipe.stages.train.step import input_types
 from ortpipe.stages.train.training import Training
 from ortpipe.stages.train.vector import VECTOR, Vector

@@ -11,9 +11,8 @@ from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
 from ortpipe.doors import later
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.early_stop import EarlyStop
 from ortpipe.stages.train.engine import Runs, loader, runs_in_onnxruntime
-from ortpipe.stages.train.losses import Epoch, Losses
+from ortpipe.stages.train.losses import EarlyStop, Epoch, Losses
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
@@ -38,9 +37,9 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         TrainError: the start belongs to another training.
     """
     config, before = training.config, training.before
-    if before is not None:
-        check_start(training)
     step, initial = build_step(training.artifact, config), training.first_values()
+    if before is not None:
+        check_start(training, step)
     values = step.pack(step.init(initial) if before is None else before)
     large = sum(array.nbytes for array in values.values()) >= LARGE_STATE and runs_in_onnxruntime(training.runtime)
     loop: EpochLoop = (large_loop if large else EpochLoop)(training, step, initial, values)

@@ -8,6 +8,7 @@ monitored.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import feeds
-from ortpipe.data.rows import Data, Rows, check_data
+from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import ModelError, TrainError
 from ortpipe.graph.core import query
@@ -36,8 +37,7 @@ if TYPE_CHECKING:  # for models, settings and results beyond a plain training
     from ortpipe.stages.train.diagnosis import check_elements
     from ortpipe.stages.train.full_batch import in_memory
     from ortpipe.stages.train.full_batch import solve as solve_full_batch
-    from ortpipe.stages.train.kept_epoch import kept_epoch, kept_note
-    from ortpipe.stages.train.notes import rounding_note, still_note
+    from ortpipe.stages.train.outcome import kept_epoch, kept_note, rounding_note, still_note
     from ortpipe.stages.train.preprocessing import without_preprocessing
     from ortpipe.stages.train.validation import Validation as validation
     from ortpipe.stages.train.validation import check_monitor
@@ -88,18 +88,15 @@ def train(
 
 
 def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) -> None:
-    """Reject labels that are no class, patterns without a matching parameter, and metrics that cannot be monitored."""
+    """Reject labels that are no class, and settings that do not fit the model or the rows."""
     candidates = (*facts.parameters, *facts.constants)  # derive.parameters may select constants
-    _check_patterns(config, dataclasses.replace(facts, parameters=candidates))
-    for part in (data.train, data.validation, data.test):
-        if part is not None:
-            check_labels(facts, part)
+    _check_settings(config, dataclasses.replace(facts, parameters=candidates), data)
+    for part in filter(None, (data.train, data.validation, data.test)):
+        check_labels(facts, part)
     if config.optimizer.solver == "lbfgs":
         in_memory(data)
     else:
         rows_per_epoch(config, len(data.train))
-    if config.early_stop.monitor != LOSS:
-        check_monitor(config.early_stop.monitor, facts, data)
 
 
 def _check_inputs(artifact: Artifact, config: TrainConfig, data: Data) -> None:
@@ -112,19 +109,19 @@ def _check_inputs(artifact: Artifact, config: TrainConfig, data: Data) -> None:
             got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
             fix="Run derive first, with {@derive.forward_outputs}=true.",
         )
-    _check_patterns(config, facts, artifact.initializers)
-    if config.early_stop.monitor != LOSS:
-        check_monitor(config.early_stop.monitor, facts, data)
+    _check_settings(config, facts, data, artifact.initializers)
 
 
-def _check_patterns(config: TrainConfig, facts: Facts, fixed_names: Collection[str] = ()) -> None:
-    """Reject a pattern that matches no parameter, or is the name of an initializer that is not trained."""
+def _check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: Collection[str] = ()) -> None:
+    """Reject a pattern of no trained parameter, metrics that cannot be monitored, and random weights with adapters."""
     if facts.adapters and config.init == "random":
         rule = "Adapters need the model's own weights; they start at zero."
         raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out {@derive.adapters}.")
     for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(values, Mapping):
             query.select(list(values), facts.parameters, TrainError, key, fixed_names)
+    if config.early_stop.monitor != LOSS:
+        check_monitor(config.early_stop.monitor, facts, data)
 
 
 def _plan(
@@ -136,28 +133,22 @@ def _plan(
     start: Checkpoint | Arrays | None,
 ) -> Training:
     """Return the plan of the run: the inputs of steps, and the evaluation of validation rows."""
-    facts, model, first, rest = artifact.facts, artifact.signature, data.train.head(1), artifact
-
-    def feed(rows: Rows) -> dict[str, np.ndarray]:
-        return feeds(model, facts, rows)
-
-    plan_feed: Feed = feed
+    facts, model, rest = artifact.facts, artifact.signature, artifact
+    feed: Feed = functools.partial(feeds, model, facts)
     read = [value.type.tensor_type.elem_type for value in model.graph.input if value.name in facts.inputs]
-    if first.kept or ir.DataType.STRING in read:  # text and raw columns of a table
-        rest, plan_feed = without_preprocessing(artifact, data.train, feed, runtime)
+    if data.train.head(1).kept or ir.DataType.STRING in read:  # text and raw columns of a table
+        rest, feed = without_preprocessing(artifact, data.train, feed, runtime)
     validate = None
     if data.validation is not None:
-        validate = validation(rest, data.validation, config.early_stop.monitor, runtime, plan_feed)
-    return Training(rest, config, data, runtime, report, start, validate, plan_feed, artifact.digest())
+        validate = validation(rest, data.validation, config.early_stop.monitor, runtime, feed)
+    return Training(rest, config, data, runtime, report, start, validate, feed, artifact.digest())
 
 
 def _solve(training: Training, artifact: Artifact) -> dict[str, np.ndarray]:
     """Return the trained tensors."""
+    solve = solve_full_batch if training.config.optimizer.solver == "lbfgs" else mini_batch.solve
     try:
-        if training.config.optimizer.solver == "lbfgs":
-            tensors: Arrays = solve_full_batch(training)
-        else:
-            tensors = mini_batch.solve(training)
+        tensors: Arrays = solve(training)
     except ModelError:
         check_elements(artifact, training.data)
         raise

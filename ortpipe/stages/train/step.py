@@ -57,34 +57,28 @@ class TrainStep:
         return (*self.batch, *self.scalars)
 
     @property
-    def _folders(self) -> list[str]:
+    def folders(self) -> list[str]:
+        """The folders of the tensors with parameters' shapes."""
         return list(dict.fromkeys(folder for folder, _ in self.variables))
 
     def init(self, arrays: Arrays) -> dict[str, np.ndarray]:
         """Return the initial tensors: state is zero, except for averaged parameters."""
         tensors = {f"{PARAMETER}/{name}": arrays[name] for name in self.statistics}
-        for folder in self._folders:
+        for folder in self.folders:
             first = np.asarray if folder in (PARAMETER, ITERATE) else np.zeros_like
             tensors |= {f"{folder}/{name}": first(arrays[name]) for name in self.layout.shapes}
         return tensors
 
     def pack(self, tensors: Arrays) -> dict[str, np.ndarray]:
-        """Return the carried values by name; raise TrainError for tensors of another optimizer."""
-        for folder in self._folders:
-            if missing := [name for name in self.layout.shapes if f"{folder}/{name}" not in tensors]:
-                raise TrainError(
-                    "Training must continue with the same optimizer.",
-                    got=f"a start without {folder}/{missing[0]}",
-                    fix="Choose the same {@train/optimizer}, or start from the beginning.",
-                )
-        packed = {folder: self.layout.pack(under(folder, tensors)) for folder in self._folders}
+        """Return the carried values by name."""
+        packed = {folder: self.layout.pack(under(folder, tensors)) for folder in self.folders}
         values = {name: packed[folder][variable] for (folder, variable), name in self.variables.items()}
         return values | {name: tensors[f"{PARAMETER}/{name}"] for name in self.statistics}
 
     def unpack(self, values: Arrays) -> dict[str, np.ndarray]:
         """Return the tensors of carried values."""
         tensors = {f"{PARAMETER}/{name}": values[name] for name in self.statistics}
-        for folder in self._folders:
+        for folder in self.folders:
             variables = {variable: values[name] for (of, variable), name in self.variables.items() if of == folder}
             tensors |= {f"{folder}/{name}": array for name, array in self.layout.unpack(variables).items()}
         return tensors
@@ -119,18 +113,18 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     moved = {by_name[name]: by_name[new] for name, new in facts.statistics.items()}
     batch = [i for i in graph.inputs if i not in {*parameters.values(), *moved, seed}]
     arrays = {name: artifact.initializers[name] for name in parameters}
-    types = _types(loss, parameters)
+    narrow, wide, mixed = _types(loss, parameters)
     layout = speed().layout(Layout({name: array.shape for name, array in arrays.items()}), arrays)
-    links = _links(config, layout.shapes, types.narrow)
-    if types.mixed or not all(link.linear for link in links):
-        layout = layout.as_vector(types.wide if types.mixed else types.narrow)
+    links = _links(config, layout.shapes, narrow)
+    if mixed or not all(link.linear for link in links):
+        layout = layout.as_vector(wide)
     written = layout.write(op, names, parameters, _gradients(op, facts, by_name))
-    update = _write_update(op, config, links, written, types.wide)
+    update = _write_update(op, config, links, written, wide)
     carried = {value: update.next_values[value] for value in update.variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name).const_value = None  # graph passes treat values with a const_value as constants
-    _set_seed(seed, loss_scale(config, types.narrow) if types.narrow in HALVES else 1)
-    _set_ends(op, carried, [*batch, *update.scalars], loss, types.wide)
+    _set_seed(seed, loss_scale(config, narrow) if narrow in HALVES else 1)
+    _set_ends(op, carried, [*batch, *update.scalars], loss, wide)
     return TrainStep(
         graph,
         layout,
@@ -138,24 +132,17 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
         statistics=tuple(facts.statistics),
         batch=tuple(str(value.name) for value in batch),
         scalars={str(value.name): function for value, function in update.scalars.items()},
-        dtype=types.wide.numpy(),
+        dtype=wide.numpy(),
         seed=str(seed.name),
         gradients=tuple(str(gradient.name) for _, gradient in written.values()),
     )
 
 
-class _Types(NamedTuple):
-    narrow: ir.DataType  # the narrowest of the loss and the parameters
-    wide: ir.DataType  # that training computes updates in
-    mixed: bool  # whether the loss or a parameter has another one
-
-
-def _types(loss: ir.Value, parameters: Values) -> _Types:
-    assert loss.dtype is not None
-    types = {loss.dtype, *(value.dtype for value in parameters.values() if value.dtype is not None)}
+def _types(loss: ir.Value, parameters: Values) -> tuple[ir.DataType, ir.DataType, bool]:
+    """Return the narrowest type of the loss and the parameters, that of updates, and whether any differs from it."""
+    types = {value.dtype for value in (loss, *parameters.values()) if value.dtype is not None}
     wide = ir.DataType.DOUBLE if ir.DataType.DOUBLE in types else ir.DataType.FLOAT
-    [narrow] = sorted(types.intersection(HALVES))[:1] or [loss.dtype]
-    return _Types(narrow, wide, types != {wide})
+    return min(types, key=lambda kind: (kind.itemsize, kind)), wide, types != {wide}
 
 
 def _gradients(op: Builder, facts: Facts, by_name: Mapping[str, ir.Value]) -> dict[str, ir.Value]:

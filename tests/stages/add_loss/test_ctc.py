@@ -11,7 +11,7 @@ from scipy.special import log_softmax, logsumexp
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, LossError
-from ortpipe.metrics.sequences import distance
+from ortpipe.metrics.elements import distance
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses.ctc import CTC
 from ortpipe.stages.add_loss.stage import add_loss

@@ -17,8 +17,8 @@ from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.evaluate.figures import _losses
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.kept_epoch import Kept, kept_epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.outcome import Kept, kept_epoch
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint
 

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative
-from ortpipe.stages.train.links import Link, decay, scale_by_adam
-from ortpipe.stages.train.optimizers.adam import Adam
+from ortpipe.stages.train.links import Inputs, Link, Outputs
+from ortpipe.stages.train.optimizers.adam import Adam, scale_by_adam
 
 
 @dataclass(frozen=True)
@@ -19,3 +22,12 @@ class AdamW(Adam):
 
     def __call__(self) -> tuple[Link, ...]:
         return scale_by_adam(self.beta1, self.beta2, self.epsilon), decay(self.weight_decay)
+
+
+def decay(strength: float | np.ndarray) -> Link:
+    """u ← u − η·λ·θ, decoupled weight decay (Loshchilov and Hutter, 2019); λ is a number or one per element."""
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        return op.Add(x.u, op.Mul(x.theta, op.Mul(x.const(op, strength), *x.scalars))), ()
+
+    return Link(update, scalars={"decay_rate": lambda rates, steps: -rates})

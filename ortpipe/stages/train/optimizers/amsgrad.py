@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ortpipe.stages.train.links import Link, scale_by_adam
-from ortpipe.stages.train.optimizers.adam import Adam
+from ortpipe.stages.train.links import Link
+from ortpipe.stages.train.optimizers.adam import Adam, scale_by_adam
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Positive, Share
-from ortpipe.stages.train.links import Link, scale_by_rate, trace
+from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
 from ortpipe.stages.train.optimizers import Optimizer
 
 
@@ -20,3 +21,14 @@ class Momentum(Optimizer):
 
     def __call__(self) -> tuple[Link, ...]:
         return scale_by_rate(), trace(self.momentum)
+
+
+def trace(momentum: float, *, nesterov: bool = False) -> Link:
+    """v ← μ·v + u; u ← v, or μ·v + u with Nesterov momentum: written (1 + μ)·v − μ·v_old, which reads u only once."""
+
+    def update(op: Builder, x: Inputs) -> Outputs:
+        decayed = op.Mul(*x.state, x.const(op, momentum))
+        velocity = op.Add(decayed, x.u)
+        return op.Sub(op.Mul(velocity, x.const(op, 1 + momentum)), decayed) if nesterov else velocity, (velocity,)
+
+    return Link(update, ("velocity",), linear=True)

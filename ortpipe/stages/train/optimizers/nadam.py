@@ -7,8 +7,8 @@ import numpy as np
 
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Positive, Share
-from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar, moments
-from ortpipe.stages.train.optimizers.adam import Adam
+from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar
+from ortpipe.stages.train.optimizers.adam import Adam, moments
 
 
 @dataclass(frozen=True)

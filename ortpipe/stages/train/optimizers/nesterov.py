@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ortpipe.stages.train.links import Link, scale_by_rate, trace
-from ortpipe.stages.train.optimizers.momentum import Momentum
+from ortpipe.stages.train.links import Link, scale_by_rate
+from ortpipe.stages.train.optimizers.momentum import Momentum, trace
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.links import Link, scale_by_rate, scale_by_squares
+from ortpipe.stages.train.links import Link, scale_by_rate
 from ortpipe.stages.train.optimizers import Optimizer
+from ortpipe.stages.train.optimizers.adagrad import scale_by_squares
 
 
 @dataclass(frozen=True)
