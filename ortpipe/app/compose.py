@@ -22,7 +22,7 @@ from yaml import YAMLError
 from ortpipe.app.key_origin import REFERENCE, KeyOrigins
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking import uri_of
-from ortpipe.bounded import EVENTS, check_yaml, read
+from ortpipe.bounded import DEPTH, EVENTS, check_yaml, read
 from ortpipe.errors import ConfigError
 from ortpipe.quoting import quoted
 from ortpipe.settings import local
@@ -83,7 +83,8 @@ def check_own_files(arguments: Iterable[str]) -> None:
         try:
             check_yaml(read(file).decode(errors="replace"))
         except ValueError as error:
-            rule, fix = f"A config file must have at most {EVENTS:,} values.", "Write fewer values, or fewer aliases."
+            rule = f"A config file must have at most {EVENTS:,} values, nested at most {DEPTH} deep."
+            fix = "Write fewer values, or fewer aliases."
             raise ConfigError(rule, got=f"{file}: {error}", fix=fix) from error
         except (OSError, YAMLError):  # Hydra explains these if it reads the file
             pass

@@ -247,14 +247,17 @@ def _mat_mul(op: Builder, node: Node) -> Sequence[Value] | None:
 def _conv(op: Builder, node: Node) -> Sequence[Value] | None:
     """Conv without channels leaves its result unset, or hangs if it has pads; add a channel of zeros.
 
-    A Conv whose kernel is the result of a Pad must not have pads (quirk `fused_pads`): pad the images instead.
+    onnxruntime fuses a Pad with the Conv whose kernel is its result (quirk `fused_pads`), unless auto_pad is VALID: pad
+    the images instead.
     """
     x, w, *bias = node.inputs
     assert w is not None
-    if (pads := node.attributes.get_ints("pads", None)) and _is_padded(w):
-        half, none = len(pads) // 2, [0, 0]
+    if _is_padded(w) and "auto_pad" not in node.attributes:
+        pads, none = node.attributes.get_ints("pads", []), [0, 0]
         attributes = {name: value for name, value in node.attributes.items() if name != "pads"}
-        x = op.Pad(x, op.const(np.array([*none, *pads[:half], *none, *pads[half:]])))
+        if any(pads):
+            half = len(pads) // 2
+            x = op.Pad(x, op.const(np.array([*none, *pads[:half], *none, *pads[half:]])))
         return [op.Conv(x, w, *bias, auto_pad="VALID", **attributes)]
     if _has_entries(x, 1) or _has_entries(w, 1):
         return None

@@ -23,35 +23,33 @@ class Quirk:
     avoided_in: str
 
 
-OLD, NEWER = ("1.19.2",), ("1.19.2", "1.23.2")
+FIRST, FIXED, ALL = ("1.19.2",), ("1.19.2", "1.23.2"), ("1.19.2", "1.23.2", "1.30.0")
 QUIRKS = {
     "fused_convolution": Quirk(
-        "Conv", "only an inner graph reads it", "fusing an activation ends the process", OLD, "runtime/quirks.py"
+        "Conv", "only an inner graph reads it", "fusing an activation ends the process", FIRST, "runtime/quirks.py"
     ),
     "fused_types": Quirk(
-        "Mul, MatMul", "x·σ(x), or a transposed operand, in float64", "no fused kernel", OLD, "runtime/quirks.py"
+        "Mul, MatMul", "x·σ(x), or a transposed operand, in float64", "no fused kernel", FIXED, "runtime/quirks.py"
     ),
     "overwritten_statistics": Quirk(
-        "BatchNormalization", "training, next statistics unread", "overwrites its inputs", NEWER, "runtime/session.py"
+        "BatchNormalization", "training, next statistics unread", "overwrites its inputs", ALL, "runtime/session.py"
     ),
-    "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", OLD, "graph/core/doubles.py"),
-    "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", OLD, "stages/convert/sources/networks/layers.py"),
+    "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", FIXED, "graph/core/doubles.py"),
+    "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", ALL, "stages/convert/sources/networks/layers.py"),
     "softplus_overflow": Quirk(
-        "Softplus", "float64, large x", "inf in place of x", OLD, "autodiff/expansions/__init__.py"
+        "Softplus", "float64, large x", "inf in place of x", ALL, "autodiff/expansions/__init__.py"
     ),
-    "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", OLD, "autodiff/expansions/__init__.py"),
-    "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", NEWER, "graph/importing/lower.py"),
+    "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", ALL, "autodiff/expansions/__init__.py"),
+    "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", FIXED, "graph/importing/lower.py"),
     "counted_pads": Quirk(
-        "AveragePool", "ceil_mode, count_include_pad", "counts more than the pads", OLD, "graph/importing/lower.py"
+        "AveragePool", "ceil_mode, count_include_pad", "counts more than the pads", FIXED, "graph/importing/lower.py"
     ),
     "automatic_pads": Quirk(
-        "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", OLD, "graph/importing/lower.py"
+        "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", ALL, "graph/importing/lower.py"
     ),
-    "fused_pads": Quirk(
-        "Pad", "its result is the kernel of a Conv with pads", "fuses the two", OLD, "autodiff/derivatives.py"
-    ),
-    "empty_scan": Quirk("Scan", "no steps", "an error", OLD, "autodiff/products.py"),
-    "empty_crop": Quirk("Pad", "negative pads that remove a whole axis", "an error", OLD, "fast/blocked.py"),
+    "fused_pads": Quirk("Pad", "its result is the kernel of a Conv", "fuses the two", ALL, "autodiff/derivatives.py"),
+    "empty_scan": Quirk("Scan", "no steps", "an error", ALL, "autodiff/products.py"),
+    "empty_crop": Quirk("Pad", "negative pads that remove a whole axis", "an error", FIXED, "fast/blocked.py"),
 }
 
 _UNFUSED = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(node:'[^']*?/?(\w+Fusion)/")

@@ -201,7 +201,7 @@ def test_shapes_that_a_file_leaves_free_can_be_said(rng) -> None:
             gradient(model(text), "y", "x", shape=wrong)
 
 
-@pytest.mark.parametrize("pads", ['auto_pad="SAME_LOWER"', "pads=[1,0,1,0]"])
+@pytest.mark.parametrize("pads", ['auto_pad="SAME_LOWER"', "pads=[1,0,1,0]", "dilations=[1,1]"])
 def test_a_tangent_of_strided_kernels_is_the_convolution_with_it(rng, pads) -> None:
     conv = f"y = Conv<group=2, strides=[3,2], {pads}>(x, w)"
     net = model(f"g (float[1,4,3,4] x, float[4,2,3,3] w) => (float[a,b,c,d] y) {{ {conv} }}")

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
-from onnxruntime.capi.onnxruntime_pybind11_state import RuntimeException
 
 from ortpipe.runtime.library import ort
 from ortpipe.runtime.quirks import QUIRKS
@@ -38,7 +38,7 @@ def run(text, **feeds):
 def fails(text, **feeds):
     try:
         run(text, **feeds)
-    except (RuntimeException, NoKernel):
+    except (Fail, InvalidArgument, NoKernel, RuntimeException):
         return True
     return False
 
