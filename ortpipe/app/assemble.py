@@ -27,7 +27,7 @@ from ortpipe.app.words import SETTINGS
 from ortpipe.data import feed_inputs
 from ortpipe.data.load import load
 from ortpipe.errors import under, words
-from ortpipe.metrics.objective import check_objective, check_rows, check_value
+from ortpipe.metrics.named import check_objective, check_rows, check_value
 from ortpipe.pipeline.events import Event, Listener, RunFailed, StageFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run

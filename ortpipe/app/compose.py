@@ -59,7 +59,7 @@ OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True, use_cache=True)
 
 
 def _direction(objective: str) -> str:
-    from ortpipe.metrics import greater_is_better
+    from ortpipe.metrics.named import greater_is_better
 
     return "maximize" if greater_is_better(objective) else "minimize"
 

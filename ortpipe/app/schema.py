@@ -25,7 +25,7 @@ from ortpipe.app.words import SETTINGS
 from ortpipe.data import DataConfig
 from ortpipe.errors import ConfigError, nearest, under
 from ortpipe.metrics import UNWEIGHTED
-from ortpipe.metrics.objective import OBJECTIVE, check_rows
+from ortpipe.metrics.named import OBJECTIVE, check_rows
 from ortpipe.settings import Catalogue, Config, LocalPath, Text, article, catalogue_of, checked, fields_of
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ortpipe.metrics.classes import readable
     from ortpipe.metrics.elements import accuracy, error_rate
     from ortpipe.metrics.named import own_metric, with_number
-    from ortpipe.metrics.objective import reject_metric
-    from ortpipe.own_code import loaded
 else:
     later(__name__)
 
@@ -139,21 +137,6 @@ METRICS = Metrics(
 UNWEIGHTED = "_unweighted"  # the suffix of a metric that counts each row once, next to the weighted one
 
 
-def greater_is_better(name: str, *, recorded: bool = False) -> bool:
-    """Return the direction of a metric; lower is better for the loss.
-
-    For recorded results, a user's function is not imported: its direction is only known if a config has named it.
-
-    >>> greater_is_better("accuracy"), greater_is_better("accuracy_unweighted"), greater_is_better("loss")
-    (True, True, False)
-    """
-    plain = part_of(name.removesuffix(UNWEIGHTED))[1]
-    if recorded and own.is_path(plain) and loaded(plain) is None:
-        return False
-    metric = METRICS.get(plain)
-    return metric is not None and metric.greater_is_better
-
-
 def part_of(name: str) -> tuple[str, str]:
     """Return the head of a metric's name ("" for the prediction) and its plain name.
 
@@ -176,10 +159,3 @@ def shown(facts: Facts) -> tuple[str, ...]:
         for name, metric in METRICS.items()
         if head_facts.measured_as in metric.shown
     )
-
-
-def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
-    """Raise if a metric, named by the setting `key`, does not fit the task of the model or of its head."""
-    head, plain = part_of(name)
-    if head not in facts.predictions or facts.predictions[head].measured_as not in METRICS[plain].tasks:
-        reject_metric(name, facts, key)

@@ -6,8 +6,8 @@ from sklearn import metrics
 
 from ortpipe.errors import ConfigError, EvaluateError
 from ortpipe.facts import Facts
-from ortpipe.metrics import METRICS, SEQUENCES, greater_is_better, shown
-from ortpipe.metrics.objective import check_objective, check_value
+from ortpipe.metrics import METRICS, SEQUENCES, shown
+from ortpipe.metrics.named import check_objective, check_value, greater_is_better
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.train.config import EarlyStopConfig
 

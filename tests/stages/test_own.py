@@ -20,7 +20,8 @@ from ortpipe.data.load import DataConfig, load
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources import SOURCES
 from ortpipe.errors import ConfigError, DataError, EvaluateError, LossError, PenaltyError, TrainError
-from ortpipe.metrics import METRICS, greater_is_better
+from ortpipe.metrics import METRICS
+from ortpipe.metrics.named import greater_is_better
 from ortpipe.pipeline.digest import identity
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import LOSSES

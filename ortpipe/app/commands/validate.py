@@ -15,7 +15,7 @@ from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.schema import all_at_once, check, collected
 from ortpipe.errors import NoRowsError
-from ortpipe.metrics.objective import check_objective, check_rows
+from ortpipe.metrics.named import check_objective, check_rows
 
 ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print all errors
 at once: the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator

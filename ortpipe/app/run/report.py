@@ -16,7 +16,7 @@ from ortpipe.app.redact import redacted
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, read_environment
 from ortpipe.bounded import files_below, has_file, read, read_below
 from ortpipe.files import atomic_write
-from ortpipe.metrics import greater_is_better
+from ortpipe.metrics.named import greater_is_better
 from ortpipe.metrics.titles import label
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from ortpipe.app.tracking import PARENT
 from ortpipe.bounded import files_below, has_file
 from ortpipe.errors import ConfigError, TrackingError
 from ortpipe.files import atomic_write
-from ortpipe.metrics.objective import objective_in
+from ortpipe.metrics.named import objective_in
 from ortpipe.metrics.titles import heading
 
 EVERY = 1.0  # seconds between two checks of the sweep's own process

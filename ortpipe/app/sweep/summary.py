@@ -16,8 +16,7 @@ from ortpipe.app.run.report import plain
 from ortpipe.app.sweep.job import Row, read_jobs
 from ortpipe.app.sweep.overrides import names, short
 from ortpipe.app.table import aligned
-from ortpipe.metrics import greater_is_better
-from ortpipe.metrics.objective import objective_in
+from ortpipe.metrics.named import greater_is_better, objective_in
 from ortpipe.metrics.titles import heading
 
 SHOWN = 20  # jobs on the screen; the file has all

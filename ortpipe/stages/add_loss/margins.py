@@ -1,17 +1,15 @@
 """One logit of two classes, raw scores that a loss needs, and losses of a margin."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import onnx_ir as ir
 
 from ortpipe.errors import LossError
-from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
-def required(scores: Scores, loss: str) -> ir.Value:
+def required(scores: Scores, loss: str) -> Value:
     """Return the raw scores; raise LossError if the graph has none."""
     if scores.logits is None:
         raise LossError(
@@ -23,7 +21,7 @@ def required(scores: Scores, loss: str) -> ir.Value:
     return scores.logits
 
 
-def logit(op: Builder, scores: Scores, loss: str) -> ir.Value:
+def logit(op: Builder, scores: Scores, loss: str) -> Value:
     """Return the logit z [N, E…, 1]: of two columns z₁ − z₀, or half that if they are opposite; one column as it is."""
     return one_column(op, required(scores, loss), (-0.5, 0.5) if scores.opposite else (-1, 1), scores)
 
@@ -34,29 +32,29 @@ class MarginLoss(LossConfig):
     tasks: ClassVar[tuple[str, ...]] = ("binary", "multilabel")
     labels = ZERO_OR_ONE  # of several labels
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return the terms [N, E…, 1], or [N, E…, K] for K labels."""
         z = logit(op, scores, type(self).__module__.rpartition(".")[2])
         return self.of_margin(op, op.Mul(z, op.Sub(op.Mul(op.cast(label, z), 2), 1)))
 
-    def of_margin(self, op: Builder, margin: Any) -> Any:
+    def of_margin(self, op: Builder, margin: Value) -> Value:
         """Return the terms of the margins."""
         raise NotImplementedError
 
 
-def one_column(op: Builder, value: ir.Value, weights: tuple[float, float], scores: Scores) -> ir.Value:
+def one_column(op: Builder, value: Value, weights: tuple[float, float], scores: Scores) -> Value:
     """Return the weighted sum of two classes' columns (by MatMul, which has a gradient in every float type)."""
     if not two_columns(value, scores):
         return value
     return op.MatMul(value, op.const(np.array(weights, scores.dtype.numpy()).reshape(2, 1)))
 
 
-def two_columns(value: ir.Value, scores: Scores) -> bool:
+def two_columns(value: Value, scores: Scores) -> bool:
     """Return whether a value has one column for each of two classes."""
     return scores.classes == 2 and value.shape is not None and value.shape[-1] == 2
 
 
-def log_sigmoid_input(value: ir.Value) -> ir.Value | None:
+def log_sigmoid_input(value: Value) -> Value | None:
     """Return z if the value is log σ(z), in convert's form (z − |z|)·½ − log(exp(−|z|) + 1), else None."""
     scaled, tail = _inputs(value, "Sub") or (None, None)
     difference = (_inputs(scaled, "Mul") or [None])[0]
@@ -67,6 +65,6 @@ def log_sigmoid_input(value: ir.Value) -> ir.Value | None:
     return z if size is not None and size is negative and abs_inputs is not None and abs_inputs[0] is z else None
 
 
-def _inputs(value: ir.Value | None, op_type: str) -> list[ir.Value | None] | None:
+def _inputs(value: Value | None, op_type: str) -> list[Value | None] | None:
     node = value.producer() if value is not None else None
     return list(node.inputs) if node is not None and node.op_type == op_type and not node.domain else None

@@ -1,12 +1,14 @@
-"""The base of losses, the values that a loss compares with the label, and the one-hot true class."""
+"""The names that a loss is written with: its base, the builder, and the values that it compares with the label."""
 
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder as Builder
 from ortpipe.settings import Config
+
+Value = ir.Value
 
 
 class LossConfig(Config):
@@ -23,11 +25,11 @@ class Scores(NamedTuple):
     number of classes, None for a regression; `opposite` logits are a pair [−s, s] whose logit is s.
     """
 
-    prediction: ir.Value
-    logits: ir.Value | None
+    prediction: Value
+    logits: Value | None
     classes: int | None
     opposite: bool = False
-    inputs: tuple[ir.Value, ...] = ()
+    inputs: tuple[Value, ...] = ()
 
     @property
     def dtype(self) -> ir.DataType:
@@ -44,7 +46,7 @@ class Scores(NamedTuple):
         return ["N" if rows is None else rows, *inner]
 
 
-def truth(op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+def truth(op: Builder, label: Value, scores: Scores) -> Value:
     """Return the one-hot 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type."""
     assert scores.classes is not None
     return op.cast(op.Equal(label, op.const(np.arange(scores.classes))), scores.prediction)

@@ -42,7 +42,9 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
     if "evaluation/label" in artifact.tensors and artifact.facts.blank is None:
         if artifact.facts.task in ("binary", "multiclass"):
             pictures["confusion"] = [partial(_confusion, artifact)]
-            pictures["curves"] = _curve_panels(artifact)
+            have = {name.partition("/")[0] for name in under("evaluation", artifact.tensors)}
+            curves = {"roc": _roc, "precision_recall": _precision_recall, "reliability": _reliability}
+            pictures["curves"] = [partial(draw, artifact) for name, draw in curves.items() if name in have]
         elif artifact.facts.task == "regression":
             pictures["predicted"] = [partial(_points, artifact, False)]
             pictures["residuals"] = [partial(_points, artifact, True)]
@@ -138,12 +140,6 @@ def _points(artifact: Artifact, residuals: bool, axes: Axes) -> None:
     axes.grid(alpha=0.3)
     if 1 < truth.shape[1] <= MOST_LABELS:
         axes.legend()
-
-
-def _curve_panels(artifact: Artifact) -> list[Panel]:
-    panels = {"roc": _roc, "precision_recall": _precision_recall, "reliability": _reliability}
-    have = {name.partition("/")[0] for name in under("evaluation", artifact.tensors)}
-    return [partial(draw, artifact) for name, draw in panels.items() if name in have]
 
 
 def _lines(artifact: Artifact, kind: str, corner: str, axes: Axes) -> None:

@@ -21,7 +21,7 @@ from ortpipe.graph.core import apart
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.check import proto_apart
 from ortpipe.graph.core.edit import set_initializers
-from ortpipe.metrics import UNWEIGHTED, check_fits, shown
+from ortpipe.metrics import UNWEIGHTED, shown
 from ortpipe.metrics.predictions import Compared, rows_at_most
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
     from ortpipe.data.slices import check_columns
     from ortpipe.graph.forms.int8 import to_int8
     from ortpipe.metrics.curves import curves
+    from ortpipe.metrics.named import check_fits
     from ortpipe.stages.evaluate.parts import metrics_of_parts
     from ortpipe.stages.evaluate.sensitivity import importance_of_columns as importance
     from ortpipe.stages.evaluate.sensitivity import sensitivity_of_columns as sensitivity

@@ -12,36 +12,25 @@ from ortpipe.graph.core.builder import Builder
 
 def terms_of_source(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool, list[str]]:
     """Return the terms of parameters, whether they are of one row of a sum over rows, and a note."""
-    terms, per_row = _objective_terms(facts)
-    return terms, per_row, [f"penalty=auto: {in_words(terms)}{' per row' if terms and per_row else ''}"]
-
-
-def _objective_terms(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool]:
-    """Return the penalty terms of the source's objective, and whether they are of one row of a sum over rows."""
     terms, of_all_rows = facts.objective.get("penalty", {}), facts.objective.get("reduction") == "sum"
     # with sample weights the loss is Σ w·l or Σ w·l / N, and the source's may be Σ w·l / Σ w
     factor = facts.objective.get("weight", 1.0) if facts.sample_weight is not None else 1.0
-    rows, summed = facts.objective.get("rows"), facts.reduction == "sum"
+    rows, per_row = facts.objective.get("rows"), facts.reduction == "sum"
     if of_all_rows and terms:
-        if rows is None and not summed:
+        if rows is None and not per_row:
             rule = "penalty=auto needs the number of rows that the estimator was fitted on."
             fix = "Set {@add_loss.reduction}=sum, or convert with data."
             raise PenaltyError(rule, got="strengths for the reduction sum, and a loss whose reduction is mean", fix=fix)
-        if rows is None:
-            return _scaled(factor, terms), False  # right for one batch of all rows
-        factor /= rows
-    return _scaled(factor, terms), summed
+        factor, per_row = (factor / rows, per_row) if rows else (factor, False)  # as it is for one batch of all rows
+    scaled: dict[str, Mapping[str, float]] = {
+        name: {kind: x * factor for kind, x in strengths.items()} for name, strengths in terms.items()
+    }
+    return scaled, per_row, [f"penalty=auto: {in_words(scaled)}{' per row' if scaled and per_row else ''}"]
 
 
 def row_count(op: Builder, facts: Facts, like: ir.Value) -> ir.Value:
     """Return the number of rows of a batch, a scalar."""
     return op.cast(op.Squeeze(op.Shape(query.value(op.graph, facts.labels[0]), end=1)), like)
-
-
-def _scaled(factor: float, terms: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
-    return {
-        name: {kind: strength * factor for kind, strength in strengths.items()} for name, strengths in terms.items()
-    }
 
 
 def in_words(terms: Mapping[str, Mapping[str, float]]) -> str:

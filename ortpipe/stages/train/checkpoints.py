@@ -64,9 +64,12 @@ def save_whole_epochs(error: BaseException, loop: EpochLoop, stop: EarlyStop[Arr
 
     A diverged training is useless for continuing: its tensors are an attribute of the error instead.
     """
+    if isinstance(error, Exception) and not isinstance(error, ConvergenceError):
+        return
+    epochs, runs = loop.counts
+    loop.values, loop.losses = loop.whole, loop.losses.first(epochs, runs)
     if isinstance(error, ConvergenceError):
-        loop.back_to_whole_epochs()
         error.tensors = loop.tensors(loop.values)
-    elif not isinstance(error, Exception) and loop.back_to_whole_epochs():  # the user or the system stops it
+    elif epochs:  # the user or the system stops it
         stop(loop.losses.watched, loop.whole)
         save(loop, stop)

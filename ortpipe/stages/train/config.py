@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from ortpipe.errors import ConfigError
-from ortpipe.metrics import METRICS, greater_is_better
+from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Share, Times, one_of
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
@@ -33,7 +33,7 @@ class EarlyStopConfig(Config):
     @property
     def sign(self) -> float:
         """−1 if greater is better: the monitored value times the sign falls as it improves."""
-        return -1.0 if greater_is_better(self.monitor) else 1.0
+        return -1.0 if self.monitor != LOSS and METRICS[self.monitor].greater_is_better else 1.0
 
 
 @dataclass(frozen=True)

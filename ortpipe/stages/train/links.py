@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder as Builder
 
 AVERAGE = "average"  # the slot of averaged parameters, which training returns instead of the parameters
 Outputs = tuple[ir.Value, Sequence[ir.Value]]  # u and the next state

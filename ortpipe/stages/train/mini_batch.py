@@ -68,7 +68,8 @@ def solve(training: Training) -> dict[str, np.ndarray]:
 class EpochLoop:
     """Runs the epochs of a step's epoch graph.
 
-    `values` are carried at the moment, `whole` after the last complete epoch; `losses` are all so far.
+    `values` are carried at the moment, `whole` after the last complete epoch, `counts` are the epochs and runs until
+    then; `losses` are all so far.
     """
 
     single = False  # whether each run computes one step
@@ -91,7 +92,7 @@ class EpochLoop:
         self._total = config.epochs * steps_per_epoch(config, self._batches.count)
         self.latest: tuple[int, int, Arrays] = (0, 0, {})  # the last run: epoch, rows per batch, feeds
         self.done = self._begun = sum(len(run) for run in self.losses.step)
-        self.whole, self._counts = self.values, (len(self.losses.train), len(self.losses.step))
+        self.whole, self.counts = self.values, (len(self.losses.train), len(self.losses.step))
 
     def epochs(self) -> Iterator[Epoch]:
         """Yield after each epoch; raise if a training or validation loss, or a parameter, is not finite."""
@@ -100,7 +101,7 @@ class EpochLoop:
             loss = math.fsum(sums) / self._rows  # exact, and independent of chunks
             metrics = self._validated(number)
             self.losses.add(loss, metrics)
-            self.whole, self._counts = self.values, (number, len(self.losses.step))
+            self.whole, self.counts = self.values, (number, len(self.losses.step))
             watched, rate = {**(metrics or {})}, float(self.losses.rate[-1][-1])
             validation, steps = watched.pop(LOSS, None), self.done - self._begun
             yield Epoch(number, self.training.config.epochs, loss, validation, rate, self.done, steps, watched)
@@ -110,21 +111,13 @@ class EpochLoop:
         first = {f"initial/{name}": array for name, array in self._initial.items()}
         return {**first, **self.step.unpack(values), **self.losses.tensors()}
 
-    def back_to_whole_epochs(self) -> int:
-        """Discard the steps of an interrupted epoch; return the number of complete epochs."""
-        self.values, (epochs, runs) = self.whole, self._counts
-        self.losses = self.losses.first(epochs, runs)
-        return epochs
-
     def _validated(self, number: int) -> dict[str, float] | None:
         """Return the results on the validation rows: {} if the epoch is not validated, None without rows."""
         config, validate = self.training.config, self.training.validate
         finite = all(np.isfinite(array).all() for array in self.values.values())
-        if validate is None or not finite:
-            metrics = None
-        else:
-            turn = number % config.validate_every == 0 or number == config.epochs
-            metrics = validate(self.step.parameters(self.values)) if turn else {}
+        metrics: dict[str, float] | None = None if validate is None else {}
+        if finite and validate is not None and (number % config.validate_every == 0 or number == config.epochs):
+            metrics = validate(self.step.parameters(self.values))
         if not finite or not all(map(np.isfinite, (metrics or {}).values())):
             raise diverged_epoch(self, metrics)
         return metrics
@@ -132,14 +125,13 @@ class EpochLoop:
     def _steps(self, number: int, chunk: Arrays) -> list[float]:
         """Run one step per batch of a chunk; return each step's sum of its rows' losses."""
         config = self.training.config
-        if config.accumulate == 1 and not config.drop_last:
-            return self._run(number, chunk, 2)
-        ranks = 2 + (config.accumulate > 1)  # with accumulation, a step reads K batches
-        return [loss for part in updates(config, chunk) for loss in self._run(number, part, ranks)]
+        parts = updates(config, chunk) if config.accumulate > 1 or config.drop_last else [chunk]
+        return [loss for part in parts for loss in self._run(number, part)]
 
-    def _run(self, number: int, batches: Arrays, ranks: int) -> list[float]:
+    def _run(self, number: int, batches: Arrays) -> list[float]:
         step, config = self.step, self.training.config
-        count, *sizes = next(iter(batches.values())).shape[:ranks]
+        # with accumulation, a step reads K batches
+        count, *sizes = next(iter(batches.values())).shape[: 2 + (config.accumulate > 1)]
         steps = np.arange(self.done + 1, self.done + count + 1)
         exact = rates(config, steps, number, self._total) * factor(config, self.losses.watched)
         scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}

@@ -6,7 +6,8 @@ from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph.forms.modes import to_inference
-from ortpipe.metrics import METRICS, check_fits, part_of
+from ortpipe.metrics import METRICS, part_of
+from ortpipe.metrics.named import check_fits
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session

@@ -2,17 +2,15 @@
 
 from typing import Any, Protocol
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Catalogue
+from ortpipe.stages.add_loss.scores import Builder, Value
 from ortpipe.stages.add_loss.scores import Scores as Scores
 
 
 class Loss(Protocol):
     """A config whose call writes a loss."""
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return the terms [N, E…, K] or [N, E…, 1] whose sum over the last axis is an element's loss."""
 
 

@@ -4,13 +4,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-import onnx_ir as ir
-
 from ortpipe.errors import LossError
 from ortpipe.facts import Facts
-from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 BY_TASK = {"regression": "l2", "binary": "log", "multiclass": "cross_entropy", "multilabel": "log"}
 
@@ -31,7 +28,7 @@ class Auto(LossConfig):
             raise LossError(rule, got=repr(name), fix="Choose another: add_loss=l2, for example.")
         return LOSSES[name](**settings)
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Raise LossError: the stage writes the loss of `of` instead."""
         raise LossError("The loss auto depends on the model.", got="a call without one", fix="Use the stage add_loss.")
 

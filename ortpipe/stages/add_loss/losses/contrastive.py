@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class Contrastive(LossConfig):
     margin: Positive = 1.0
     labels = ZERO_OR_ONE
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return y·d² + (1 − y)·max(0, m − d)² [N, E…, K]."""
         near = op.Mul(scores.prediction, scores.prediction)
         missing = op.Relu(op.Sub(self.margin, scores.prediction))

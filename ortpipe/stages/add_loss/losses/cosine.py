@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Positive
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -21,7 +19,7 @@ class CosineDistance(LossConfig):
 
     eps: Positive = 1e-8
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return 1 − ŷ·y / (max(‖ŷ‖, ε)·max(‖y‖, ε)) [N, E…, 1]."""
         y = scores.prediction
         product = op.ReduceSum(op.Mul(y, label), [-1], keepdims=1)

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import onnx_ir as ir
 from annotated_types import Gt, Lt
 
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Share
-from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value, truth
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class CrossEntropy(LossConfig):
     smoothing: Share = 0.0
     tasks = ("multiclass",)
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return −qₖ·log pₖ [N, E…, K] of q = 1[k = y]."""
         p = scores.prediction
         log_p = op.Log(op.Clip(p, self.eps, 1)) if scores.logits is None else op.LogSoftmax(scores.logits, axis=-1)

@@ -9,12 +9,11 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from ortpipe.errors import LossError, under
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.settings import Positive
-from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, truth
 
 LINEAR = having("product", "sum")  # an output of these operators holds raw scores
 SAME = having("view")

@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
 from ortpipe.errors import ConfigError
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Elastic(LossConfig):
             rule, fix = "One of {at}l1_weight and {at}l2_weight must be positive.", "Set both to 0.5, for example."
             raise ConfigError(rule, key="l1_weight", got="0 and 0", fix=fix)
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return l1_weight·|ŷ − y| + l2_weight·(ŷ − y)² [N, K]."""
         difference = op.Sub(scores.prediction, label)
         absolute = op.Mul(op.Abs(difference), self.l1_weight)

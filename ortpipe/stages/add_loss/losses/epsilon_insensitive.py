@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -21,6 +18,6 @@ class EpsilonInsensitive(LossConfig):
 
     epsilon: NotNegative = 0.1
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return max(0, |ŷ − y| − ε) [N, E…, K]."""
         return op.Relu(op.Sub(op.Abs(op.Sub(scores.prediction, label)), self.epsilon))

@@ -4,15 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
-import onnx_ir as ir
 from annotated_types import Gt, Lt
 
 from ortpipe.errors import LossError
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative, Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
 from ortpipe.stages.add_loss.margins import logit, one_column
-from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value, truth
 
 Weight = Annotated[float, Gt(0), Lt(1)]
 
@@ -36,13 +34,13 @@ class Focal(LossConfig):
     tasks = ("binary", "multiclass", "multilabel")
     labels = ZERO_OR_ONE  # of several labels
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return the loss [N, E…, 1], or [N, E…, K] for K labels."""
         exclusive = scores.classes is not None and scores.classes > 2
         self._check_alpha(scores.classes if exclusive else None)
         return self._of_classes(op, label, scores) if exclusive else self._of_two(op, label, scores)
 
-    def _of_two(self, op: Builder, label: ir.Value, scores: Scores) -> Any:
+    def _of_two(self, op: Builder, label: Value, scores: Scores) -> Any:
         y = op.cast(label, scores.prediction)
         sign = op.Sub(op.Mul(y, 2), 1)
         if scores.logits is not None:
@@ -60,7 +58,7 @@ class Focal(LossConfig):
         assert isinstance(self.alpha, float)
         return op.Mul(terms, op.Add(op.Mul(y, self.alpha), op.Mul(op.Sub(1, y), 1 - self.alpha)))  # no cancellation
 
-    def _of_classes(self, op: Builder, label: ir.Value, scores: Scores) -> Any:
+    def _of_classes(self, op: Builder, label: Value, scores: Scores) -> Any:
         true_class = truth(op, label, scores)
         if scores.logits is not None:
             log_probabilities = op.LogSoftmax(scores.logits, axis=-1)

@@ -1,13 +1,9 @@
 """Hinge loss: l = max(0, 1 − s·z) of s = ±1; of several classes max(0, 1 + maxₖ≠ᵧ zₖ − zᵧ)."""
 
 from dataclasses import dataclass
-from typing import Any
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.margins import MarginLoss, required
-from ortpipe.stages.add_loss.scores import Scores, truth
+from ortpipe.stages.add_loss.scores import Builder, Scores, Value, truth
 
 
 @dataclass(frozen=True)
@@ -20,7 +16,7 @@ class Hinge(MarginLoss):
 
     tasks = ("binary", "multiclass", "multilabel")
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return max(0, 1 − s·z) [N, E…, 1], or [N, E…, K] for K labels."""
         if scores.classes is None or scores.classes == 2:
             return super().__call__(op, label, scores)
@@ -29,6 +25,6 @@ class Hinge(MarginLoss):
         largest, _ = op.TopK(with_margin, [1], axis=-1, outputs=2)
         return op.Sub(largest, op.ReduceSum(op.Mul(z, true_class), [-1], keepdims=1))
 
-    def of_margin(self, op: Builder, margin: Any) -> Any:
+    def of_margin(self, op: Builder, margin: Value) -> Value:
         """Return max(0, 1 − s·z)."""
         return op.Relu(op.Sub(1, margin))

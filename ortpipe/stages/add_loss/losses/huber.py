@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Positive
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -21,7 +18,7 @@ class Huber(LossConfig):
 
     delta: Positive = 1.0
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return m·(|d| − ½·m) [N, E…, K] of m = min(|d|, δ)."""
         size = op.Abs(op.Sub(scores.prediction, label))
         near = op.Min(size, self.delta)

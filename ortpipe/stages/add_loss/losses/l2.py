@@ -2,17 +2,14 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
 class L2(LossConfig):
     """Squared error (no factor ½), `sklearn.metrics.mean_squared_error` for one output."""
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return (ŷ − y)² [N, K]."""
         difference = op.Sub(scores.prediction, label)
         return op.Mul(difference, difference)

@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-import onnx_ir as ir
 from annotated_types import Gt, Lt
 
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Share
 from ortpipe.stages.add_loss.margins import one_column, two_columns
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Log(LossConfig):
     smoothing: Share = 0.0
     tasks = ("binary", "multilabel")
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return the loss [N, 1], or [N, K] for K labels."""
         z, p = scores.logits, scores.prediction
         y: Any = op.cast(label, p)

@@ -1,10 +1,9 @@
 """Modified Huber loss: l = max(0, 1 − s·z)² for s·z ≥ −1, else −4·s·z, of s = ±1."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.margins import MarginLoss
+from ortpipe.stages.add_loss.scores import Builder, Value
 
 
 @dataclass(frozen=True)
@@ -14,7 +13,7 @@ class ModifiedHuber(MarginLoss):
     Smooth at s·z = 1 and at s·z = −1.
     """
 
-    def of_margin(self, op: Builder, margin: Any) -> Any:
+    def of_margin(self, op: Builder, margin: Value) -> Value:
         """Return c·(2·r − c) of r = max(0, 1 − s·z) and c = min(r, 2)."""
         missing = op.Relu(op.Sub(1, margin))
         near = op.Min(missing, 2)

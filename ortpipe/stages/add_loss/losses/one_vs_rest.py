@@ -3,9 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import one_of
 from ortpipe.stages.add_loss.losses.hinge import Hinge
 from ortpipe.stages.add_loss.losses.log import Log
@@ -14,7 +11,7 @@ from ortpipe.stages.add_loss.losses.perceptron import Perceptron
 from ortpipe.stages.add_loss.losses.squared_hinge import SquaredHinge
 from ortpipe.stages.add_loss.losses.squared_margin import SquaredMargin
 from ortpipe.stages.add_loss.margins import log_sigmoid_input, required
-from ortpipe.stages.add_loss.scores import LossConfig, Scores, truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value, truth
 
 TWO_CLASS_LOSSES = {
     "hinge": Hinge,
@@ -37,7 +34,7 @@ class OneVersusRest(LossConfig):
     loss: Annotated[str, one_of("loss of two classes", TWO_CLASS_LOSSES)] = "log"
     tasks = ("multiclass",)
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return the terms of each class [N, E…, K]."""
         logits = required(scores, "one_vs_rest")
         z = log_sigmoid_input(logits) or logits  # if σ(z) is normalized to sum 1, the logits are log σ(z)

@@ -3,15 +3,12 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx_ir as ir
-
 from ortpipe.errors import LossError, under
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.stages.add_loss.margins import required
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -32,7 +29,7 @@ class OnnxLoss(LossConfig):
         """Return the file and its external data, without missing ones."""
         return serial.files(Path(self.path))
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return the terms that the file's graph computes."""
         with under("loss"):
             model = prepared(serial.read(Path(self.path)), op)

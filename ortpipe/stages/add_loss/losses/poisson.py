@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, Link, check_link
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -20,7 +17,7 @@ class Poisson(LossConfig):
     link: Link = "log"
     labels = NOT_NEGATIVE
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return exp(ŷ) − y·ŷ, or ŷ − y·log ŷ [N, E…, K]."""
         y = scores.prediction
         check_link(y, self.link, "poisson")

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-import onnx_ir as ir
 from annotated_types import Gt, Lt
 
-from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Quantile(LossConfig):
 
     quantile: Annotated[float, Gt(0), Lt(1)] = 0.5
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return ½·|d| + (q − ½)·d [N, E…, K]."""
         difference = op.Sub(label, scores.prediction)
         return op.Add(op.Mul(op.Abs(difference), 0.5), op.Mul(difference, self.quantile - 0.5))

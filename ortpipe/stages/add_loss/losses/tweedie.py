@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
 from ortpipe.errors import ConfigError
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import Must
 from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE, Link, check_link
 from ortpipe.stages.add_loss.losses.gamma import Gamma
 from ortpipe.stages.add_loss.losses.poisson import Poisson
-from ortpipe.stages.add_loss.scores import LossConfig, Scores
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Tweedie(LossConfig):
         """The bound of labels: none for p ≤ 0, not negative for p < 2, positive for p ≥ 2."""
         return None if self.power <= 0 else NOT_NEGATIVE if self.power < 2 else POSITIVE
 
-    def __call__(self, op: Builder, label: ir.Value, scores: Scores) -> ir.Value:
+    def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return exp((2 − p)·ŷ)/(2 − p) − y·exp((1 − p)·ŷ)/(1 − p), or the same of μ = ŷ [N, E…, K]."""
         if self.power in (1, 2):  # the limits of both fractions
             return (Poisson if self.power == 1 else Gamma)(self.link)(op, label, scores)

@@ -6,10 +6,11 @@ import onnx_ir as ir
 
 from ortpipe import own
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.builder import Builder as Builder
 from ortpipe.settings import Catalogue
 
-Penalty = Callable[[Builder, ir.Value], ir.Value]  # (builder, parameter) → a scalar
+Value = ir.Value
+Penalty = Callable[[Builder, Value], Value]  # (builder, parameter) → a scalar
 
 PENALTIES: Catalogue[Penalty] = Catalogue(
     "penalty",

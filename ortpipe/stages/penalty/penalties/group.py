@@ -1,13 +1,11 @@
 """Group penalty: Σⱼ ‖wⱼ‖ of the rows j of a weight."""
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.penalty.penalties import Builder, Value
 
 TINY = 1e-30  # below its square root a row's norm has derivative 0, as at 0
 
 
-def group(op: Builder, parameter: ir.Value) -> ir.Value:
+def group(op: Builder, parameter: Value) -> Value:
     """Return Σⱼ √(Σₖ wⱼₖ²), a scalar: the weights of a feature j become 0 only together (Yuan and Lin, 2006)."""
     squares = op.Mul(parameter, parameter)
     rank = parameter.shape.rank() if parameter.shape is not None else 2

@@ -1,10 +1,8 @@
 """L1 penalty: Σ |w|."""
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.penalty.penalties import Builder, Value
 
 
-def l1(op: Builder, parameter: ir.Value) -> ir.Value:
+def l1(op: Builder, parameter: Value) -> Value:
     """Return Σ |w|, a scalar; its derivative at 0 is 0."""
     return op.ReduceSum(op.Abs(parameter), keepdims=0)

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
+from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs, scale_by_rate
 from ortpipe.stages.train.optimizers import Optimizer
 
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar
+from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs, Scalar
 from ortpipe.stages.train.optimizers import Optimizer
 
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import NotNegative
-from ortpipe.stages.train.links import Inputs, Link, Outputs
+from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs
 from ortpipe.stages.train.optimizers.adam import Adam, scale_by_adam
 
 
