@@ -1,6 +1,7 @@
 """The build of the pages: sphinx-build -W docs outputs/site."""
 
 import importlib.metadata
+import importlib.util
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ release = importlib.metadata.version("ortpipe")
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 5
 nb_execution_mode = "force"  # notebooks are kept without outputs
+nb_execution_excludepatterns = [] if importlib.util.find_spec("torch") else ["learn/pytorch_*"]
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300

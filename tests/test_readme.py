@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 import subprocess
@@ -29,8 +30,11 @@ SHELL = [line for line in LINES if line not in INSTALLS and not line.startswith(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "mine.py").write_text(_example("class Tilted"))
+    (folder / "nets.py").write_text(_example("class Net("))
     (folder / "feathers.py").write_text(_example("class Feather"))
     [experiment] = re.findall(r"```yaml\n(# @package _global_\n# my/experiment/patients.yaml\n.*?)```", TEXT, re.S)
+    for script in ("to_onnx(", 'savez("digits.npz"'):
+        _printed(_example(script), folder)
     (folder / "my" / "experiment").mkdir(parents=True)
     (folder / "my" / "experiment" / "patients.yaml").write_text(experiment)
     return folder
@@ -46,11 +50,20 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe --config-dir my experiment=patients evaluate.importance=5": "  stopped after epoch 22 of 200",
     "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
     "ortpipe experiment=finetune_onnx                      #": "[4/6] derive",
-    "ortpipe restore tuned": "written  4 of 4 weights",
+    "ortpipe restore tuned": "written  4 of 4 weights: coefficient1",
+    "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric    before  trained  onnx file",
+    "ortpipe restore scans": "written  4 of 4 weights: coefficient,",
+    "ortpipe '~experiment' data=npz data.source.path=digits.npz": "metric    before  trained  nets:Net",
 }
 
 
-@pytest.mark.parametrize("line", SHELL)
+WITH_TORCH = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs PyTorch")
+OF_TORCH = ("ortpipe '~experiment' data=npz data.source.path=digits.npz", "ortpipe restore net ")
+
+
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=[WITH_TORCH] if line.startswith(OF_TORCH) else []) for line in SHELL]
+)
 def test_every_command_of_the_readme_runs(line: str, folder: Path) -> None:
     done = shell(line, folder)
     assert done.returncode == 0, done.stderr
@@ -152,8 +165,8 @@ def _answers(url: str) -> bool:
 EXAMPLES = list(dict.fromkeys(re.findall(r"```python\n(.*?)```", TEXT, re.S)))
 
 
-def _printed(example: str) -> list[str]:
-    done = run([sys.executable, "-c", example], env=_environment(), text=True)
+def _printed(example: str, folder: Path | None = None) -> list[str]:
+    done = run([sys.executable, "-c", example], env=_environment(), cwd=folder, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -167,7 +180,12 @@ def test_every_example_is_run_below() -> None:
     words = (
         "evaluate(train(",
         "GridSearchCV(",
-        "load_digits",
+        "to_onnx(",
+        'InferenceSession("scans',
+        "class Net(",
+        'savez("digits.npz"',
+        "load_state_dict(",
+        "slope × ink",
         "positions",
         "log_p",
         "Given(task=",
@@ -179,12 +197,33 @@ def test_every_example_is_run_below() -> None:
         "class Feather",
         "class SignedMean",
         "def softsign(",
+        "with_loss = add_loss(",
     )
     assert [_example(word) for word in words] == EXAMPLES
 
 
+def test_the_file_with_new_weights_of_the_tutorial_predicts(folder: Path) -> None:
+    if not (folder / "scans.trained.onnx").exists():
+        pytest.skip("the commands of the tutorial write the file")
+    assert float(_printed(_example('InferenceSession("scans'), folder)[0]) > 0.9
+
+
+@WITH_TORCH
+def test_the_module_of_the_tutorial_predicts(folder: Path) -> None:
+    if not (folder / "net.safetensors").exists():
+        pytest.skip("the commands of the tutorial write the file")
+    assert float(_printed(_example("load_state_dict("), folder)[0]) > 0.9
+
+
+def test_the_graphs_of_the_flow_are_those_of_its_stages() -> None:
+    printed = _printed(_example("with_loss = add_loss("))
+    page = (ROOT / "docs" / "explanation" / "flow.md").read_text(encoding="utf-8")
+    shown = "".join(re.findall(r"```text\n(.*?)```", page, re.S)).splitlines()
+    assert [line for line in shown if line not in printed] == []
+
+
 def test_the_sensitivity_map_shows_what_counts_for_a_digit() -> None:
-    added = [float(word) for word in re.findall(r"-?[\d.]+", " ".join(_printed(_example("load_digits"))))]
+    added = [float(word) for word in re.findall(r"-?[\d.]+", " ".join(_printed(_example("slope × ink"))))]
     assert len(added) == 64
     assert not any(added[::8])  # the left edge of the picture is empty
     assert sum(added) > 1
