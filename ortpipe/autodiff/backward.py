@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,17 +49,17 @@ class Backward(Simplifier):
         return functools.reduce(self.Add, terms)
 
     def unbroadcast(self, gradient: Value, x: Value, y: Value | None = None) -> Value:
-        """Sum a gradient over the axes along which `x` was broadcast; the result broadcasts to x's shape.
+        """Return the gradient of `x` from that of the output: its sum over the axes along which `x` was broadcast.
 
-        If `y` is given, the gradient represents y's full shape: an axis of size 1 in the gradient, n in y and 1 in x
-        counts n times.
+        The result broadcasts to x's shape. With the output `y`, the gradient may be smaller than y: if an axis has
+        size 1 in the gradient and in x, and n in y, the n gradients along it are equal, and their sum is n times one.
         """
         gradient.type = gradient.type or x.type
         if gradient.shape is None and y is None:
             gradient.shape = x.shape
         if gradient.shape is None or x.shape is None or (y is not None and y.shape is None):
             return self._unbroadcast_dynamic(gradient, x, y)
-        axes = joined_axes(gradient.shape, x.shape, y.shape if y is not None else None)
+        axes = broadcast_axes(gradient.shape, x.shape, y.shape if y is not None else None)
         if axes is None:
             return self._unbroadcast_dynamic(gradient, x, y)
         summed, repeated = axes
@@ -81,7 +81,7 @@ class Backward(Simplifier):
         """
         g, whole = gradient.shape, (x if y is None else y).shape
         static_shape = None if g is None or whole is None else ir.Shape([None] * max(g.rank(), whole.rank() + 1))
-        unit, shape = self.ints([1]), self.Shape(x)
+        unit, shape = self.const(np.ones(1, np.int64)), self.Shape(x)
         gradient = self.Expand(gradient, self.Concat(unit, shape if y is None else self.Shape(y), axis=0))
         gradient.type, gradient.shape = x.type, static_shape
         missing = self.Sub(self.Shape(self.Shape(gradient)), self.Shape(shape))
@@ -141,20 +141,6 @@ class Backward(Simplifier):
         scalar = y.shape is not None and y.shape.rank() == 0
         return self.Div(value, total if scalar else self.Div(total, y_size))
 
-    def scatter(self, zeros: Value, places: Value, values: Value, axis: int, *, add: bool = True) -> Value:
-        """Return zeros with values written or added along an axis; float16 is added in float32, which has a kernel."""
-        if not add:
-            return self.ScatterElements(zeros, places, values, axis=axis)
-        if zeros.dtype not in HALVES:
-            return self.ScatterElements(zeros, places, values, axis=axis, reduction="add")
-        zeros_32, values_32 = (self.Cast(v, to=ir.DataType.FLOAT) for v in (zeros, values))
-        return self.cast(self.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)
-
-    def put(self, x: Value, places: Value, values: Value, *, add: bool = False) -> Value:
-        """Return zeros of x's shape with values at row-major positions."""
-        zeros = self.Expand(self.like(0, x), self.Reshape(self.Size(x), [1]))
-        return self.Reshape(self.scatter(zeros, self.vector(places), self.vector(values), 0, add=add), self.shape(x))
-
     def _ones(self, x: Value) -> Value:
         assert x.shape is not None and x.dtype is not None
         if isinstance(x.shape[0], int):
@@ -182,19 +168,6 @@ class Backward(Simplifier):
         axis = node.attributes.get_int("axis", default)
         return axis % x.shape.rank() if x.shape is not None else axis
 
-    def ints(self, values: Iterable[int]) -> Value:
-        """Return a constant int64 vector."""
-        return self.const(np.array(list(values), np.int64))
-
-    def count(self, size: Value) -> Value:
-        """Return 0, 1 … size − 1."""
-        return self.Range(0, size, 1)
-
-    def eye(self, x: Value, axis: int) -> Value:
-        """Return the identity matrix of an axis's size, in x's type; a linear operator maps it to its own matrix."""
-        places = self.count(self.dim(x, axis))
-        return self.cast(self.Equal(self.Unsqueeze(places, [1]), self.Unsqueeze(places, [0])), x)
-
     def vector(self, x: Value) -> Value:
         """Return x as a vector."""
         return x if x.shape is not None and x.shape.rank() == 1 else self.Reshape(x, [-1])
@@ -202,7 +175,7 @@ class Backward(Simplifier):
     def shape(self, x: Value) -> Value:
         """Return a value's shape as a tensor: a constant if it is static."""
         if x.shape is not None and all(isinstance(d, int) for d in x.shape):
-            return self.ints([int(d) for d in x.shape])  # type: ignore[arg-type]
+            return self.const(np.array(x.shape.numpy(), np.int64))
         return self.Shape(x)
 
     def reshape(self, x: Value, to: Sequence[int], shape: Sequence[Any] | None = None) -> Value:
@@ -250,8 +223,11 @@ def ranked(x: Value) -> ir.Shape:
     return x.shape
 
 
-def joined_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
-    """Return the gradient's axes to sum over and y's axes that count many times; None if symbolic sizes prevent it."""
+def broadcast_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:
+    """Return the axes of the gradient, and of `y`, along which `x` was broadcast; None if symbolic sizes hide some.
+
+    The gradient is summed over the first ones. It has size 1 along the second ones, and is multiplied by their size.
+    """
     summed, repeated = [], []
     ranks = [s.rank() if s is not None else 0 for s in (gradient, x, y)]
     for back in range(1, max(ranks) + 1):

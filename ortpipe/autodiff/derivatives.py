@@ -25,14 +25,15 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.apart_files import attach, put_together
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
-from ortpipe.graph.core.check import finish_apart, infer, parsed
-from ortpipe.graph.core.edit import keep_outputs, name_dimensions
+from ortpipe.graph.core.check import finish_apart, parsed
+from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.types import equal
 from ortpipe.graph.files.serial import read_apart
 from ortpipe.graph.forms.modes import open_statistics
-from ortpipe.graph.importing.batch import plain_dimensions
+from ortpipe.graph.importing.batch import name_dimensions, plain_dimensions
 from ortpipe.graph.importing.functions import called_alone
 from ortpipe.graph.importing.lower import lowered
 from ortpipe.graph.importing.sizes import take_branches

@@ -1,6 +1,6 @@
 """Replace operators that are functions by their bodies, unless a rule is faster or more stable."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 from onnx_ir import Graph, Node
@@ -8,11 +8,10 @@ from onnx_ir.passes.common import InlinePass
 
 from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.rules import RULES
-from ortpipe.autodiff.walk import between
+from ortpipe.autodiff.walk import active, operands
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, replace, used_names
-from ortpipe.graph.core.check import infer
-from ortpipe.graph.core.edit import initializers_to_constants
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.importing import functions
 from ortpipe.graph.importing.sizes import fold_sizes
@@ -59,7 +58,7 @@ def _expand(node: Node, names: Names) -> bool:
     """Replace a node by its expansion, its subgraphs first; return whether the node may have changed."""
     inner = query.subgraphs(node)
     for subgraph in inner:
-        initializers_to_constants(subgraph)
+        functions.initializers_to_constants(subgraph)
         for nested in list(subgraph):
             _expand(nested, names)
     if node.op_type not in EXPANSIONS or node.domain:
@@ -72,3 +71,16 @@ def _expand(node: Node, names: Names) -> bool:
     if values is not None:
         replace(node, values)
     return values is not None or bool(inner)
+
+
+def between(graph: Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[Node]:
+    """Return the nodes that a gradient passes between these outputs and sources, all given by name."""
+    values = query.values(graph)
+    needed, reached = {values[name] for name in outputs}, active(graph, [values[name] for name in sources])
+    nodes = []
+    for node in reversed(graph):
+        read = [x for x in operands(node) if x is not None]
+        if any(y in needed and y in reached for y in node.outputs) and not reached.isdisjoint(read):
+            needed.update(read)
+            nodes.append(node)
+    return nodes[::-1]

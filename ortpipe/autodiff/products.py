@@ -10,11 +10,11 @@ from ortpipe.autodiff.backward import Backward
 from ortpipe.autodiff.cut import distinct
 from ortpipe.autodiff.expansions.loops import listed
 from ortpipe.autodiff.rules import RULES
-from ortpipe.autodiff.rules.arithmetic import flat
+from ortpipe.autodiff.rules.elementwise import flat
 from ortpipe.autodiff.walk import gradients, operands
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 
 STEPS = [name for name, rule in RULES.items() if rule is flat]
 
@@ -86,8 +86,8 @@ def _rows(graph: Graph, y: Value, targets: Sequence[Value]) -> dict[Value, Value
             reached.update(node.outputs)
             moved.append(node)
     size, empty = op.Size(y), _may_be_empty(y)
-    entries, shape = op.count(size), op.shape(y)
-    steps = op.count(op.Max(size, 1)) if empty else entries  # onnxruntime's Scan needs at least one step
+    entries, shape = op.Range(0, size, 1), op.shape(y)
+    steps = op.Range(0, op.Max(size, 1), 1) if empty else entries  # onnxruntime's Scan needs at least one step
     graph.remove(moved)
     body = Graph([row := op.placeholder("row", entries, ir.Shape([]))], [], nodes=moved, name=f"{y.name}/row")
     inner = op.inside(body)

@@ -80,19 +80,6 @@ def _quantized(x: Value | None) -> bool:
     return x is not None and x.dtype is not None and x.dtype not in NEVER_QUANTIZED
 
 
-def between(graph: Graph, outputs: Iterable[str], sources: Iterable[str]) -> list[Node]:
-    """Return the nodes that a gradient passes between these outputs and sources, all given by name."""
-    values = query.values(graph)
-    needed, reached = {values[name] for name in outputs}, active(graph, [values[name] for name in sources])
-    nodes = []
-    for node in reversed(graph):
-        read = [x for x in operands(node) if x is not None]
-        if any(y in needed and y in reached for y in node.outputs) and not reached.isdisjoint(read):
-            needed.update(read)
-            nodes.append(node)
-    return nodes[::-1]
-
-
 def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
     rule = op.rules.get(node.op_type) if not node.domain else None
     if rule is None:

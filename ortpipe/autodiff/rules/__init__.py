@@ -3,22 +3,21 @@
 from ortpipe.autodiff.table import OperatorTable
 
 FAMILIES = {
-    "activations": (
-        "Celu Elu Erf Gelu HardSigmoid HardSwish Hardmax LeakyRelu LogSoftmax Mish PRelu Relu Selu Shrink Sigmoid "
-        "Softmax Softplus Softsign Tanh ThresholdedRelu"
-    ),
-    "arithmetic": (
-        "Abs Acos Acosh Add Asin Asinh Atan Atanh Cast CastLike Ceil Clip Cos Cosh Div Exp Floor Identity Log Max "
-        "Mean Min Mod Mul Neg Pow Reciprocal Round Sign Sin Sinh Sqrt Sub Sum Tan Where"
-    ),
+    "arithmetic": "Add Cast CastLike Div Exp Identity Log Mean Mul Neg Reciprocal Relu Sqrt Sub Sum Where",
     "control_flow": "If Loop Scan",
     "convolution": "Col2Im Conv ConvTranspose",
+    "einsum": "Einsum",
+    "elementwise": (
+        "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Elu Erf Floor Gelu HardSigmoid HardSwish "
+        "Hardmax LeakyRelu LogSoftmax Max Min Mish Mod PRelu Pow Round Selu Shrink Sigmoid Sign Sin Sinh Softmax "
+        "Softplus Softsign Tan Tanh ThresholdedRelu"
+    ),
     "geometry": "AffineGrid Det",
     "indexing": (
         "Compress CumSum Dropout Gather GatherElements GatherND OneHot ReverseSequence ScatterElements ScatterND TopK "
         "Trilu Unique"
     ),
-    "linear": "Einsum Gemm MatMul",
+    "linear": "Gemm MatMul",
     "losses": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     "normalization": (
         "BatchNormalization InstanceNormalization LRN LayerNormalization LpNormalization MeanVarianceNormalization"

@@ -84,7 +84,7 @@ def _with_spatial_sizes(op: Backward, head: list[int], x: Value) -> Value:
     """Return the shape `head` followed by x's spatial sizes."""
     sizes = spatial(x)
     if None not in sizes:
-        return op.ints([*head, *(s for s in sizes if s is not None)])
+        return op.const(np.array([*head, *(s for s in sizes if s is not None)], np.int64))
     return op.Concat(head, op.Slice(op.Shape(x), [2], [FAR]), axis=0)
 
 

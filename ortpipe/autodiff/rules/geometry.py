@@ -5,6 +5,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.rules.pooling import eye
 from ortpipe.autodiff.windows import FAR
 
 
@@ -13,7 +14,7 @@ def det(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
 
     This also holds if x is singular, at the cost of n² determinants of n × n.
     """
-    unit, (*batch, n, _) = op.eye(x, -1), ranked(x)
+    unit, (*batch, n, _) = eye(op, x, -1), ranked(x)
     rows, columns = op.Unsqueeze(unit, [1, 3]), op.Unsqueeze(unit, [0, 2])  # [n, 1, n, 1], [1, n, 1, n]
     outer = [len(batch), len(batch) + 1]
     minors = op.Unsqueeze(x, outer) * (1 - rows) + rows * columns

@@ -2,10 +2,28 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.graph.core.query import HALVES
+
+
+def scattered(op: Backward, zeros: Value, places: Value, values: Value, axis: int, *, add: bool = True) -> Value:
+    """Return zeros with values written or added along an axis; float16 is added in float32, which has a kernel."""
+    if not add:
+        return op.ScatterElements(zeros, places, values, axis=axis)
+    if zeros.dtype not in HALVES:
+        return op.ScatterElements(zeros, places, values, axis=axis, reduction="add")
+    zeros_32, values_32 = (op.Cast(v, to=ir.DataType.FLOAT) for v in (zeros, values))
+    return op.cast(op.ScatterElements(zeros_32, places, values_32, axis=axis, reduction="add"), zeros)
+
+
+def put(op: Backward, x: Value, places: Value, values: Value, *, add: bool = False) -> Value:
+    """Return zeros of x's shape with values at row-major positions."""
+    zeros = op.Expand(op.like(0, x), op.Reshape(op.Size(x), [1]))
+    return op.Reshape(scattered(op, zeros, op.vector(places), op.vector(values), 0, add=add), op.shape(x))
 
 
 def gather(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
@@ -19,13 +37,13 @@ def along_axis(op: Backward, x: Value, indices: Value, dy: Value, axis: int, *, 
     if indices.shape is None or indices.shape.rank() != 1:
         dy = op.Reshape(dy, _shape_with(op, x, axis, indices))
     line = op.Reshape(indices, [-1 if i == axis else 1 for i in range(ranked(x).rank())])
-    return op.scatter(op.zeros(x), op.Expand(line, op.Shape(dy)), dy, axis, add=add)
+    return scattered(op, op.zeros(x), op.Expand(line, op.Shape(dy)), dy, axis, add=add)
 
 
 def gather_elements(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
     """GatherElements: dx = dy, added at the positions that were read."""
     axis = node.attributes.get_int("axis", 0)
-    return [op.scatter(op.zeros(x), indices, dy, axis)]
+    return [scattered(op, op.zeros(x), indices, dy, axis)]
 
 
 def gather_nd(op: Backward, node: Node, dy: Value, x: Value, indices: Value) -> Gradients:
@@ -43,8 +61,8 @@ def put_back(op: Backward, x: Value, dy: Value, read: Callable[[Value], Value], 
 
     Set `add` if an entry may be read twice.
     """
-    places = op.vector(read(op.Reshape(op.count(op.Size(x)), op.shape(x))))
-    return op.put(x, places, dy, add=add)
+    places = op.vector(read(op.Reshape(op.Range(0, op.Size(x), 1), op.shape(x))))
+    return put(op, x, places, dy, add=add)
 
 
 def scatter(op: Backward, node: Node, dy: Value, x: Value, indices: Value, u: Value) -> Gradients:
@@ -100,9 +118,9 @@ def top_k(op: Backward, node: Node, dy: Value, x: Value, k: Value) -> Gradients:
 def compress(op: Backward, node: Node, dy: Value, x: Value, condition: Value) -> Gradients:
     """Compress: dx = dy at the selected entries, 0 elsewhere."""
     flat, axis = "axis" not in node.attributes, op.axis(node, x, 0)
-    places = op.Compress(op.count(op.Size(x) if flat else op.dim(x, axis)), condition, axis=0)
+    places = op.Compress(op.Range(0, op.Size(x) if flat else op.dim(x, axis), 1), condition, axis=0)
     places.shape = ir.Shape([None])
-    return [op.put(x, places, dy) if flat else along_axis(op, x, places, dy, axis, add=False)]
+    return [put(op, x, places, dy) if flat else along_axis(op, x, places, dy, axis, add=False)]
 
 
 def unique(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
@@ -110,7 +128,7 @@ def unique(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
     first = op.output(node, 1, "first", node.outputs[0])
     first.type, first.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None])
     if "axis" not in node.attributes:
-        return [op.put(x, first, dy)]
+        return [put(op, x, first, dy)]
     return [along_axis(op, x, first, dy, op.axis(node, x, 0), add=False)]
 
 
@@ -147,7 +165,7 @@ def _shape_with(op: Backward, x: Value, axis: int, indices: Value) -> Value:
     """Return x's shape as a tensor, with one axis replaced by the number of indices."""
     dims = [-1 if i == axis else d for i, d in enumerate(ranked(x))]
     if len(static := [d for d in dims if isinstance(d, int)]) == len(dims):
-        return op.ints(static)
+        return op.const(np.array(static, np.int64))
     sizes = (op.Size(indices) if i == axis else op.dim(x, i) for i in range(len(dims)))
     return op.Concat(*(op.Reshape(size, [1]) for size in sizes), axis=0)
 

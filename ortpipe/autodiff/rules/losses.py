@@ -13,11 +13,11 @@ class Weighed:
     def __init__(self, op: Backward, node: Node, dy: Value, x: Value, target: Value, weights: Value | None) -> None:
         self.op, self.rank, self.loss = op, ranked(x).rank(), node.outputs[0]
         self.mean = node.attributes.get_string("reduction", "mean") == "mean"
-        column = op.ints([-1 if i == 1 else 1 for i in range(self.rank)])
+        column = [-1 if i == 1 else 1 for i in range(self.rank)]
         ignored, counted = node.attributes.get_int("ignore_index", None), None
         if ignored is not None:
             counted = op.Not(op.Equal(target, op.const(np.array(ignored, (target.dtype or ir.DataType.INT64).numpy()))))
-        classes = op.Reshape(op.count(op.dim(x, 1)), column)
+        classes = op.Reshape(op.Range(0, op.dim(x, 1), 1), column)
         hot = op.Equal(op.Unsqueeze(op.Cast(target, to=ir.DataType.INT64), [1]), classes)
         self.hot = op.cast(op.And(hot, op.Unsqueeze(counted, [1])) if counted is not None else hot, x)
         each = self.hot * op.Reshape(weights, column) if weights is not None else self.hot

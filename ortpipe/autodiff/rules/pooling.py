@@ -8,6 +8,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.rules.indexing import put
 from ortpipe.autodiff.windows import Window, auto_pad, spatial, static, unpadded, window
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.builder import Builder
@@ -45,7 +46,7 @@ def max_pool(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
         return [op.MaxUnpool(dy, places, kernel_shape=sizes, strides=sizes)]
     indices, shared = _indices(op, node), -(-windows.extents // windows.strides)
     shared[windows.kernel == 1] = 1  # how many windows may share a pixel
-    return [op.put(x, indices, dy, add=bool(shared.prod() > 1))]
+    return [put(op, x, indices, dy, add=bool(shared.prod() > 1))]
 
 
 def _has_short_strips(node: Node, x: Value, windows: Window) -> bool:
@@ -139,7 +140,7 @@ def _of_unit_matrix(op: Backward, node: Node, x: Value, i: int, *, average: bool
         if node.attributes.get_int(name, 0):
             attributes[name] = 1
     pool, p = (op.AveragePool, {}) if average else (op.LpPool, {"p": 1})
-    matrix = op.Squeeze(pool(op.Unsqueeze(op.eye(x, i + 2), [1]), **attributes, **p), [1])
+    matrix = op.Squeeze(pool(op.Unsqueeze(eye(op, x, i + 2), [1]), **attributes, **p), [1])
     matrix.shape = ir.Shape([ranked(v)[i + 2] for v in (x, node.outputs[0])])
     return matrix
 
@@ -188,6 +189,12 @@ def max_unpool(op: Backward, node: Node, dy: Value, x: Value, places: Value, sha
             fix="Remove output_shape, or take no gradient through the node{@freeze}.",
         )
     return [op.Gather(op.reshape(dy, [-1], [None]), places)]
+
+
+def eye(op: Backward, x: Value, axis: int) -> Value:
+    """Return the identity matrix of an axis's size, in x's type; a linear operator maps it to its own matrix."""
+    places = op.Range(0, op.dim(x, axis), 1)
+    return op.cast(op.Equal(op.Unsqueeze(places, [1]), op.Unsqueeze(places, [0])), x)
 
 
 RULES: Rules = {

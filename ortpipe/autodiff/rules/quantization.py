@@ -73,7 +73,7 @@ def _spread(op: Backward, node: Node, numbers: Value, x: Value) -> Value:
                 got=f"{query.called(node)}: axis {axis} of {x.name!r} is {size}",
                 fix="Give the graph's inputs static shapes.",
             )
-        return op.Gather(numbers, op.ints(np.arange(size) // block), axis=axis)
+        return op.Gather(numbers, np.arange(size) // block, axis=axis)
     if ranked(numbers)[0] == 1 and ranked(numbers).rank() == 1 and not block:
         return op.reshape(numbers, [])
     return op.reshape(numbers, [-1 if i == axis else 1 for i in range(ranked(x).rank())])

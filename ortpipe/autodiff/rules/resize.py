@@ -7,7 +7,7 @@ from typing import Any
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
-from ortpipe.autodiff.rules.pooling import along
+from ortpipe.autodiff.rules.pooling import along, eye
 from ortpipe.autodiff.windows import FAR
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.query import called
@@ -47,7 +47,7 @@ def _of_unit_matrix(op: Backward, node: Node, x: Value, place: int) -> Value:
     named, (_, roi, scales, sizes) = _named_axes(node, x), (*node.inputs, None, None, None)[:4]
 
     def with_third(value: Value, before: list[int], index: int, after: int) -> tuple[Value, ...]:
-        return op.cast(op.ints(before), value), op.Gather(value, [index]), op.cast(op.ints([after]), value)
+        return op.Cast(before, to=value.dtype), op.Gather(value, [index]), op.Cast([after], to=value.dtype)
 
     corners = size = factor = None
     if _crops(node):
@@ -59,10 +59,10 @@ def _of_unit_matrix(op: Backward, node: Node, x: Value, place: int) -> Value:
         factor = op.Concat(*with_third(scales, [1, 1], place, 1), axis=0)
     else:
         assert sizes is not None
-        size = op.Concat(op.ints([1, 1]), op.Gather(sizes, [place]), op.Reshape(op.dim(x, named[place]), [1]), axis=0)
+        size = op.Concat([1, 1], op.Gather(sizes, [place]), op.Reshape(op.dim(x, named[place]), [1]), axis=0)
     omitted = ("axes", "extrapolation_value", "keep_aspect_ratio_policy")
     attributes: dict[str, Any] = {name: value for name, value in node.attributes.items() if name not in omitted}
-    inputs = [op.Unsqueeze(op.eye(x, named[place]), [0, 1]), corners, factor, size]
+    inputs = [op.Unsqueeze(eye(op, x, named[place]), [0, 1]), corners, factor, size]
     resized = op.Squeeze(op.Resize(*inputs[: 3 if size is None else 4], **attributes), [0, 1])
     return op.Transpose(resized)
 
@@ -77,7 +77,7 @@ def _of_same_ratio(op: Backward, node: Node, x: Value, place: int) -> Value:
             got=f"{called(node)}, with axes {named}",
             fix="Name the resized axes in its attribute axes.",
         )
-    rows = op.Unsqueeze(op.eye(x, axis), others)
+    rows = op.Unsqueeze(eye(op, x, axis), others)
     images = op.Expand(rows, op.Concat([1], op.Slice(op.Shape(x), [1], [FAR]), axis=0))
     resized = op.Resize(images, *node.inputs[1:], **node.attributes)
     return op.Squeeze(op.Slice(resized, [0] * len(others), [1] * len(others), others), others)

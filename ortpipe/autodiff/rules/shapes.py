@@ -65,7 +65,7 @@ def slice_(op: Backward, node: Node, dy: Value, x: Value, *places: Value | None)
             return [op.Pad(dy, [*low, *high])]
     if starts is not None and not any(starts) and axes is not None and steps in (None, [1] * len(axes)):
         lacking = (op.Gather(op.Shape(v), axes) for v in (x, dy))  # all missing rows are after dy
-        return [op.Pad(dy, op.Concat(op.ints(starts), op.Sub(*lacking), axis=0), None, op.ints(axes))]
+        return [op.Pad(dy, op.Concat(starts, op.Sub(*lacking), axis=0), None, axes)]
     return [put_back(op, x, dy, lambda numbers: op.Slice(numbers, *places), add=False)]  # any steps, any sizes
 
 
@@ -100,7 +100,7 @@ def depth_to_space(op: Backward, node: Node, dy: Value, x: Value) -> Gradients:
         turned = op.Reshape(dx, [0, count, depth // count, -1])
     else:
         groups = op.Reshape(op.Div(op.dim(x, 1), op.const(np.int64(count))), [1])
-        turned = op.Reshape(dx, op.Concat(op.ints([0, count]), groups, op.ints([-1]), axis=0))
+        turned = op.Reshape(dx, op.Concat([0, count], groups, [-1], axis=0))
     return [op.Reshape(op.Transpose(turned, perm=[0, 2, 1, 3]), op.shape(x))]
 
 

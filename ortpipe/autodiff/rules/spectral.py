@@ -59,8 +59,8 @@ def stft(
     else:
         assert window is not None
         n = op.dim(window, 0)
-    starts = op.count(op.dim(node.outputs[0], 1)) * op.Reshape(op.Cast(step, to=7), [])
-    places = op.Unsqueeze(starts, [1]) + op.Unsqueeze(op.count(op.Cast(n, to=7)), [0])
+    starts = op.Range(0, op.dim(node.outputs[0], 1), 1) * op.Reshape(op.Cast(step, to=7), [])
+    places = op.Unsqueeze(starts, [1]) + op.Unsqueeze(op.Range(0, op.Cast(n, to=7), 1), [0])
     if dy.shape is None:  # shape inference leaves it unknown if the signal's length is
         dy.shape = ir.Shape([None] * 4)
     if node.attributes.get_int("onesided", 1):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.rules.elementwise import RULES
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DeriveError
 from ortpipe.stages.add_loss.config import AddLossConfig
