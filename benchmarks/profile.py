@@ -24,7 +24,7 @@ from benchmarks.work import MODELS, prepare
 from ortpipe import LOSSES, OPTIMIZERS, AddLossConfig, ConvertConfig, Data, Rows, TrainConfig, add_loss, convert, derive
 from ortpipe.data.feeds import feeds
 from ortpipe.fast import Fast
-from ortpipe.graph.core.apart_files import pieces
+from ortpipe.graph.core.apart_files import serialized
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.train.epoch_graph import build_epoch
@@ -50,7 +50,7 @@ def epoch(name: str, optimizer: str, folder: Path) -> tuple[bytes, dict[str, np.
     given = {n: a[index.ravel()].reshape(*index.shape, *a.shape[1:]) for n, a in rows.items() if n in step.batch}
     numbers, rates = np.arange(1, len(index) + 1), np.full(len(index), problem.lr)
     given |= {n: function(rates, numbers).astype(step.dtype) for n, function in step.scalars.items()}
-    return b"".join(pieces(proto, weights)), given | step.pack(step.init(gradient.initializers)), len(index)
+    return serialized(proto, weights), given | step.pack(step.init(gradient.initializers)), len(index)
 
 
 def session(content: bytes, profile: str = "") -> onnxruntime.InferenceSession:

@@ -14,7 +14,8 @@ from typing import Any
 
 from ortpipe.app.command_list import COMMANDS
 from ortpipe.app.schema import RunConfig, group_of
-from ortpipe.settings import catalogue_of, fields_of, in_words
+from ortpipe.settings import catalogue_of, fields_of
+from ortpipe.settings_errors import in_words
 
 CONF = Path(__file__).parents[1] / "conf"
 

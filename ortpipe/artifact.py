@@ -18,12 +18,11 @@ from ortpipe.doors import later
 from ortpipe.facts import Facts as Facts
 from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
-from ortpipe.facts import read_metadata as read_metadata
 from ortpipe.facts import write_metadata
-from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, sealed
+from ortpipe.graph.core.apart import is_large_weight, sealed
 from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.check import finish_apart
-from ortpipe.graph.core.edit import keep_needed, keep_outputs
+from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.hashing import Hasher
 
@@ -77,13 +76,12 @@ class Artifact:
     @property
     def model(self) -> onnx.ModelProto:
         """A copy of the model with the facts in its metadata."""
-        return self._with_initializers(self.signature, self.initializers)
+        return self._proto()
 
-    def _with_initializers(
-        self, model: onnx.ModelProto, arrays: Arrays, outside: Collection[str] = ()
-    ) -> onnx.ModelProto:
-        """Add initializers, those of `outside` without their values, and the facts to a model without any."""
-        for name, array in arrays.items():
+    def _proto(self, outside: Collection[str] = ()) -> onnx.ModelProto:
+        """Return the model with the facts in its metadata; initializers of `outside` have no values."""
+        model = self.signature
+        for name, array in self.initializers.items():
             if name in outside:
                 dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
                 model.graph.initializer.add(name=name, data_type=dtype, dims=array.shape)
@@ -102,20 +100,15 @@ class Artifact:
 
     def apart(self) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
         """Return the model without the values of its large weights, and these by name, without a copy."""
-        large = {name: array for name, array in self.initializers.items() if array.size >= LARGE_WEIGHT}
-        kinds = {name: onnx.helper.np_dtype_to_tensor_dtype(a.dtype) for name, a in large.items() if a.dtype != object}
-        weights = {name: large[name] for name, kind in kinds.items() if kind in TYPES}
-        return self._with_initializers(self.signature, self.initializers, weights), weights
+        plain = {name: array for name, array in self.initializers.items() if array.dtype != object}  # without strings
+        codes = {name: onnx.helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in plain.items()}
+        weights = {name: array for name, array in plain.items() if is_large_weight(codes[name], array.size)}
+        return self._proto(weights), weights
 
     @property
     def signature(self) -> onnx.ModelProto:
         """The model without its initializers, for queries of inputs, outputs and nodes."""
         return onnx.ModelProto.FromString(self._graph)
-
-    @property
-    def node_count(self) -> int:
-        """The number of nodes of the graph, without those of its subgraphs."""
-        return len(self.signature.graph.node)
 
     @gc_paused()
     def ir_model(self, outputs: Sequence[str] | None = None) -> ir.Model:
@@ -123,11 +116,8 @@ class Artifact:
 
         With `outputs`, it is only the part that computes these.
         """
-        model = self.signature
-        needed = None if outputs is None else keep_needed(model.graph, outputs)  # cutting the protobuf is cheaper
-        arrays = {name: a for name, a in self.initializers.items() if needed is None or name in needed}
-        shared = {name: array for name, array in arrays.items() if array.dtype != object}
-        result = ir.from_proto(self._with_initializers(model, arrays, shared))
+        shared = {name: array for name, array in self.initializers.items() if array.dtype != object}
+        result = ir.from_proto(self._proto(shared))
         for name, array in shared.items():
             result.graph.initializers[name].const_value = ir.Tensor(array, name=name)
         if outputs is not None:

@@ -11,7 +11,8 @@ from safetensors import SafetensorError
 from ortpipe.artifact import Artifact, under
 from ortpipe.bounded import MOST_BYTES, file_below, parse_json, read_below
 from ortpipe.errors import ModelError
-from ortpipe.facts import Facts, in_metadata
+from ortpipe.facts import Facts
+from ortpipe.facts_json import in_metadata
 from ortpipe.files import atomic_folder, link_files
 from ortpipe.graph.core.apart_files import same_bytes
 from ortpipe.graph.files.serial import NOTHING, located, read_apart, write

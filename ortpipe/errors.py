@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Self
 
-AT = re.compile(r"\{at\}([\w.]*)")
-MARK = re.compile(r"\{@(?:(\w+)(?::([^}]*))?|([^}]+))\}")  # of a setting, or an argument, in an error's text
-KEY = re.compile(r"\b(?:data|convert|add_loss|penalty|derive|train)(?:\.\w+)+")  # of a setting, in a note
-ASIDE = re.compile(r" \([^()]*\)")
+ARGUMENT = re.compile(r"\{@(\w+)(?::([^}]*))?\}")  # the caller's argument for the preceding advice, and its value
+SETTING = re.compile(r"\{@([^}]+)\}")  # a setting of another stage
+AT = re.compile(r"\{at\}([\w.]*)")  # a setting in the group of the error's setting
 
 
 class OrtpipeError(Exception):
@@ -80,18 +79,20 @@ class OrtpipeError(Exception):
         return None if self._fix is None else self._filled(self._fix)
 
     def _filled(self, text: str) -> str:
+        """Return a text with the names of settings and arguments in place of its marks."""
         key = self.key or ""
-        text = MARK.sub(self._in_words, text).replace("{group}", key.replace(".", "/"))
-        text = AT.sub(lambda name: _setting(self._at + name[1], self._words), text)
-        return text.replace("{key}", _setting(key, self._words))
+        text = SETTING.sub(self._other_setting, ARGUMENT.sub(self._argument, text))
+        text = text.replace("{group}", key.replace(".", "/"))
+        text = AT.sub(lambda mark: in_words(self._at + mark[1], self._words), text)
+        return text.replace("{key}", in_words(key, self._words))
 
-    def _in_words(self, mark: re.Match[str]) -> str:
-        advice, value, setting = mark.groups()
-        if setting:
-            word = _setting(setting, self._words)
-            return word if word != setting or "" in self._words else re.sub("[./]", "'s ", setting, count=1)
-        word = self._words.get(advice, "")
+    def _argument(self, mark: re.Match[str]) -> str:
+        word, value = self._words.get(mark[1], ""), mark[2]
         return f" ({word}{value})" if value and word.endswith("=") else f" ({word.rstrip('=')})" if word else ""
+
+    def _other_setting(self, mark: re.Match[str]) -> str:
+        word = in_words(mark[1], self._words)
+        return word if word != mark[1] or "" in self._words else re.sub("[./]", "'s ", word, count=1)
 
     def __str__(self) -> str:
         lines = {"": self.rule, "  got: ": self.got, "  fix: ": self.fix}
@@ -192,20 +193,12 @@ def words(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-def note_in_words(note: str, names: Mapping[str, str]) -> str:
-    """Return a note with its settings in the caller's words, without parentheses about settings that have none.
+def in_words(name: str, words: Mapping[str, str]) -> str:
+    """Return a setting's name, whose beginning is replaced by a caller's word for it (the longest that fits).
 
-    >>> note_in_words("fixes sizes (convert.source.shape); ties (convert.untie=true)", {"convert.source.": "model."})
-    'fixes sizes (model.shape); ties'
+    >>> in_words("convert.source.shape", {"convert.": "", "convert.source.": "model."})
+    'model.shape'
     """
-
-    def named(text: re.Match[str]) -> str:
-        return "" if any(_setting(key, names) in ("", key) for key in KEY.findall(text[0])) else text[0]
-
-    return KEY.sub(lambda key: _setting(key[0], names), ASIDE.sub(named, note))
-
-
-def _setting(name: str, words: Mapping[str, str]) -> str:
     begin = max((word for word in words if name.startswith(word)), key=len, default="")
     return words[begin] + name.removeprefix(begin) if begin else name
 

@@ -6,84 +6,19 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 import onnx
 
 from ortpipe.doors import later
-from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph.core.metadata import PREFIX
-from ortpipe.settings import checked, fields_of
 
 if TYPE_CHECKING:
-    from ortpipe.bounded import parse_json
+    from ortpipe.facts_json import read_facts
 else:
     later(__name__)
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
-REBUILD = "Read it with the version that wrote it, or run the stages again."
-
-
-class TableColumn(TypedDict):
-    """A raw column of a table that the model reads."""
-
-    kind: str
-    of: str | None
-
-
-class Table(TypedDict):
-    """Such columns, and a made-up row."""
-
-    columns: Mapping[str, TableColumn]
-    row: Mapping[str, float | str | None]
-
-
-class OriginRecord(TypedDict, total=False):
-    """The origin of a parameter: see `graph/core/origins.py`."""
-
-    node: str
-    attribute: str
-    input: int
-    initializer: str
-    step: tuple[int | str, ...]
-    index: int | str
-    transform: tuple[tuple[Any, ...], ...]
-    state_dict: tuple[str, ...]
-
-
-class KeptEpoch(TypedDict):
-    """The epoch whose weights training kept."""
-
-    epoch: int
-
-
-class Init(TypedDict):
-    """Weights of another file: name in the model → name in the file."""
-
-    weights: Mapping[str, str]
-
-
-class StageVersion(TypedDict):
-    """The stage of a lineage record."""
-
-    stage: str
-    version: int
-
-
-class LineageRecord(StageVersion, total=False):
-    """The entries of a stage's lineage record that ortpipe reads; it may have more."""
-
-    source: str
-    notes: tuple[str, ...]
-    rows: Mapping[str, tuple[int, ...]]  # input → the shape of a row
-    table: Table
-    origins: Mapping[str, OriginRecord]
-    init: Init
-    early_stop: KeptEpoch
-    validation: Mapping[str, float]
-    intervals: Mapping[str, tuple[float, float]]
-    importance: Mapping[str, Mapping[str, tuple[float, float]]]
-    sensitivity: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -114,8 +49,8 @@ class Facts:
     prediction: str  # the float output for losses and metrics: values, or probabilities
     parameters: tuple[str, ...]  # the initializers that training may change; after derive, those that it changes
     constants: tuple[str, ...] = ()  # the float initializers that are trained only if the config names them
-    class_axis: int | None = None  # the prediction's axis of classes or columns; its rank: there is none, each number
-    # is a prediction; None: the last axis of [N, K]
+    class_axis: int | None = None  # the prediction's axis that holds the classes or columns; None: axis 1 of [N, K].
+    # The number of axes: no axis holds them, and each number is a prediction of its own
     logits: str | None = None  # the value before the last Sigmoid or Softmax, if there is one
     members: str | None = None  # an ensemble's raw scores or values [N, members, K]: the prediction is the mean of the
     # members' predictions, the loss the mean of their losses
@@ -180,79 +115,25 @@ class Facts:
 
         A lineage may hold a fitted estimator, hundreds of kilobytes as text.
         """
-        return {k: v for k, v in vars(self).items() if k in _REQUIRED or v not in (None, {}, ())}
+        return {k: v for k, v in vars(self).items() if k in REQUIRED or v not in (None, {}, ())}
 
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Facts:
         """Return the facts that `as_json` wrote."""
-        if unknown := set(facts) - set(fields_of(Facts)):
-            raise ModelError(
-                "An artifact's facts must be of this version of ortpipe.",
-                got=f"unknown: {', '.join(sorted(unknown))}",
-                fix=REBUILD,
-            )
-        if missing := [name for name in _REQUIRED if name not in facts]:
-            raise ModelError("An artifact's facts must be complete.", got=f"no {', '.join(missing)}", fix=REBUILD)
-        return cls(**_typed(cls, facts))
+        return read_facts(facts)
 
 
-_REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
-
-
-def _typed(cls: type, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON facts of `Facts` or `HeadFacts` as their fields' types."""
-    values = {}
-    for name, (_, hint) in fields_of(cls).items():
-        if name in facts:
-            try:
-                if cls is Facts and name == "heads":
-                    heads = checked(facts[name], Mapping[str, Mapping[str, Any]], name)
-                    values[name] = {output: HeadFacts(**_typed(HeadFacts, head)) for output, head in heads.items()}
-                else:
-                    values[name] = checked(facts[name], hint, name)
-                if name == "lineage":
-                    checked(facts[name], tuple[LineageRecord, ...], name)
-            except (ConfigError, TypeError) as error:
-                actual = f"{name}: {json.dumps(facts[name])[:200]}"
-                if isinstance(error, ConfigError):
-                    actual = f"{error.key}: {error.got}"
-                raise ModelError(
-                    "An artifact's facts must have the types that ortpipe writes.", got=actual, fix=REBUILD
-                ) from error
-    return values
+REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
 
 
 def write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
     """Write the facts without the lineage to a model's metadata, after entries of other tools."""
     foreign = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
     del model.metadata_props[:]
-    for key, value in (*foreign, *_as_metadata(facts)):
+    for key, value in (*foreign, *metadata_of(facts)):
         model.metadata_props.add(key=key, value=value)
 
 
-def in_metadata(model: onnx.ModelProto, facts: Facts) -> bool:
-    """Return whether the ortpipe entries of a model's metadata are exactly these facts."""
-    ours = [(p.key, p.value) for p in model.metadata_props if p.key.startswith(PREFIX)]
-    return ours == _as_metadata(facts)
-
-
-def _as_metadata(facts: Facts) -> list[tuple[str, str]]:
+def metadata_of(facts: Facts) -> list[tuple[str, str]]:
+    """Return the facts without the lineage as entries of a model's metadata."""
     return sorted((PREFIX + k, json.dumps(v)) for k, v in facts.as_json(lineage=False).items())
-
-
-def read_metadata(model: onnx.ModelProto) -> dict[str, Any]:
-    """Return the facts in a model's metadata ({} for a model that ortpipe did not write).
-
-    Raises:
-        ModelError: they are not JSON, or not of the types of `Facts`.
-    """
-    ours = {p.key.removeprefix(PREFIX): p.value for p in model.metadata_props if p.key.startswith(PREFIX)}
-    facts = {}
-    for name, text in ours.items():
-        try:
-            facts[name] = parse_json(text)
-        except ValueError as error:
-            actual = f"{PREFIX}{name}: {text[:200]!r}"
-            raise ModelError("ortpipe's facts in a model's metadata must be JSON.", got=actual, fix=REBUILD) from error
-    _typed(Facts, facts)
-    return facts

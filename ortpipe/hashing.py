@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-SMALL = 4096  # bytes
 _JSON = json.JSONEncoder(separators=(",", ":"))
 
 
@@ -20,7 +19,7 @@ class Hasher:
     """
 
     def __init__(self, tag: str) -> None:
-        self._sha, self._small = hashlib.sha256(), bytearray()  # the latter buffers parts: many are a few bytes long
+        self._sha = hashlib.sha256()
         self.add(tag)
 
     def add(self, *parts: Any) -> Hasher:
@@ -38,7 +37,6 @@ class Hasher:
 
     def hexdigest(self) -> str:
         """Return the sha256 (hex) of the parts added so far."""
-        self._hash_small()
         return self._sha.hexdigest()
 
     def _array(self, array: np.ndarray) -> None:
@@ -51,17 +49,8 @@ class Hasher:
         self._put(b"a", little.reshape(-1).view(np.uint8).data)
 
     def _put(self, kind: bytes, data: bytes | memoryview) -> None:
-        self._small += kind + len(data).to_bytes(8, "little")
-        if len(data) < SMALL:
-            self._small += data
-        if len(self._small) >= SMALL or len(data) >= SMALL:
-            self._hash_small()
-        if len(data) >= SMALL:
-            self._sha.update(data)
-
-    def _hash_small(self) -> None:
-        self._sha.update(self._small)
-        self._small.clear()
+        self._sha.update(kind + len(data).to_bytes(8, "little"))
+        self._sha.update(data)
 
 
 def digest_of(tag: str, *parts: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -10,30 +9,28 @@ import math
 import operator
 import os
 import pkgutil
-import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, Union
+from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from ortpipe import own
 from ortpipe.doors import later
-from ortpipe.errors import ConfigError, UnknownNameError, nearest
+from ortpipe.errors import UnknownNameError, nearest
 
 if typing.TYPE_CHECKING:
     from ortpipe.own_code import load
+    from ortpipe.settings_errors import misfit_error
 else:
     later(__name__)
 
 Member = TypeVar("Member")
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
-WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "text", type(None): "None (null)"}
 
 Count = Annotated[int, Ge(1), Le(2**31 - 1)]  # runtimes count with 32 bits
 Times = Annotated[int, Ge(0), Le(2**31 - 1)]
@@ -70,25 +67,6 @@ class Fix:
 
 Text = Annotated[str, Must("text that is not empty", bool)]
 ARTIFACT = Fix("Give the artifact that the stage before it or load_artifact returns.")
-
-
-def is_local(path: str) -> bool:
-    """Return whether a text is a path of this machine; it is not if it begins with a scheme of two or more letters.
-
-    >>> [is_local(path) for path in ("runs/s3", "C:/runs", "s3://bucket/runs", "file:///runs")]
-    [True, True, False, False]
-    """
-    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
-
-
-LocalPath = Annotated[
-    str, Must("a path on this machine, not a URI", is_local), Fix("Write a path. recorder.artifacts may be a URI.")
-]
-
-
-def local(path: str, key: str) -> Path:
-    """Return a path that a setting or an argument gives; reject a URI, whose scheme would name a new local folder."""
-    return Path(checked(path, LocalPath, key))
 
 
 class Catalogue(Mapping[str, Member]):
@@ -147,15 +125,12 @@ class Config:
     `__post_init__` is for rules between fields, which are already checked when it runs.
     """
 
-    removed: ClassVar[Mapping[str, str]] = {}  # a former setting → the fix
-
     def __new__(cls, *values: Any, **named: Any) -> Self:
         """Reject a name that is not a field, and suggest the nearest one."""
         names = [entry.name for entry in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in named:
             if name not in names:
-                fix = cls.removed.get(name) or nearest(name, names)
-                raise UnknownNameError(f"{cls.__name__} has no setting {name!r}.", fix=fix)
+                raise UnknownNameError(f"{cls.__name__} has no setting {name!r}.", fix=nearest(name, names))
         return super().__new__(cls)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -174,9 +149,9 @@ class Config:
         cls: type = type(self)
         for name, (entry, hint) in fields_of(cls).items():
             value = getattr(self, name)
-            converted = checked(value, hint, name, entry.default)
-            if converted is not value:
-                object.__setattr__(self, name, converted)
+            in_type = checked(value, hint, name, entry.default)
+            if in_type is not value:
+                object.__setattr__(self, name, in_type)
 
 
 @functools.cache
@@ -198,18 +173,9 @@ def checked(value: Any, hint: Any, key: str, default: Any = dataclasses.MISSING)
         ConfigError: the value has another type, or is out of bounds; it names `key`, or the part that is wrong.
     """
     try:
-        return _converted(value, hint)
-    except _MisfitError as misfit:
-        wrong, expected = misfit.value, in_words(misfit.hint)
-        plain = wrong is None or isinstance(wrong, str | int | float | list | dict | tuple)
-        if type(wrong) is int and wrong.bit_length() > 63:
-            expected += " of at most 64 bits"
-        raise ConfigError(
-            f"{{key}} must be {expected}.",
-            key=".".join([key, *map(str, misfit.path)]),
-            got=f"{wrong!r:.200}" + ("" if plain else f", of type {type(wrong).__name__}"),
-            fix=_fix_for(misfit, default),
-        ) from None
+        return converted(value, hint)
+    except MisfitError as misfit:
+        raise misfit_error(misfit, key, default) from None
 
 
 def typed(stage: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
@@ -227,79 +193,55 @@ def typed(stage: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     return call
 
 
-def _fix_for(misfit: _MisfitError, default: Any) -> str:
-    wrong, hint = misfit.value, misfit.hint
-    parts = (hint, *typing.get_args(hint))
-    for bound in (bound for part in parts for bound in getattr(part, "__metadata__", ())):
-        if isinstance(bound, Fix):
-            return bound.text
-        if isinstance(bound, Must) and bound.names:
-            return nearest(str(wrong), bound.names)
-        if isinstance(bound, Catalogue):
-            if isinstance(wrong, type):
-                return f"Call it: {wrong.__name__}()."
-            named = isinstance(wrong, str) and wrong in bound
-            return f"Call the catalogue's member {wrong!r}, with its settings." if named else nearest(str(wrong), bound)
-    if isinstance(wrong, str):
-        with contextlib.suppress(ValueError, _MisfitError):
-            return f"Write {{key}}={_converted(int(wrong), hint)}."
-        if any(typing.get_origin(part) is tuple for part in parts):
-            return f"Write a list: [{wrong}]."
-    group = next((part for part in parts if isinstance(part, type) and dataclasses.is_dataclass(part)), None)
-    if group is not None and isinstance(wrong, Mapping):
-        return f"Write {group.__name__}({', '.join(f'{name}={value!r}' for name, value in wrong.items())})."
-    if default is None or isinstance(default, str | int | float):
-        return f"The default is {'None (null)' if default is None else repr(default)}."
-    return "Give one." if isinstance(hint, type) and hint not in WORDS else f"Give {in_words(hint)}."
+class MisfitError(Exception):
+    """A value, or the part of it at a path, that does not fit its annotation."""
 
-
-class _MisfitError(Exception):
     def __init__(self, value: Any, hint: Any, path: tuple[object, ...]) -> None:
         self.value, self.hint, self.path = value, hint, path
 
 
-def _converted(value: Any, hint: Any, *path: object) -> Any:
+def converted(value: Any, hint: Any, *path: object) -> Any:
     """Return the value at a path in a setting, converted to its annotation's type and within its bounds."""
     if hint is Any:
         return value
     if getattr(value, "shape", None) == () and hasattr(value, "item"):
         value = value.item()
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    misfit = _MisfitError(value, hint, path)
+    misfit = MisfitError(value, hint, path)
     if typing.is_typeddict(hint):
         if not isinstance(value, Mapping):
             raise misfit
         hints = typing.get_type_hints(hint)
         named = {name: value.get(name) for name in hints if name in value or name in hint.__required_keys__}
-        return {**value, **{name: _converted(item, hints[name], *path, name) for name, item in named.items()}}
+        return {**value, **{name: converted(item, hints[name], *path, name) for name, item in named.items()}}
     if origin is Annotated:
         return _within(value, hint, path)
     if origin in (Union, types.UnionType):
         deeper = []
         for part in parts:
             try:
-                return _converted(value, part, *path)
-            except _MisfitError as inner:
+                return converted(value, part, *path)
+            except MisfitError as inner:
                 deeper += [inner] if inner.path != path else []
         raise deeper[0] if deeper else misfit
     if origin is Literal:
         fits = any(value is choice or (type(value) is type(choice) and value == choice) for choice in parts)
     elif origin is tuple:
-        variadic = parts[1:] == (...,)
-        if not isinstance(value, tuple | list) or not (variadic or len(value) == len(parts)):
+        if not isinstance(value, tuple | list):
             raise misfit
-        choices = typing.get_args(parts[0]) if typing.get_origin(parts[0]) in (Union, types.UnionType) else parts[:1]
-        plain = {choice for choice in choices if isinstance(choice, type)} & WORDS.keys()
-        if variadic and not {int, float} <= plain and plain >= set(map(type, value)):  # of a million labels, too
-            return tuple(value)
-        kinds = [parts[0]] * len(value) if variadic else parts
-        return tuple(_converted(item, kind, *path, i) for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
+        kinds = parts[:1] * len(value) if parts[1:] == (...,) else parts
+        if len(kinds) != len(value):
+            raise misfit
+        choices = typing.get_args(parts[0]) or parts[:1]
+        if parts[1:] == (...,) and {int, str}.issuperset(choices) and set(map(type, value)).issubset(choices):
+            return tuple(value)  # of many labels, without a call for each
+        return tuple(converted(item, kind, *path, i) for i, (item, kind) in enumerate(zip(value, kinds, strict=True)))
     elif isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise misfit
         # the command line cannot quote keys, and exporters name outputs 387
         named = {str(k) if parts[0] is str and type(k) is int else k: item for k, item in value.items()}
-        return {_converted(k, parts[0], *path, k): _converted(item, parts[1], *path, k) for k, item in named.items()}
+        return {converted(k, parts[0], *path, k): converted(item, parts[1], *path, k) for k, item in named.items()}
     elif hint in (int, float):
         is_integer = isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 64
         fits = is_integer or (isinstance(value, float) and (hint is float or value.is_integer()))
@@ -317,22 +259,22 @@ def _converted(value: Any, hint: Any, *path: object) -> Any:
 
 def _within(value: Any, hint: Any, path: tuple[object, ...]) -> Any:
     """Return a value of an `Annotated` type, converted and within every bound."""
-    misfit = _MisfitError(value, hint, path)
+    misfit = MisfitError(value, hint, path)
     if catalogue_of(hint) is not None and isinstance(value, str | bytes | int | float | Mapping | type | None):
         raise misfit
     try:
-        value = _converted(value, typing.get_args(hint)[0], *path)
-    except _MisfitError as inner:
+        value = converted(value, typing.get_args(hint)[0], *path)
+    except MisfitError as inner:
         raise inner if inner.path != path else misfit from None
-    if all(bound.holds(value) for bound in _bounds(hint)):
+    if all(bound.holds(value) for bound in bounds_of(hint)):
         return value
     raise misfit
 
 
-def _bounds(hint: Any) -> Iterator[Must]:
+def bounds_of(hint: Any) -> Iterator[Must]:
     """Yield an annotation's bounds; nan violates all of them.
 
-    >>> [bound.words for bound in _bounds(Annotated[int, Ge(0), Lt(9)])]
+    >>> [bound.words for bound in bounds_of(Annotated[int, Ge(0), Lt(9)])]
     ['not negative', 'below 9']
     """
     for part in hint.__metadata__:
@@ -347,37 +289,6 @@ def _bounds(hint: Any) -> Iterator[Must]:
                 yield Must(f"at most {bound}", partial(operator.ge, bound))
             case Lt(lt=bound):
                 yield Must("finite" if bound == math.inf else f"below {bound}", partial(operator.gt, bound))
-
-
-def in_words(hint: Any) -> str:
-    """Return a description of the values that an annotation allows.
-
-    >>> in_words(int | None), in_words(tuple[str, ...]), in_words(Literal["sum", "mean"])
-    ('a whole number or None (null)', 'a list of text', "'sum' or 'mean'")
-    >>> in_words(Positive), in_words(Count | None)
-    ('a number, positive and finite', 'a whole number, at least 1 and at most 2147483647, or None (null)')
-    >>> in_words(tuple[Annotated[str, one_of("metric", ["r2"])], ...])
-    'a list, each item the name of a metric'
-    """
-    origin, choices = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        catalogue, kind = catalogue_of(hint), in_words(choices[0])
-        if catalogue is not None:
-            return f"{article(catalogue.noun)} with its own settings"
-        bounds = " and ".join(bound.words for bound in _bounds(hint))
-        return bounds if choices[0] is str and bounds else f"{kind}, {bounds}" if bounds else kind
-    if origin in (Union, types.UnionType):
-        *first, last = map(in_words, choices)
-        bounded = "," if any(", " in words for words in first) else ""
-        return f"{', '.join(first)}{bounded} or {last}"
-    if origin is Literal:
-        return " or ".join(map(repr, choices))
-    if origin is tuple:
-        item = in_words(choices[0])
-        return f"a list, each item {item}" if " " in item else f"a list of {item}"
-    if origin is not None:
-        return f"a mapping of {' to '.join(in_words(choice) for choice in choices)}"
-    return WORDS.get(hint) or ("anything" if hint is Any else article(getattr(hint, "__name__", str(hint))))
 
 
 def article(noun: str) -> str:

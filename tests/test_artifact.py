@@ -14,8 +14,9 @@ import pytest
 import safetensors.numpy
 
 import ortpipe
-from ortpipe.artifact import Artifact, Facts, read_metadata
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.files.tensors import write_tensors

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ortpipe.app.local_path import local
 from ortpipe.errors import ConfigError
 from ortpipe.files import TEMPORARY, delete
 from ortpipe.pipeline.locks import lock
-from ortpipe.settings import local
 
 LOCK = ".run.lock"
 

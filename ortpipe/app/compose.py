@@ -20,12 +20,12 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from ortpipe.app.key_origin import REFERENCE, KeyOrigins
+from ortpipe.app.local_path import local
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking import uri_of
 from ortpipe.bounded import DEPTH, EVENTS, check_yaml, read
 from ortpipe.errors import ConfigError
 from ortpipe.quoting import quoted
-from ortpipe.settings import local
 
 if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig

@@ -22,9 +22,9 @@ from ortpipe.app.redact import hidden
 from ortpipe.app.run.folder import stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.tracking import client_at, database_of
-from ortpipe.artifact import read_metadata
 from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, TrackingError, nearest
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph import Weights, read_apart
 from ortpipe.pipeline.store import Store
 

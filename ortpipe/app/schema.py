@@ -20,13 +20,14 @@ from ortpipe import (
     RuntimeConfig,
     TrainConfig,
 )
+from ortpipe.app.local_path import LocalPath
 from ortpipe.app.tracking import RECORDERS, Recorder, with_files
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import DataConfig
 from ortpipe.errors import ConfigError, nearest, under
 from ortpipe.metrics import UNWEIGHTED
 from ortpipe.metrics.named import OBJECTIVE, check_rows
-from ortpipe.settings import Catalogue, Config, LocalPath, Text, article, catalogue_of, checked, fields_of
+from ortpipe.settings import Catalogue, Config, Text, article, catalogue_of, checked, fields_of
 
 
 @dataclass(frozen=True)
@@ -159,9 +160,8 @@ def _values(
     for key in node:
         if key not in fields:
             owner = "the config" if member is None else f"{member}, whatever sets it"
-            fix = getattr(cls, "removed", {}).get(key) or nearest(str(key), fields) + (
-                " Remove it with ~{key}, or the experiment that sets it with ~experiment." if member else ""
-            )
+            remove = " Remove it with ~{key}, or the experiment that sets it with ~experiment." if member else ""
+            fix = nearest(str(key), fields) + remove
             problems.append(ConfigError(f"{{key}} is not a key of {owner}.", key=str(key), fix=fix))
     for name, (entry, hint) in fields.items():
         if name in node and node[name] != "???":

@@ -14,9 +14,9 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe import Artifact, DeriveConfig, derive
-from ortpipe.artifact import read_metadata
 from ortpipe.compat.models import artifact_of, as_one_element, exact, prepared, reaching
 from ortpipe.errors import DataError, DeriveError
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph import checked, query, serial, without_metadata
 from ortpipe.stages.derive.engines import ENGINES
 

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortpipe import DeriveConfig, derive
 from ortpipe.compat.models import artifact_of, prepared, reaching, trained_by_default
 from ortpipe.errors import TrainError
-from ortpipe.graph import finish, keep_outputs, part_between, query, to_inference
+from ortpipe.graph import finish, keep_outputs, query, to_inference
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def build(onx: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[
         gradients=gradients,
         full=finish(_part(gradient_model, [*outputs, *gradients.values()])),
         forward=finish(_part(gradient_model, [*dict.fromkeys([*outputs, *saved])])),
-        backward=finish(part_between(gradient_model, [*saved, *read, *cotangents], list(gradients.values()))),
+        backward=finish(_part_between(gradient_model, [*saved, *read, *cotangents], list(gradients.values()))),
         evaluation=finish(evaluation),
     )
 
@@ -105,3 +105,10 @@ def _border(graph: ir.Graph, cotangents: Sequence[str], gradients: Sequence[str]
     read.update(dict.fromkeys(v for v in graph.outputs if v.name in gradients and v not in backward))
     computed = [v for v in read if (maker := v.producer()) is not None and maker.inputs]
     return [str(v.name) for v in read if v.is_graph_input()], [str(v.name) for v in computed]
+
+
+def _part_between(model: ir.Model, inputs: Sequence[str], outputs: Sequence[str]) -> ir.Model:
+    """Return the part of a model between `inputs`, which become its inputs, and `outputs`."""
+    graph = ir.convenience.extract(model.graph, inputs, outputs)
+    graph.opset_imports.update(model.graph.opset_imports)
+    return ir.Model(graph, ir_version=model.ir_version)

@@ -13,13 +13,13 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe import AddLossConfig, Artifact, DeriveConfig, Loss, add_loss, derive
-from ortpipe.artifact import read_metadata
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
 from ortpipe.compat.learning_base import BaseLearningOnnx, put, run
 from ortpipe.compat.models import artifact_of
 from ortpipe.compat.parameters import by_name, warn_unused
 from ortpipe.errors import ConfigError, LossError
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph import Builder, at_opset, finish, having, keep_outputs, parsed, query, without_metadata
 from ortpipe.settings import Config, NotNegative, checked
 from ortpipe.stages import L1, L2, Elastic, Log, Scores

@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe import Artifact, DeriveConfig, derive
-from ortpipe.artifact import read_metadata
 from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, Tensors
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, labels_as_table, prepared
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError, ConvergenceError, TrainError
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph import Builder, finish, keep_outputs, query
 from ortpipe.runtime import Session
 from ortpipe.stages import build_step

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import RowSet
@@ -35,10 +34,6 @@ class TableSource(Config, ABC):
     inputs: Mapping[str, tuple[str, ...] | None] | tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-
-    removed: ClassVar[Mapping[str, str]] = {
-        "encode": "Remove it: the model encodes the columns. For an array of numbers: {at}inputs={X: [age, height]}."
-    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

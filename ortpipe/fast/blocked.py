@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortpipe.autodiff import FAR
 from ortpipe.errors import ModelError
 from ortpipe.fast.convolutions import as_convolution, find_kernel_gradient, flipped
-from ortpipe.fast.epoch import EpochGraph
+from ortpipe.fast.epoch import EpochGraph, maker_for_one
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, rewrite
@@ -123,8 +123,8 @@ class _Rules:
 
     def relu(self, op: Builder, node: ir.Node) -> list[ir.Value] | None:
         """Merge a Relu into the preceding convolution, if it is the only use of the convolution."""
-        copy = query.maker_for_one(node.inputs[0])
-        conv = query.maker_for_one(copy.inputs[0]) if copy is not None and copy.domain == DOMAIN else None
+        copy = maker_for_one(node.inputs[0])
+        conv = maker_for_one(copy.inputs[0]) if copy is not None and copy.domain == DOMAIN else None
         if copy is None or conv is None or copy.graph is not node.graph:
             return None
         conv.attributes["activation"] = ir.AttrString("activation", "Relu")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.importing.sizes import fold_sizes
 
 
@@ -45,3 +45,9 @@ def fix_batch_size(model: ir.Model, size: int) -> None:
 
 def _between(graph: ir.Graph) -> list[ir.Value]:
     return [value for node in graph for value in node.outputs if not value.is_graph_output()]
+
+
+def maker_for_one(value: ir.Value | None) -> ir.Node | None:
+    """Return the node that makes a value which one other node reads, and nothing else."""
+    alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
+    return value.producer() if value is not None and alone else None

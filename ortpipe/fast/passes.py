@@ -17,7 +17,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays
 from ortpipe.fast.blocked import block_channels
 from ortpipe.fast.convolutions import convolution_gradients
-from ortpipe.fast.epoch import EpochGraph, fix_batch_size
+from ortpipe.fast.epoch import EpochGraph, fix_batch_size, maker_for_one
 from ortpipe.fast.hoist import hoist, replace_output, sink
 from ortpipe.fast.stacks import stacked
 from ortpipe.fast.thresholds import THRESHOLDS
@@ -63,7 +63,7 @@ def join_products(epoch: EpochGraph) -> None:
 
     def gemm(op: Builder, node: ir.Node) -> list[ir.Value] | None:
         for x, product in (node.inputs, node.inputs[::-1]):
-            maker = query.maker_for_one(product)
+            maker = maker_for_one(product)
             if x is None or product is None or maker is None or maker.op_type not in ("Gemm", "MatMul"):
                 continue
             attributes = {name: attribute.value for name, attribute in maker.attributes.items()}

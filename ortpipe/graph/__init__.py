@@ -9,10 +9,11 @@ if TYPE_CHECKING:
     from ortpipe.graph.choice.parameters import choose
     from ortpipe.graph.core import query
     from ortpipe.graph.core.apart import Weights, is_large
-    from ortpipe.graph.core.apart_files import attach, pieces, put_together, written_beside
+    from ortpipe.graph.core.apart_files import attach, put_together, serialized, written_beside
     from ortpipe.graph.core.builder import Builder, Names, used_names
-    from ortpipe.graph.core.check import checked, finish, finish_apart, infer, parsed
-    from ortpipe.graph.core.edit import keep_outputs, name_dimensions, part_between, set_initializers
+    from ortpipe.graph.core.check import checked, finish, finish_apart, parsed
+    from ortpipe.graph.core.edit import keep_outputs, set_initializers
+    from ortpipe.graph.core.inference import infer
     from ortpipe.graph.core.metadata import without_metadata
     from ortpipe.graph.core.operators import having
     from ortpipe.graph.core.query import all_nodes
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
     from ortpipe.graph.forms.int8 import is_quantized, to_int8
     from ortpipe.graph.forms.modes import to_inference
-    from ortpipe.graph.importing.batch import name_batch
+    from ortpipe.graph.importing.batch import name_batch, name_dimensions
     from ortpipe.graph.importing.lower import lowered
     from ortpipe.graph.importing.opsets import at_opset
     from ortpipe.graph.pictures import draw

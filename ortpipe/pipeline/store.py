@@ -26,7 +26,7 @@ from ortpipe.artifact import Artifact
 from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.bounded import MOST_BYTES, parse_json, read_below
 from ortpipe.errors import ConfigError, ModelError
-from ortpipe.facts import LineageRecord
+from ortpipe.facts_json import LineageRecord
 from ortpipe.files import atomic_write
 from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of

@@ -18,7 +18,7 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 
 if TYPE_CHECKING:  # for large models, other devices, subnormal numbers and known bugs
-    from ortpipe.graph.core.apart_files import pieces
+    from ortpipe.graph.core.apart_files import serialized
     from ortpipe.graph.files.serial import on_disk
     from ortpipe.graph.forms.modes import moves_statistics
     from ortpipe.runtime.providers import check_chosen, check_compiled_in
@@ -149,7 +149,7 @@ def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provi
         if weigh(model) > MAPPED or is_large(model):
             with on_disk(model, weights) as path:
                 return _unfused(path, options, provider, without)
-        content = b"".join(pieces(model, weights)) if weights else model.SerializeToString()
+        content = serialized(model, weights) if weights else model.SerializeToString()
         return _unfused(content, options, provider, without)
     except Exception as error:
         raise ModelError(

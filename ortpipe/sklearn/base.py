@@ -42,13 +42,23 @@ from ortpipe import (
     train,
 )
 from ortpipe.data import feed_inputs, plain
-from ortpipe.errors import ConfigError, ConvertError, DataError, note_in_words, words
-from ortpipe.facts import Task, read_metadata
+from ortpipe.errors import ConfigError, ConvertError, DataError, words
+from ortpipe.facts import Task
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph import keep_outputs, some
 from ortpipe.runtime import Session
 from ortpipe.settings import Count, Positive, checked
 from ortpipe.sklearn.frames import FrameInputs, columns_of, read
-from ortpipe.sklearn.parts import check_task, loss_of, optimizer_of, penalty_of, schedule_of, source_of, with_defaults
+from ortpipe.sklearn.parts import (
+    check_task,
+    loss_of,
+    note_in_words,
+    optimizer_of,
+    penalty_of,
+    schedule_of,
+    source_of,
+    with_defaults,
+)
 from ortpipe.sklearn.progress import Callback, EndOfFit, Listener, progress_bar
 from ortpipe.sklearn.show import html
 from ortpipe.sklearn.weights import row_weights, with_mean_one

@@ -1,6 +1,7 @@
 """Turn the constructors' plain values into configs of the stages."""
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,13 @@ import numpy as np
 import onnx
 
 from ortpipe import LOSSES, OPTIMIZERS, SCHEDULES, Artifact, Data, Loss, Optimizer, PenaltyConfig, Schedule
-from ortpipe.errors import ConfigError, nearest
+from ortpipe.errors import ConfigError, in_words, nearest
 from ortpipe.settings import Catalogue, article, fields_of
 from ortpipe.stages import Auto, Forward, Imported
 from ortpipe.stages.convert.sources import SOURCES, OnnxFile, from_estimator, from_model, from_module
 
+KEY = re.compile(r"\b(?:data|convert|add_loss|penalty|derive|train)(?:\.\w+)+")  # a setting in a note
+ASIDE = re.compile(r" \([^()]*\)")
 RATE = 0.003  # Adam's default rate here: small tables have few steps
 
 
@@ -155,3 +158,16 @@ def penalty_of(
         return PenaltyConfig(penalty)
     weights = [name for name in artifact.facts.parameters if artifact.initializers[name].ndim > 1]
     return PenaltyConfig({name: {"l2": penalty} for name in weights})
+
+
+def note_in_words(note: str, words: Mapping[str, str]) -> str:
+    """Return a note with its settings in the caller's words, without parentheses about settings that have none.
+
+    >>> note_in_words("fixes sizes (convert.source.shape); ties (convert.untie=true)", {"convert.source.": "model."})
+    'fixes sizes (model.shape); ties'
+    """
+
+    def named(text: re.Match[str]) -> str:
+        return "" if any(in_words(key, words) in ("", key) for key in KEY.findall(text[0])) else text[0]
+
+    return KEY.sub(lambda key: in_words(key[0], words), ASIDE.sub(named, note))

@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.utils import estimator_html_repr
 
 from ortpipe import Facts
-from ortpipe.facts import read_metadata
+from ortpipe.facts_json import read_metadata
 from ortpipe.sklearn.parts import loss_of, optimizer_of
 from ortpipe.stages import Auto
 

@@ -14,7 +14,7 @@ from command import ortpipe
 from sklearn.datasets import load_diabetes, load_iris
 
 from ortpipe import load_artifact
-from ortpipe.artifact import read_metadata
+from ortpipe.facts_json import read_metadata
 from ortpipe.runtime.session import Session
 
 FRAME = load_diabetes(as_frame=True, scaled=False).frame

@@ -5,7 +5,6 @@ import onnx
 import onnx.parser
 import pytest
 
-from ortpipe.artifact import read_metadata
 from ortpipe.compat import (
     add_loss_output,
     get_train_initializer,
@@ -15,6 +14,7 @@ from ortpipe.compat import (
     unique_name,
 )
 from ortpipe.errors import ModelError
+from ortpipe.facts_json import read_metadata
 from ortpipe.runtime.session import Session
 
 X = np.array([[1.0, 2.0], [-3.0, 0.5]], np.float32)

@@ -8,12 +8,13 @@ from differences import central_differences
 from onnx.reference import ReferenceEvaluator
 
 from ortpipe import compat
-from ortpipe.artifact import Artifact, Facts, read_metadata
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.compat import add_loss_output, penalty_loss_onnx, unreduced_onnx_loss
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, LossError, ModelError, PenaltyError
+from ortpipe.facts_json import read_metadata
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import ENGINES

@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from ortpipe.fast import epoch as fast_epoch
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss

@@ -5,7 +5,8 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph.core.check import finish, infer
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.inference import infer
 from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.ort import with_yield

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from ortpipe.app.compose import Parser
+from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, find
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
@@ -17,7 +18,6 @@ from ortpipe.graph import (
     without_metadata,
     write_atomically,
 )
-from ortpipe.settings import local
 
 ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:
 NEW.onnx_adapter: the adapters and any other trained weights, in onnxruntime's adapter format (LoraAdapter,

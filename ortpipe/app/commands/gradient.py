@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 
 from ortpipe.app.compose import Parser
+from ortpipe.app.local_path import local
 from ortpipe.app.table import aligned
 from ortpipe.autodiff import gradient_apart
 from ortpipe.errors import ConfigError, words
 from ortpipe.graph import read_apart, type_of, write_atomically
-from ortpipe.settings import local
 
 ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime loads: of any
 output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.

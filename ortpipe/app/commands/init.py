@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortpipe.app.compose import Parser
+from ortpipe.app.local_path import local
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
-from ortpipe.settings import local
 
 ABOUT = """Create a small project: an experiment, a table of rows to replace with your own, and a README with the
 commands that run it. Existing files are not overwritten."""

@@ -16,6 +16,7 @@ from pyarrow import csv, parquet
 
 from ortpipe import Facts
 from ortpipe.app.compose import Parser
+from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.data import (
     CsvFile,
@@ -33,7 +34,7 @@ from ortpipe.errors import ConfigError, DataError, under, words
 from ortpipe.files import sync, temporary
 from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime import Session
-from ortpipe.settings import checked, local
+from ortpipe.settings import checked
 
 ABOUT = """Predict the rows of a table and write the predictions to another table, in pieces: memory does not grow with
 the rows. Columns are found by name, in any order, and others are ignored; words are encoded as in training. For classes

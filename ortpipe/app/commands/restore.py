@@ -11,6 +11,7 @@ from safetensors.numpy import save
 from ortpipe import Data, Facts, OrtpipeError
 from ortpipe.app.compose import Parser
 from ortpipe.app.consent import executes
+from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.folder import SOURCE, kept_input
 from ortpipe.app.schema import build_key
@@ -19,7 +20,6 @@ from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.graph import SUFFIXES as STATE_DICTS
 from ortpipe.graph import StateDictFile, put_together, some
-from ortpipe.settings import local
 from ortpipe.stages.convert.restore import (
     Decision,
     Weights,

@@ -8,15 +8,15 @@ from typing import Any
 from ortpipe import FLOW, Artifact, Facts, save_artifact
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser
+from ortpipe.app.local_path import local
 from ortpipe.app.lookup import find
 from ortpipe.app.run.screen import Screen, table
 from ortpipe.app.schema import all_at_once, check
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
-from ortpipe.graph import is_large, pieces
+from ortpipe.graph import is_large, serialized
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
-from ortpipe.settings import local
 
 ABOUT = """Run one stage on one file. Its settings, and the data if it reads them, are those of a run with the same
 key=value pairs. The metadata of a model that ortpipe wrote hold what a stage needs, so a bare .onnx file is enough.
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> None:
     _write(result, target)
     if result.facts.metrics:
         print(table(result), end="\n\n")
-    print(f"{stage.name}  {result.node_count} nodes, {seconds:.2f} s, digest {result.digest()}")
+    print(f"{stage.name}  {len(result.signature.graph.node)} nodes, {seconds:.2f} s, digest {result.digest()}")
     print(f"output  {target}")
 
 
@@ -133,4 +133,4 @@ def _write(artifact: Artifact, target: Path) -> None:
     model, weights = artifact.apart()
     if is_large(model):
         raise ConfigError("A model above 2 GB needs more than one file.", got=target, fix="Let --output be a folder.")
-    atomic_write(target, b"".join(pieces(model, weights)))
+    atomic_write(target, serialized(model, weights))

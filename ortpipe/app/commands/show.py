@@ -10,13 +10,13 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.app.compose import Parser
+from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.table import aligned
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
-from ortpipe.graph import all_nodes, pieces, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
+from ortpipe.graph import all_nodes, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
 from ortpipe.metrics.titles import label
-from ortpipe.settings import local
 from ortpipe.stages.convert.sources import FITTED
 
 ABOUT = """Print a model's inputs, outputs, parameters, sizes, operators, state tensors, its lineage back to the source,
@@ -63,7 +63,7 @@ def describe(subject: FoundModel) -> dict[str, Any]:
         "task": facts.get("task"),
         "opsets": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
         "ir_version": model.ir_version,
-        "bytes": sum(map(len, pieces(model, subject.weights))),
+        "bytes": model.ByteSize() + sum(array.nbytes for array in subject.weights.values()),
         "inputs": {v.name: type_of(v) for v in graph.input if v.name not in weights},
         "outputs": {v.name: type_of(v) for v in graph.output},
         "parameters": {t.name: _tensor(t) for t in graph.initializer if t.name in trained},

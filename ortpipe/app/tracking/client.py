@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.local_path import is_local
 from ortpipe.app.run.process import HOST, gone, this_process
 from ortpipe.app.run.record import died, last_sign, now
 from ortpipe.app.tracking.sqlite import database_of, uri_of
@@ -23,7 +24,6 @@ from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
 from ortpipe.files import sync, synced, temporary
 from ortpipe.pipeline.locks import lock
-from ortpipe.settings import is_local
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

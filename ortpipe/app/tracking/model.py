@@ -23,7 +23,7 @@ from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, rea
 from ortpipe.app.tracking.target import Target
 from ortpipe.data import FORMS
 from ortpipe.errors import ModelError, TrackingError
-from ortpipe.facts import read_metadata
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph import Weights, is_large, put_together, written_beside
 from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime import Session

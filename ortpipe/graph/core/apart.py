@@ -1,6 +1,6 @@
 """Keep a model and its large weights apart, so that checks, rewrites and parsing cost by its nodes alone.
 
-Large initializers of such a model have names, types and dimensions, but no values; these are in separate arrays.
+The large initializers have names, types and dimensions, but no values; these are in separate arrays.
 """
 
 import math
@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx
-from google.protobuf.message import Message
 
 from ortpipe.graph.core.query import graphs
 
@@ -19,37 +18,9 @@ LARGE_MODEL = 2**31 - 2**20  # protobuf's limit is 2 GiB; above this, weights go
 Weights = Mapping[str, np.ndarray]
 
 
-def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model with its large initializers as inputs, the last ones, so that checks need no values.
-
-    Those of inner graphs become inputs of the main graph.
-    """
-    light = onnx.ModelProto()
-    large = dict[str, onnx.TensorProto]()
-    copy_fields(model, light, "graph")
-    _copy_graph(model.graph, light.graph, large)
-    declared = {i.name for i in model.graph.input}
-    for name in (name for name in large if name not in declared):
-        light.graph.input.append(onnx.helper.make_tensor_value_info(name, large[name].data_type, large[name].dims))
-    return light
-
-
-def _copy_graph(source: onnx.GraphProto, target: onnx.GraphProto, large: dict[str, onnx.TensorProto]) -> None:
-    """Copy a graph without its large initializers, which are collected in `large`."""
-    copy_fields(source, target, "initializer", "node")
-    for tensor in source.initializer:
-        if math.prod(tensor.dims) < LARGE_WEIGHT or tensor.name in large:  # two branches may share a name
-            target.initializer.append(tensor)
-        else:
-            large[tensor.name] = tensor
-    for node in source.node:
-        copy = target.node.add()
-        copy_fields(node, copy, "attribute")
-        for attribute in node.attribute:
-            attribute_copy = copy.attribute.add()
-            copy_fields(attribute, attribute_copy, "g")
-            if attribute.HasField("g"):
-                _copy_graph(attribute.g, attribute_copy.g, large)
+def is_large_weight(dtype: int, size: int) -> bool:
+    """Return whether a tensor of an ONNX type and a number of entries is a large weight."""
+    return dtype in TYPES and size >= LARGE_WEIGHT
 
 
 def sealed(array: np.ndarray) -> np.ndarray:
@@ -64,17 +35,6 @@ def sealed(array: np.ndarray) -> np.ndarray:
         array = np.array(array, order="C")
         array.flags.writeable = False
     return array
-
-
-def copy_fields(source: Message, target: Message, *without: str) -> None:
-    """Copy the fields of a message, except those named in `without`."""
-    for field, value in source.ListFields():
-        if field.name in without:
-            continue
-        if isinstance(value, int | float | str | bytes):
-            setattr(target, field.name, value)
-        else:
-            getattr(target, field.name).MergeFrom(value)
 
 
 def weigh(model: onnx.ModelProto) -> int:

@@ -1,122 +1,76 @@
-"""Parse and serialize models apart from their large weights, compare them, and put the weights back."""
+"""Take large weights out of models, put them back, write them to files beside, and compare."""
 
 import math
 import os
-from collections.abc import Collection, Iterator
-from mmap import mmap
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from google.protobuf.message import Message
 
-from ortpipe.graph.core.apart import LARGE_WEIGHT, TYPES, Weights, copy_fields, sealed
+from ortpipe.graph.core.apart import LARGE_WEIGHT, Weights, is_large_weight, sealed
 from ortpipe.graph.core.query import graphs, subgraphs
 
-PIECE = 2**20  # bytes per comparison
 PAGE = 2**12  # bytes; runtimes map weights that are aligned to it without a copy
-INITIALIZER = 5  # its number in onnx.proto
-VARINT, BYTES, FIXED = 0, 2, {1: 8, 5: 4}  # protobuf's wire types; those of fixed size with their bytes
-GRAPH_TAG, INITIALIZER_TAG, RAW_TAG = (number << 3 | BYTES for number in (7, INITIALIZER, 9))
 
 
 def take_apart(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Return a copy of a model without the values of its large weights, and these, read-only; itself if it has none."""
-    if not any(map(is_large_weight, model.graph.initializer)):
+    """Return a copy of a model without the values of its large weights, and these; the model itself if it has none."""
+    if not any(map(_holds_large_weight, model.graph.initializer)):
         return model, {}
-    light, weights = onnx.ModelProto(), dict[str, np.ndarray]()
-    copy_fields(model, light, "graph")
-    copy_fields(model.graph, light.graph, "initializer")
-    for tensor in model.graph.initializer:
-        if is_large_weight(tensor):
-            weights[tensor.name] = sealed(onnx.numpy_helper.to_array(tensor))
-            light.graph.initializer.append(stub(tensor))
-        else:
-            light.graph.initializer.append(tensor)
-    return light, weights
+    light = onnx.ModelProto()
+    light.CopyFrom(model)
+    return light, take_out(light)
 
 
-def split(content: bytes | mmap) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Parse a model's bytes; return the model without the values of its large weights, and these."""
-    model, weights = onnx.ModelProto(), dict[str, np.ndarray]()
-    for tag, begin, value, end in _walk(content, 0, len(content)):
-        if tag != GRAPH_TAG:
-            model.MergeFromString(content[begin:end])
-            continue
-        for inner_tag, inner_begin, inner_value, inner_end in _walk(content, value, end):
-            if inner_tag == INITIALIZER_TAG and inner_end - inner_value >= LARGE_WEIGHT:
-                _parse_tensor(content, inner_value, inner_end, model.graph.initializer.add(), weights)
-            else:
-                model.graph.MergeFromString(content[inner_begin:inner_end])
-    return model, weights
-
-
-def _parse_tensor(
-    content: bytes | mmap, place: int, end: int, tensor: onnx.TensorProto, weights: dict[str, np.ndarray]
-) -> None:
-    """Parse a tensor; the values of a large weight go into `weights`."""
-    raw = None
-    for tag, begin, value, stop in _walk(content, place, end):
-        if tag == RAW_TAG:
-            raw = content[value:stop]
-        else:
-            tensor.MergeFromString(content[begin:stop])
-    if raw is None:
-        return
-    tensor.raw_data = b""
-    if is_large_weight(tensor) and tensor.name not in weights:
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
-        weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
+def take_out(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Remove the values of a model's large weights, in place, and return them, read-only."""
+    large = [tensor for tensor in model.graph.initializer if _holds_large_weight(tensor)]
+    weights = {}
+    for tensor in large:
+        weights[tensor.name] = sealed(onnx.numpy_helper.to_array(tensor))
         tensor.CopyFrom(stub(tensor))
-    else:
-        tensor.raw_data = raw
+    return weights
 
 
-def _walk(content: bytes | mmap, place: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """Yield each field's tag in a protobuf message, and where the field begins, its value begins, and it ends."""
-    while place < end:
-        tag, value = _number(content, place, end)
-        kind = tag & 7
-        if kind == BYTES:
-            size, value = _number(content, value, end)
-            stop = value + size
-        else:
-            stop = _number(content, value, end)[1] if kind == VARINT else value + FIXED.get(kind, end)
-        if stop > end:
-            raise ValueError(f"no protobuf message at byte {place}")
-        yield tag, place, value, stop
-        place = stop
+def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model with its large initializers as inputs, the last ones, so that checks need no values.
+
+    Those of inner graphs become inputs of the main graph.
+    """
+    light, large = onnx.ModelProto(), dict[str, onnx.ValueInfoProto]()
+    light.CopyFrom(model)
+    for graph in graphs(light.graph):
+        small = []
+        for tensor in graph.initializer:
+            if math.prod(tensor.dims) < LARGE_WEIGHT or tensor.name in large:  # two branches may share a name
+                small.append(tensor)
+            else:
+                info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+                large[tensor.name] = info
+        del graph.initializer[:]
+        graph.initializer.extend(small)
+    declared = {i.name for i in model.graph.input}
+    light.graph.input.extend(info for name, info in large.items() if name not in declared)
+    return light
 
 
-def _number(content: bytes | mmap, place: int, end: int) -> tuple[int, int]:
-    """Return the varint that begins at `place`, and its end."""
-    number = 0
-    for count, byte in enumerate(content[place : min(end, place + 10)]):
-        number |= (byte & 0x7F) << 7 * count
-        if byte < 0x80:
-            return number, place + count + 1
-    raise ValueError(f"no protobuf message at byte {place}")
+def with_weights(light: onnx.ModelProto, model: onnx.ModelProto) -> onnx.ModelProto:
+    """Put the initializers of `model` back into `light`, which `without_weights` made of it."""
+    inputs = {i.name for i in model.graph.input}
+    declared = [i for i in light.graph.input if i.name in inputs]
+    del light.graph.input[:]
+    light.graph.input.extend(declared)
+    for graph, heavy in zip(graphs(light.graph), graphs(model.graph), strict=True):
+        del graph.initializer[:]
+        graph.initializer.extend(heavy.initializer)
+    return light
 
 
-def pieces(model: onnx.ModelProto, weights: Weights) -> list[bytes | memoryview]:
-    """Return the deterministically serialised bytes of a model with its weights, in pieces, without copying these."""
-    inner_names = {t.name for t in _stubs(model, weights)} - {t.name for t in model.graph.initializer}
-    if inner_names:
-        model = put_together(model, {name: weights[name] for name in inner_names})
-    graph, tensors = model.graph, list[bytes | memoryview]()
-    for tensor in graph.initializer:
-        if tensor.name in weights:
-            content = bytes_of(weights[tensor.name])
-            head = stub(tensor).SerializeToString(deterministic=True) + _varint(RAW_TAG, len(content))
-            tensors += [_varint(INITIALIZER_TAG, len(head) + len(content)) + head, content]
-        else:
-            serialized = tensor.SerializeToString(deterministic=True)
-            tensors.append(_varint(INITIALIZER_TAG, len(serialized)) + serialized)
-    inner = [_fields(graph, range(INITIALIZER)), *tensors, _fields(graph, range(INITIALIZER + 1, 1000))]
-    number = model.DESCRIPTOR.fields_by_name["graph"].number
-    front = _fields(model, range(number)) + _varint(GRAPH_TAG, sum(map(len, inner)))
-    return [front, *inner, _fields(model, range(number + 1, 1000))]
+def serialized(model: onnx.ModelProto, weights: Weights | None = None) -> bytes:
+    """Return the deterministically serialized bytes of a model with its weights inside."""
+    whole = put_together(model, weights) if weights else model
+    return whole.SerializeToString(deterministic=True)
 
 
 def attach(model: ir.Model, weights: Weights) -> None:
@@ -165,16 +119,17 @@ def _stubs(model: onnx.ModelProto, weights: Weights) -> list[onnx.TensorProto]:
 
 def bytes_of(array: np.ndarray) -> memoryview:
     """Return an array's little-endian bytes, without a copy where memory has that layout."""
+    return _as_bytes(array).data
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
-    return little.reshape(-1).view(np.uint8).data
+    return little.reshape(-1).view(np.uint8)
 
 
 def same_bytes(first: np.ndarray, second: np.ndarray) -> bool:
-    """Return whether two arrays of the same type and shape have equal bytes, comparing piece by piece."""
-    if first is second:
-        return True
-    a, b = bytes_of(first), bytes_of(second)
-    return len(a) == len(b) and all(bytes(a[i : i + PIECE]) == bytes(b[i : i + PIECE]) for i in range(0, len(a), PIECE))
+    """Return whether two arrays of the same type and shape have equal bytes."""
+    return first is second or bool(np.array_equal(_as_bytes(first), _as_bytes(second)))
 
 
 def same_graph(first: tuple[onnx.ModelProto, Weights], second: tuple[onnx.ModelProto, Weights]) -> bool:
@@ -198,34 +153,12 @@ def same_graph(first: tuple[onnx.ModelProto, Weights], second: tuple[onnx.ModelP
     return all(x is y or (x.dtype == y.dtype and np.array_equal(x, y)) for x, y in pairs)
 
 
-def _varint(*numbers: int) -> bytes:
-    """Return numbers as protobuf's varints.
-
-    >>> _varint(300, 1).hex()
-    'ac0201'
-    """
-    parts = []
-    for number in numbers:
-        while number > 0x7F:
-            parts.append(number & 0x7F | 0x80)
-            number >>= 7
-        parts.append(number)
-    return bytes(parts)
-
-
-def _fields(message: Message, numbers: Collection[int]) -> bytes:
-    """Return the serialised bytes of the fields with these numbers."""
-    part = type(message)()
-    copy_fields(message, part, *(f.name for f in message.DESCRIPTOR.fields if f.number not in numbers))
-    return part.SerializePartialToString(deterministic=True)
-
-
-def is_large_weight(tensor: onnx.TensorProto) -> bool:
+def _holds_large_weight(tensor: onnx.TensorProto) -> bool:
     """Return whether a tensor is a large weight with its values inside the model."""
     inside = tensor.HasField("raw_data") or tensor.float_data or tensor.double_data or tensor.int32_data
     if not inside or tensor.data_location == onnx.TensorProto.EXTERNAL:
         return False
-    return tensor.data_type in TYPES and math.prod(tensor.dims) >= LARGE_WEIGHT
+    return is_large_weight(tensor.data_type, math.prod(tensor.dims))
 
 
 def stub(tensor: onnx.TensorProto) -> onnx.TensorProto:

@@ -9,13 +9,21 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.core.doubles import FORMS
+from ortpipe.doors import later
+from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.types import infer
+
+if TYPE_CHECKING:
+    from ortpipe.graph.core.doubles import in_float64
+else:
+    later(__name__)
+
+NO_DOUBLE = having("no_double")
 
 Op = Callable[..., Any]
 Input = ir.Value | float | Sequence[int] | np.ndarray | None
@@ -46,23 +54,19 @@ class Names:
 
 def used_names(graph: ir.Graph) -> set[str]:
     """Return every value and node name in a graph and its subgraphs."""
-    names: set[str] = {v.name for v in (*graph.inputs, *graph.initializers.values()) if v.name}
+    bodies = (graph, *graph.subgraphs())
+    names = {v.name for body in bodies for v in (*body.inputs, *body.initializers.values())}
     for node in graph.all_nodes():
-        names.update(v.name for v in (*node.outputs, *node.inputs) if v is not None and v.name)
-        if node.name:
-            names.add(node.name)
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                inner = attribute.as_graph()
-                names.update(v.name for v in (*inner.inputs, *inner.initializers.values()) if v.name)
-    return names
+        names.update(v.name for v in (*node.outputs, *node.inputs) if v is not None)
+        names.add(node.name)
+    return {name for name in names if name}
 
 
 class Builder:
     """Writes nodes at the end of a graph; any ONNX operator is a method that takes and returns values.
 
     A number among the inputs becomes a scalar constant of their type, a list of integers a constant vector.
-    Functions of float64 that onnxruntime has no kernel for are written in other operators (`doubles.FORMS`).
+    Functions of float64 that onnxruntime has no kernel for are written in other operators (`doubles.py`).
 
     Args:
         graph: the graph to write into.
@@ -92,8 +96,10 @@ class Builder:
 
         def add(*inputs: Input, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
             values = self._values(inputs)
-            if op_type in FORMS and not domain and values[0] is not None and values[0].dtype == ir.DataType.DOUBLE:
-                return FORMS[op_type](self, *values, **attributes)
+            if op_type in NO_DOUBLE and not domain and values[0] is not None and values[0].dtype == ir.DataType.DOUBLE:
+                form = in_float64(self, op_type, values, attributes)
+                if form is not None:
+                    return form
             return self._add(op_type, values, outputs, domain, attributes)
 
         return add

@@ -3,7 +3,7 @@
 The gradients of these forms at their kinks are those of the functions' own rules.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,3 +46,8 @@ FORMS: dict[str, Form] = {
     "Softsign": lambda op, x: op.Div(x, op.Add(op.Abs(x), 1)),
     "Tan": lambda op, x: op.Div(op.Sin(x), op.Cos(x)),
 }
+
+
+def in_float64(op: Any, op_type: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+    """Return the function of a float64 input in other operators; None if it has no such form."""
+    return FORMS[op_type](op, *inputs, **attributes) if op_type in FORMS else None

@@ -102,12 +102,6 @@ def free(graph: ir.Graph) -> list[ir.Value]:
     return list(dict.fromkeys(v for v in (*read, *graph.outputs) if v not in defined))
 
 
-def maker_for_one(value: ir.Value | None) -> ir.Node | None:
-    """Return the node that makes a value which one other node reads, and nothing else."""
-    alone = value is not None and len(value.uses()) == 1 and not value.is_graph_output()
-    return value.producer() if value is not None and alone else None
-
-
 def float_initializers(graph: ir.Graph, *outputs: ir.Value) -> list[str]:
     """Return the names of the float initializers that any of `outputs` depends on, in the graph's order."""
     needed = ancestors(outputs)
@@ -123,17 +117,11 @@ def array(initializer: ir.Value) -> np.ndarray:
 
 def tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Return the tensor of a constant or an initializer, None for other values."""
-    if value is None:
-        return None
-    node = value.producer()
-    attribute = (
-        node.attributes.get("value") if node is not None and node.op_type == "Constant" and not node.domain else None
-    )
-    if attribute is None or attribute.is_ref():
-        return ir.convenience.get_const_tensor(value)
-    # get_const_tensor returns the same, but its type check takes longer than writing a node.
-    attribute.value.name = value.name
-    return attribute.value
+    node = value.producer() if value is not None else None
+    is_constant = node is not None and node.op_type == "Constant" and not node.domain
+    if node is not None and is_constant and "value" in node.attributes and not node.attributes["value"].is_ref():
+        return node.attributes["value"].as_tensor()  # get_const_tensor would name it after the value
+    return ir.convenience.get_const_tensor(value) if value is not None else None
 
 
 def constant(value: ir.Value | None) -> np.ndarray | None:

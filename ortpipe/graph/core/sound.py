@@ -9,7 +9,8 @@ import onnx_ir as ir
 from google.protobuf.message import Message
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.apart import is_heavy, without_weights
+from ortpipe.graph.core.apart import is_heavy
+from ortpipe.graph.core.apart_files import without_weights
 from ortpipe.graph.core.query import graphs
 
 MOST_NODES = 1_000_000  # of a graph with its local functions inlined

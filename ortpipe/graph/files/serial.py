@@ -3,11 +3,10 @@
 import contextlib
 import errno
 import math
-import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +18,11 @@ from google.protobuf.message import DecodeError
 from ortpipe.bounded import check_size
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
-from ortpipe.graph.core.apart import HEAVY, LARGE_WEIGHT, TYPES, Weights, is_large, sealed
-from ortpipe.graph.core.apart_files import pieces, split, stub, take_apart, write_beside
+from ortpipe.graph.core.apart import Weights, is_large, is_large_weight, sealed
+from ortpipe.graph.core.apart_files import put_together, serialized, stub, take_apart, take_out, write_beside
 from ortpipe.graph.core.query import graphs
 from ortpipe.graph.core.sound import check_sound
 
-Loaded = tuple[onnx.ModelProto, dict[str, np.ndarray]]
 LARGEST_FILE = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit
 OLDEST_IR_VERSION = 8  # older models are written at this one; before 4, initializers had to be inputs, too
 NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)  # no file under that name
@@ -32,34 +30,28 @@ NOTHING = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.E
 
 def read(path: Path) -> onnx.ModelProto:
     """Read an .onnx file, external data included; raises as `read_apart`."""
-    return _sound(path, lambda: (onnx.load(str(path), format="protobuf"), {}))[0]  # for any suffix
+    return put_together(*read_apart(path))
 
 
 def read_apart(path: Path) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """Read an .onnx file, external data included; return the model and its large weights, each in memory once.
+    """Read an .onnx file, external data included; return the model and its large weights.
 
     Raises:
         ModelError: the file is missing, is no ONNX model, or refers to data outside its folder.
         OSError: the file exists and cannot be read now.
     """
-    return _sound(path, lambda: _load_apart(path))
+    model = read_without_data(path)
+    with _readable(path):
+        external = _read_data(model, path.parent)
+    for tensor in all_tensors(model):  # so that models with and without external data are the same bytes
+        tensor.ClearField("data_location")
+    with located(path):
+        check_sound(model, external)
+    return model, external | take_out(model)
 
 
 def read_without_data(path: Path) -> onnx.ModelProto:
     """Read an .onnx file as it is, but not its external data; raises as `read_apart`."""
-    return _read(path, lambda: (onnx.load(str(path), format="protobuf", load_external_data=False), {}))[0]
-
-
-def _sound(path: Path, load: Callable[[], Loaded]) -> Loaded:
-    model, weights = _read(path, load)
-    for tensor in all_tensors(model):  # so that models with and without external data are the same bytes
-        tensor.ClearField("data_location")
-    with located(path):
-        check_sound(model, weights)
-    return model, weights
-
-
-def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
     if not path.is_file():
         raise ModelError(
             "The .onnx file must exist.",
@@ -67,9 +59,23 @@ def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
             got=path,
             fix="Check the path; relative ones start at the current folder.",
         )
-    try:
+    with _readable(path):
         check_size(path.stat().st_size, LARGEST_FILE)
-        model, weights = load()
+        model = onnx.load(str(path), format="protobuf", load_external_data=False)  # for any suffix
+    if not model.graph.node or not model.opset_import:
+        raise ModelError(
+            "The file must hold an ONNX model with at least one node.",
+            got=f"{path}: nothing",
+            fix="Download or export the model again.",
+        )
+    return model
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Raise ModelError for a damaged file or external data, and OSError if one of the files cannot be read now."""
+    try:
+        yield
     except (DecodeError, onnx.checker.ValidationError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno not in NOTHING:
             raise
@@ -81,25 +87,14 @@ def _read(path: Path, load: Callable[[], Loaded]) -> Loaded:
             got=f"{path}: {error}",
             fix="Keep its external data files beside it; if it is damaged, download or export it again.",
         ) from error
-    if not model.graph.node or not model.opset_import:
-        raise ModelError(
-            "The file must hold an ONNX model with at least one node.",
-            got=f"{path}: nothing",
-            fix="Download or export the model again.",
-        )
-    return model, weights
 
 
-def _load_apart(path: Path) -> Loaded:
-    if path.stat().st_size > HEAVY:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            model, weights = split(content)
-    else:
-        model, weights = onnx.load(str(path), format="protobuf", load_external_data=False), {}
-    main_initializers = {id(tensor): tensor for tensor in model.graph.initializer}
+def _read_data(model: onnx.ModelProto, folder: Path) -> dict[str, np.ndarray]:
+    """Read a model's external data into its tensors, and return those of its large weights, each in memory once."""
+    weights, main = dict[str, np.ndarray](), {id(tensor): tensor for tensor in model.graph.initializer}
     for tensor in [tensor for tensor in all_tensors(model) if tensor.data_location == tensor.EXTERNAL]:
-        raw = external_bytes(tensor, path.parent)
-        if id(tensor) in main_initializers and tensor.data_type in TYPES and math.prod(tensor.dims) >= LARGE_WEIGHT:
+        raw = external_bytes(tensor, folder)
+        if id(tensor) in main and is_large_weight(tensor.data_type, math.prod(tensor.dims)):
             dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
             weights[tensor.name] = sealed(np.frombuffer(raw, dtype).reshape(tensor.dims))
             tensor.CopyFrom(stub(tensor))
@@ -107,8 +102,7 @@ def _load_apart(path: Path) -> Loaded:
             tensor.raw_data = raw
             tensor.ClearField("external_data")
             tensor.ClearField("data_location")
-    light, large = take_apart(model)
-    return light, weights | large
+    return weights
 
 
 def external_bytes(tensor: onnx.TensorProto, folder: Path) -> bytes:
@@ -183,8 +177,7 @@ def write(
     elif weights and (beside or is_large(model)):
         write_beside(model, weights, path)
     else:
-        with path.open("wb") as file:
-            file.writelines(pieces(model, weights or {}))
+        path.write_bytes(serialized(model, weights))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Name the batch dimension N everywhere."""
+"""Name the batch dimension N everywhere, and other unknown dimensions."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,8 @@ import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.builder import Names
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
 
 Declared = dict[str, ir.Shape]
@@ -94,3 +95,22 @@ def _may_have(value: ir.Value, shape: ir.Shape) -> bool:
         return True
     value.shape = ir.Shape([None] * entries)
     return False
+
+
+def name_dimensions(model: ir.Model) -> None:
+    """Name every unnamed dimension of a model's inputs; the first input's rows are `N`.
+
+    The names differ, because two dimensions need not be equal. With names, fewer shapes are computed at run time (33
+    nodes of a gradient become 14).
+    """
+    values = (*model.graph.inputs, *(y for node in model.graph.all_nodes() for y in node.outputs))
+    dimensions = (d for value in values if value.shape is not None for d in value.shape)
+    names = Names(str(d.value) for d in dimensions if isinstance(d, ir.SymbolicDim))
+    inputs = query.data_inputs(model.graph)
+    for value in inputs:
+        dims = list(value.shape or ())  # the shape of a parsed model is frozen
+        for axis, dim in enumerate(dims):
+            if isinstance(dim, ir.SymbolicDim) and dim.value is None:
+                stem = "N" if value is inputs[0] and axis == 0 else f"{value.name}_{axis}"
+                dims[axis] = ir.SymbolicDim(names.fresh(stem))
+        value.shape = ir.Shape(dims) if value.shape is not None else None

@@ -86,3 +86,15 @@ def called_alone(model: onnx.ModelProto, name: str) -> onnx.ModelProto:
         names[:] = [inside if outside else "" for inside, outside in zip(formal, names, strict=False)]
     single.graph.node.append(call)
     return single
+
+
+def initializers_to_constants(graph: ir.Graph) -> None:
+    """Turn a graph's initializers into Constant nodes, which can be moved and copied like any other node."""
+    for name, value in list(graph.initializers.items()):
+        constant = ir.node("Constant", [], {"value": value.const_value}, name=name)
+        output = constant.outputs[0]
+        output.type, output.shape = value.type, value.shape
+        ir.convenience.replace_all_uses_with(value, output, replace_graph_outputs=True)
+        del graph.initializers[name]
+        output.name = name
+        graph.insert_before(graph[0], constant)

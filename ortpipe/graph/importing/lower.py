@@ -20,14 +20,15 @@ from ortpipe.errors import ModelError
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
-from ortpipe.graph.core.check import FAILURES, infer, inferred, parsed
+from ortpipe.graph.core.check import FAILURES, inferred, parsed
 from ortpipe.graph.core.doubles import FORMS
-from ortpipe.graph.core.edit import initializers_to_constants
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.query import all_nodes, called, sizes
 from ortpipe.graph.core.sound import FIX, check_valid
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.graph.files.serial import OLDEST_IR_VERSION
+from ortpipe.graph.importing.functions import initializers_to_constants
 from ortpipe.graph.importing.opsets import at_opset
 
 Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the extent of a window

@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
 
 LARGEST_FOLDED = 1024  # elements; sizes, axes and indices are small, larger arrays are data

@@ -10,7 +10,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import LossError, nearest, under
 from ortpipe.facts import Facts
 from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.domains import check_labels
 from ortpipe.stages.add_loss.losses import LOSSES, Loss, Scores

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from command import ROOT
 
-from ortpipe.artifact import read_metadata
 from ortpipe.artifact_folder import load_artifact
 from ortpipe.errors import ConfigError, DataError, ModelError, OrtpipeError
+from ortpipe.facts_json import read_metadata
 
 SETTINGS = ["experiment=linear_regression", "train.epochs=2"]
 STAGES = ["convert", "add_loss", "penalty", "derive", "train", "evaluate"]

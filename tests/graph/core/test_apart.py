@@ -3,7 +3,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.graph.core.apart import LARGE_WEIGHT, sealed
-from ortpipe.graph.core.apart_files import pieces, put_together, split, take_apart
+from ortpipe.graph.core.apart_files import put_together, serialized, take_apart
 from ortpipe.graph.files.serial import read, read_apart, write
 from ortpipe.runtime.session import Session
 
@@ -26,7 +26,7 @@ def test_a_model_apart_holds_all_but_its_large_weights_and_is_the_same_together(
     assert [*weights] == ["w"]
     assert light.ByteSize() < 500
     assert put_together(light, weights) == model
-    assert b"".join(pieces(light, weights)) == model.SerializeToString(deterministic=True)
+    assert serialized(light, weights) == model.SerializeToString(deterministic=True)
 
 
 def test_weights_apart_run_and_are_written_like_those_inside(model, tmp_path):
@@ -48,9 +48,9 @@ def test_only_what_somebody_could_change_is_copied():
     assert not np.shares_memory(own, W)
 
 
-def test_a_file_is_split_without_reading_its_weights_into_the_model(model):
+def test_only_large_float_weights_are_taken_apart(model):
     model.graph.initializer.append(onnx.numpy_helper.from_array(W.astype(np.float64), "v"))
     model.graph.initializer.append(onnx.numpy_helper.from_array(W.astype(np.int64), "whole numbers stay"))
-    light, weights = split(model.SerializeToString())
+    light, weights = take_apart(model)
     assert [*weights] == ["w", "v"]
     assert put_together(light, weights) == model

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core import apart, check
+from ortpipe.graph.core import apart, apart_files, check
 from ortpipe.graph.core.check import checked, finish
 from ortpipe.graph.core.query import graphs
 
@@ -58,7 +58,7 @@ def test_a_large_model_is_checked_and_inferred_without_its_weights(monkeypatch):
     model.graph.input.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [3, 2]))
     expected = checked(model)
     monkeypatch.setattr(apart, "LARGE_MODEL", 0)
-    monkeypatch.setattr(apart, "LARGE_WEIGHT", 0)
+    monkeypatch.setattr(apart_files, "LARGE_WEIGHT", 0)
     seen, full = [], onnx.checker.check_model
     monkeypatch.setattr(onnx.checker, "check_model", lambda model, **how: seen.append(model) or full(model, **how))
     assert checked(model) == expected

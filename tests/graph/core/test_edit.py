@@ -5,14 +5,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.graph.core.check import finish
-from ortpipe.graph.core.edit import (
-    add_outputs,
-    keep_needed,
-    keep_outputs,
-    open_initializers,
-    part_between,
-    set_initializers,
-)
+from ortpipe.graph.core.edit import keep_outputs, open_initializers, set_initializers
 from ortpipe.runtime.session import Session
 
 TEXT = """
@@ -55,12 +48,6 @@ def extract(model, outputs):
     return finish(part)
 
 
-def graft(part, source, outputs):
-    whole = ir.from_proto(part)
-    add_outputs(whole, ir.from_proto(source), outputs)
-    return finish(whole)
-
-
 def io(model):
     return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
 
@@ -93,35 +80,6 @@ def test_extracting_what_is_not_there_is_a_key_error(model):
         extract(model, ["nope"])
 
 
-@pytest.mark.parametrize("wanted", [["chosen"], ["loss"], ["loss", "chosen"], ["Y"]])
-def test_what_is_grafted_computes_the_same_as_in_its_source(model, wanted):
-    part = extract(model, ["Y"])
-    whole = graft(part, model, wanted)
-    assert set(io(whole)[1]) == {"Y", *wanted}
-    for one, other in zip(run(whole, *wanted), run(model, *wanted), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def test_grafting_reuses_what_is_there(model):
-    whole = graft(extract(model, ["Y"]), model, ["loss"])
-    made = [name for node in whole.graph.node for name in node.output]
-    assert sorted(made) == sorted(set(made)) == ["Y", "d", "h", "loss", "s"]
-
-
-def test_grafting_brings_the_opset_of_another_domain():
-    text = (
-        '<ir_version: 10, opset_import: ["" : 17, "ai.onnx.ml" : 3]> g (float[N, 2] X) => (float[N, 2] Y, int64[N] L) '
-    )
-    text += "<float[2] w = {1, 2}, float[2] names = {3, 5}> "
-    text += "{ Y = Mul(X, w) i = ArgMax<axis = 1, keepdims = 0>(Y) p = ai.onnx.ml.Binarizer(Y) "
-    text += "q = ReduceSum<keepdims = 0>(p) n = Cast<to = 7>(q) L = Add(i, n) }"
-    source = onnx.parser.parse_model(text)
-    part = extract(source, ["Y"])
-    del part.opset_import[:]
-    part.opset_import.add(domain="", version=17)
-    assert {o.domain for o in graft(part, source, ["L"]).opset_import} == {"", "ai.onnx.ml"}
-
-
 def test_parameters_are_replaced_and_are_inputs_no_more(model):
     part = extract(model, ["Y"])
     part.graph.input.append(onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [3, 1]))
@@ -130,17 +88,6 @@ def test_parameters_are_replaced_and_are_inputs_no_more(model):
     new = finish(new)
     assert io(new) == (["X"], ["Y"])
     np.testing.assert_array_equal(run(new, "Y")[0], FEEDS["X"].sum(axis=1, keepdims=True) * 2 + 0.5)
-
-
-@pytest.mark.parametrize("outputs", [["Y"], ["loss", "Y"], ["chosen"], ["late"]])
-def test_a_model_that_was_cut_before_it_was_read_is_the_same(model, outputs):
-    expected = extract(model, outputs)
-    before = len(model.graph.node)
-    needed = keep_needed(model.graph, outputs)
-    assert len(model.graph.node) < before
-    assert needed.isdisjoint({"loss", "s"}) or "loss" in outputs
-    assert ("late" in needed) == (outputs[0] in ("chosen", "late"))  # which a graph in a graph of the If reads
-    assert extract(model, outputs) == expected
 
 
 def test_an_opened_initializer_may_be_fed(model):
@@ -153,15 +100,3 @@ def test_an_opened_initializer_may_be_fed(model):
     [y], [fed] = session.run({"X": FEEDS["X"]}), session.run({"X": FEEDS["X"], "w": np.zeros((3, 1), np.float32)})
     assert y.any()
     np.testing.assert_array_equal(fed, np.full((2, 1), 0.5, np.float32))
-
-
-def test_the_part_between_values_takes_them_as_inputs():
-    text = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,2] y) <float[2] w = {1, 2}>
-     { a = Mul(X, w) b = Exp(a) two = Constant<value_float=2.0>() c = Mul(b, two) y = Add(c, a) }"""
-    model = onnx.parser.parse_model(text)
-    part = finish(part_between(ir.from_proto(onnx.shape_inference.infer_shapes(model)), ["a", "b"], ["y"]))
-    assert [i.name for i in part.graph.input] == ["a", "b"]
-    assert [node.op_type for node in part.graph.node] == ["Constant", "Mul", "Add"]
-    assert not part.graph.initializer
-    [y] = Session(part).run({"a": np.ones((1, 2), np.float32), "b": np.full((1, 2), 3, np.float32)})
-    assert y.tolist() == [[7, 7]]

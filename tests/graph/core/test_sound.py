@@ -10,8 +10,9 @@ import onnx.helper as h
 import onnx.parser
 import pytest
 
-from ortpipe.artifact import Facts, read_metadata
+from ortpipe.artifact import Facts
 from ortpipe.errors import ModelError, OrtpipeError
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph.core.sound import check_sound, check_valid
 from ortpipe.graph.files.serial import read
 from ortpipe.graph.importing.lower import lowered

@@ -6,8 +6,9 @@ import pytest
 
 from ortpipe.graph.choice.readers import UseFinder
 from ortpipe.graph.core import query
-from ortpipe.graph.core.check import finish, infer
+from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.forms.adapters import insert, merged, why_not, without_adapters
 from ortpipe.runtime.session import Session
 

@@ -5,7 +5,8 @@ import pytest
 
 from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import query
-from ortpipe.graph.core.check import finish, infer
+from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.importing.sizes import capture_unchanged, take_branches
 from ortpipe.runtime.session import Session
 

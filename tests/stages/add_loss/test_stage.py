@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from ortpipe.artifact import read_metadata
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import LossError
+from ortpipe.facts_json import read_metadata
 from ortpipe.metrics.predictions import predicted
 from ortpipe.settings import Config
 from ortpipe.stages.add_loss.config import AddLossConfig

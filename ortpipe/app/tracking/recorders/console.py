@@ -29,4 +29,5 @@ class Lines(Recording):
         if isinstance(event, RunStarted):
             print(*(f"{key}={value}" for key, value in flatten(self._config).items()), sep="\n")
         elif isinstance(event, StageFinished):
-            print(f"{event.name}: {event.artifact.node_count} nodes, {event.seconds:.2f} s, {event.output}", flush=True)
+            nodes = len(event.artifact.signature.graph.node)
+            print(f"{event.name}: {nodes} nodes, {event.seconds:.2f} s, {event.output}", flush=True)

@@ -21,8 +21,9 @@ from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.facts import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
-from ortpipe.graph.core.check import finish, infer
+from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.forms.int8 import computed_from_weights
 from ortpipe.graph.forms.modes import to_inference

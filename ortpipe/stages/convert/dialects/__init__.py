@@ -10,7 +10,7 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 from ortpipe.stages.convert.dialects.attention import ATTENTION
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, with_ranks
 from ortpipe.stages.convert.dialects.layers import LAYERS

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 
 FLOATS16 = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 KINDS = ("to", "dtype")  # attributes that name a type

@@ -8,7 +8,7 @@ from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder, Rewrite
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.query import called
 
 MICROSOFT = "com.microsoft"

@@ -16,7 +16,8 @@ from onnx_ir import Node, Value
 
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
-from ortpipe.graph.core.check import clean, infer
+from ortpipe.graph.core.check import clean
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, attributes_of, rank_of, unsupported, with_ranks
 from ortpipe.stages.convert.dialects.integers import (

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import read_metadata
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
+from ortpipe.facts_json import read_metadata
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights

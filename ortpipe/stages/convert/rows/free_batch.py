@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
-from ortpipe.graph.core.check import infer
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.importing.batch import name_batch
 from ortpipe.graph.importing.sizes import fold_sizes

@@ -1,0 +1,26 @@
+"""Paths of this machine, which settings and arguments of the command line give."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from ortpipe.settings import Fix, Must, checked
+
+
+def is_local(path: str) -> bool:
+    """Return whether a text is a path of this machine; it is not if it begins with a scheme of two or more letters.
+
+    >>> [is_local(path) for path in ("runs/s3", "C:/runs", "s3://bucket/runs", "file:///runs")]
+    [True, True, False, False]
+    """
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", path) is None
+
+
+LocalPath = Annotated[
+    str, Must("a path on this machine, not a URI", is_local), Fix("Write a path. recorder.artifacts may be a URI.")
+]
+
+
+def local(path: str, key: str) -> Path:
+    """Return a path that a setting or an argument gives; reject a URI, whose scheme would name a new local folder."""
+    return Path(checked(path, LocalPath, key))
