@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
@@ -30,3 +31,8 @@ html_show_sphinx = False
 html_show_copyright = False
 html_static_path = ["static"]
 html_css_files = ["wrap.css"]
+
+
+def setup(app: Any) -> None:
+    """Write llms.txt and llms-full.txt beside the pages."""
+    app.connect("build-finished", lambda app, error: error or generate.write_llms(Path(app.outdir)))

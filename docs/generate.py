@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from ortpipe.app.schema import RunConfig, group_of
 from ortpipe.settings import catalogue_of, fields_of
 from ortpipe.settings_errors import in_words
 
-CONF = Path(__file__).parents[1] / "conf"
+DOCS = Path(__file__).parent
+CONF = DOCS.parent / "conf"
 
 
 def write(folder: Path) -> None:
@@ -26,6 +28,33 @@ def write(folder: Path) -> None:
     pages = {"settings": settings(), "choices": choices(), "commands": commands()}
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+def write_llms(site: Path) -> None:
+    """Write llms.txt, the list of the pages for language models, and llms-full.txt, their text, into the site."""
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    listed, full = [f"# ortpipe\n\n> {_summary(index)}"], [(DOCS.parent / "README.md").read_text(encoding="utf-8")]
+    for tree in re.findall(r"```\{toctree\}\n(.*?)```", index, re.S):
+        [caption] = re.findall(r':caption: "?([^"\n]+)', tree)
+        listed.append(f"\n## {caption}\n")
+        for name in tree.rpartition("\n\n")[2].split():
+            page = DOCS / f"{name}.md"
+            text = (page if page.exists() else page.with_suffix(".ipynb")).read_text(encoding="utf-8")
+            if not page.exists():
+                text = "\n\n".join("".join(cell["source"]) for cell in json.loads(text)["cells"])
+            source = f"_sources/{name}{'.md' if page.exists() else '.ipynb'}.txt"
+            title = text.partition("\n")[0].removeprefix("# ")
+            listed.append(f"- [{title}]({source}): {_summary(text)}".rstrip(": "))
+            full.append(text)
+    (site / "llms.txt").write_text("\n".join(listed) + "\n", encoding="utf-8")
+    (site / "llms-full.txt").write_text("\n\n".join(full), encoding="utf-8")
+
+
+def _summary(page: str) -> str:
+    """Return the first sentence of a page."""
+    prose = re.sub(r"(?s:```.*?```)|^[|#].*$", "", page, flags=re.M)
+    sentence = re.split(r"(?<=[.:])\s", " ".join(prose.split()), maxsplit=1)[0]
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", sentence).replace("**", "").rstrip(":")
 
 
 def settings() -> str:

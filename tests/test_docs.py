@@ -20,6 +20,10 @@ def test_the_pages_build_and_show_what_their_notebooks_draw(tmp_path: Path) -> N
     site = tmp_path / "site"
     done = run([sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(site)], cwd=ROOT, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    listed = re.findall(r"\((_sources/[^)]+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert [source for source in listed if not (site / source).exists()] == []
+    assert len(listed) == len([*DOCS.rglob("*.md"), *NOTEBOOKS]) - 1  # all but index.md
+    assert "# The flow" in (site / "llms-full.txt").read_text(encoding="utf-8")
     for notebook in NOTEBOOKS:
         if notebook.stem.startswith("pytorch") and importlib.util.find_spec("torch") is None:
             continue
