@@ -30,7 +30,7 @@ BROADCASTING = having("broadcasts") | {"Expand"}  # their rules' results have y'
 NEVER_QUANTIZED = {*query.FLOATS, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
 INTEGERS = having("layout", "view", "quantized")  # their rules allow quantized values
 SEVERAL_OUTPUTS = having("several")
-SMALL = (BROADCASTING | having("unary", "entrywise", "reduces", "loss")) - {"GlobalMaxPool"}
+SMALL = (BROADCASTING | having("unary", "entrywise", "reduces")) - {"GlobalMaxPool"}
 
 
 def gradients(op: Backward, cotangents: Iterable[tuple[Value, Value]], targets: Iterable[Value]) -> dict[Value, Value]:

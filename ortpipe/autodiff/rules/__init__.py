@@ -18,7 +18,6 @@ FAMILIES = {
         "Trilu Unique"
     ),
     "linear": "Gemm MatMul",
-    "losses": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
     "normalization": (
         "BatchNormalization InstanceNormalization LRN LayerNormalization LpNormalization MeanVarianceNormalization"
     ),

@@ -14,14 +14,14 @@ from onnx.backend.test.case.test_case import TestCase
 from plain_session import PlainSession
 
 from ortpipe.autodiff.rules import RULES
-from ortpipe.autodiff.rules.covered import NEWEST
+from ortpipe.autodiff.rules.__main__ import NEWEST
 
 OPSET = 21
-TESTED = ("arithmetic", "einsum", "elementwise", "indexing", "linear", "losses", "reductions", "shapes")
+TESTED = ("arithmetic", "einsum", "elementwise", "indexing", "linear", "reductions", "shapes")
 # Central differences of step 1e-6 in float64: rounding 1e-16 · loss / 1e-6, and the largest losses here are some 1e4
 # (the worst: 7e-6, a mean over five more axes; without such sums 1e-7).
 TOLERANCE = 1e-5
-BODIES = ("CenterCropPad",)
+BODIES = ("CenterCropPad", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 OPERATORS = {*BODIES, *(op for family in TESTED for op in RULES.families[family])}
 OTHERS = {*RULES} - OPERATORS
 # onnx.reference computes these in float32: rounding 6e-8 · loss / step, truncation step²
