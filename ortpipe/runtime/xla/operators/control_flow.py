@@ -39,9 +39,7 @@ def scan(node: Node, *inputs: Array) -> Result:
 
     def step(values: tuple[Array, ...], scanned: tuple[Array, ...]) -> Any:
         number, *rows = scanned
-        results = run(body, *values, *rows, number=number)
-        following = [jnp.asarray(y).astype(x.dtype) for x, y in zip(values, results, strict=False)]
-        return tuple(following), tuple(map(jnp.asarray, results[len(values) :]))
+        return _carried_on(values, run(body, *values, *rows, number=number))
 
     numbers = np.arange(scanned[0].shape[0], dtype=np.int32)
     ended, stacked = lax.scan(step, tuple(map(jnp.asarray, carried)), (numbers, *scanned))
@@ -67,11 +65,16 @@ def loop(node: Node, trips: Array | None, condition: Array | None, *carried: Arr
         still, *results = run(body, number, goes_on, *values, number=number.astype(np.int32))
         if not (isinstance(still, np.ndarray) and still.reshape(())):
             raise Unsupported("a Loop that ends by a condition")
-        following = [jnp.asarray(y).astype(x.dtype) for x, y in zip(values, results, strict=False)]
-        return tuple(following), tuple(map(jnp.asarray, results[len(values) :]))
+        return _carried_on(values, results)
 
     ended, stacked = lax.scan(step, tuple(map(jnp.asarray, carried)), np.arange(count))
     return (*ended, *stacked)
+
+
+def _carried_on(values: tuple[Array, ...], results: list[Array]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Return a step's results as the next carried values, in the types of the old ones, and the outputs of the step."""
+    following = (jnp.asarray(y).astype(x.dtype) for x, y in zip(values, results, strict=False))
+    return tuple(following), tuple(map(jnp.asarray, results[len(values) :]))
 
 
 OPERATORS: Mapping[str, Callable[..., Result]] = {"If": if_, "Loop": loop, "Scan": scan}

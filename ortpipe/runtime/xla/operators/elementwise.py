@@ -98,11 +98,6 @@ def _half(x: Array) -> Array:
     return np.asarray(0.5).astype(x.dtype)
 
 
-def _celu(node: Node, x: Array) -> Array:
-    alpha = _number(node, "alpha", 1.0, x)
-    return jnp.maximum(x, 0) + jnp.minimum(0, alpha * jnp.expm1(jnp.minimum(x, 0) / alpha))
-
-
 def _selu(node: Node, x: Array) -> Array:
     alpha, gamma = _number(node, "alpha", 1.67326319217681884765625, x), _number(node, "gamma", 1.05070102214813232, x)
     return gamma * jnp.where(x > 0, x, alpha * jnp.expm1(jnp.minimum(x, 0)))
@@ -144,78 +139,45 @@ def dequantize(node: Node, x: Array, scale: Array, zero: Array | None = None) ->
     return (jnp.asarray(x).astype(np.int32) - shift).astype(scale.dtype) * _by_axis(node, x, scale)
 
 
+NUMPY = (  # operators, each with its function of jax.numpy
+    "Abs=abs Acos=arccos Acosh=arccosh Add=add And=logical_and Asin=arcsin Asinh=arcsinh Atan=arctan "
+    "Atanh=arctanh BitwiseAnd=bitwise_and BitwiseNot=bitwise_not BitwiseOr=bitwise_or BitwiseXor=bitwise_xor "
+    "Ceil=ceil Cos=cos Cosh=cosh Equal=equal Exp=exp Floor=floor Greater=greater GreaterOrEqual=greater_equal "
+    "IsNaN=isnan Less=less LessOrEqual=less_equal Log=log Mul=multiply Neg=negative Not=logical_not Or=logical_or "
+    "Round=round Sign=sign Sin=sin Sinh=sinh Sqrt=sqrt Sub=subtract Tan=tan Tanh=tanh Where=where Xor=logical_xor"
+)
 OPERATORS: Mapping[str, Callable[..., Array]] = {
-    "Abs": _plain(jnp.abs),
-    "Acos": _plain(jnp.arccos),
-    "Acosh": _plain(jnp.arccosh),
-    "Add": _plain(jnp.add),
-    "And": _plain(jnp.logical_and),
-    "Asin": _plain(jnp.arcsin),
-    "Asinh": _plain(jnp.arcsinh),
-    "Atan": _plain(jnp.arctan),
-    "Atanh": _plain(jnp.arctanh),
+    **{operator: _plain(getattr(jnp, name)) for operator, name in (pair.split("=") for pair in NUMPY.split())},
     "BitShift": lambda node, x, y: (jnp.left_shift if node.get("direction") == "LEFT" else jnp.right_shift)(x, y),
-    "BitwiseAnd": _plain(jnp.bitwise_and),
-    "BitwiseNot": _plain(jnp.bitwise_not),
-    "BitwiseOr": _plain(jnp.bitwise_or),
-    "BitwiseXor": _plain(jnp.bitwise_xor),
     "Cast": lambda node, x: as_type(x, node.get("to")),
     "CastLike": lambda node, x, like: jnp.asarray(x).astype(like.dtype),
-    "Ceil": _plain(jnp.ceil),
-    "Celu": _of_float(_celu),
+    "Celu": _of_float(lambda node, x: jax.nn.celu(x, node.get("alpha", 1.0))),
     "Clip": clip,
-    "Cos": _plain(jnp.cos),
-    "Cosh": _plain(jnp.cosh),
     "DequantizeLinear": dequantize,
     "Div": div,
-    "Elu": _of_float(
-        lambda node, x: jnp.where(x > 0, x, _number(node, "alpha", 1.0, x) * jnp.expm1(jnp.minimum(x, 0)))
-    ),
-    "Equal": _plain(jnp.equal),
+    "Elu": _of_float(lambda node, x: jax.nn.elu(x, node.get("alpha", 1.0))),
     "Erf": _plain(lax.erf),
-    "Exp": _plain(jnp.exp),
-    "Floor": _plain(jnp.floor),
     "Gelu": _of_float(gelu),
-    "Greater": _plain(jnp.greater),
-    "GreaterOrEqual": _plain(jnp.greater_equal),
     "HardSigmoid": _of_float(hard_sigmoid),
     "HardSwish": _of_float(lambda node, x: x * jnp.clip(x / np.asarray(6).astype(x.dtype) + _half(x), 0, 1)),
     "Identity": _plain(lambda x: x),
     "IsInf": is_inf,
-    "IsNaN": _plain(jnp.isnan),
-    "LeakyRelu": _of_float(lambda node, x: jnp.where(x < 0, _number(node, "alpha", 0.01, x) * x, x)),
-    "Less": _plain(jnp.less),
-    "LessOrEqual": _plain(jnp.less_equal),
-    "Log": _plain(jnp.log),
+    "LeakyRelu": _of_float(lambda node, x: jax.nn.leaky_relu(x, node.get("alpha", 0.01))),
     "Max": _variadic(jnp.maximum),
     "Mean": lambda node, *x: functools.reduce(jnp.add, x) / np.asarray(len(x)).astype(x[0].dtype),
     "Min": _variadic(jnp.minimum),
     "Mish": _plain(lambda x: x * jnp.tanh(softplus(x))),
     "Mod": lambda node, a, b: (jnp.fmod if node.get("fmod", 0) else jnp.mod)(a, b),
-    "Mul": _plain(jnp.multiply),
-    "Neg": _plain(jnp.negative),
-    "Not": _plain(jnp.logical_not),
-    "Or": _plain(jnp.logical_or),
     "PRelu": _plain(lambda x, slope: jnp.where(x < 0, slope * x, x)),
     "Pow": power,
     "QuantizeLinear": quantize,
     "Reciprocal": _plain(lambda x: 1 / x),
     "Relu": _plain(lambda x: jnp.maximum(x, 0)),
-    "Round": _plain(jnp.round),
     "Selu": _of_float(_selu),
     "Shrink": _of_float(_shrink),
     "Sigmoid": _plain(lax.logistic),
-    "Sign": _plain(jnp.sign),
-    "Sin": _plain(jnp.sin),
-    "Sinh": _plain(jnp.sinh),
     "Softplus": _plain(softplus),
-    "Softsign": _plain(lambda x: x / (1 + jnp.abs(x))),
-    "Sqrt": _plain(jnp.sqrt),
-    "Sub": _plain(jnp.subtract),
+    "Softsign": _plain(jax.nn.soft_sign),
     "Sum": _variadic(jnp.add),
-    "Tan": _plain(jnp.tan),
-    "Tanh": _plain(jnp.tanh),
     "ThresholdedRelu": _of_float(lambda node, x: jnp.where(x > _number(node, "alpha", 1.0, x), x, 0)),
-    "Where": _plain(jnp.where),
-    "Xor": _plain(jnp.logical_xor),
 }

@@ -44,8 +44,7 @@ def batch_normalization(node: Node, x: Array, scale: Array, bias: Array, mean: A
         batch_variance = jnp.mean(jnp.square(x.astype(mean.dtype) - batch_mean.reshape(rows)), axes)
         moved = (mean * momentum + batch_mean * (1 - momentum), variance * momentum + batch_variance * (1 - momentum))
         mean, variance = batch_mean, batch_variance
-    factor = jax.lax.rsqrt(variance + np.asarray(node.get("epsilon", 1e-5)).astype(variance.dtype))
-    y = (x - mean.reshape(rows)) * (factor * scale).reshape(rows) + bias.reshape(rows)
+    y = (x - mean.reshape(rows)) * (_inverse_root(node, variance) * scale).reshape(rows) + bias.reshape(rows)
     return (y.astype(x.dtype), *moved)[: node.outputs] if trains else y.astype(x.dtype)
 
 
@@ -53,40 +52,43 @@ def layer_normalization(node: Node, x: Array, scale: Array, bias: Array | None =
     """s·(x − μ) / √(σ² + ε) + b over the last axes."""
     axes = tuple(range(node.get("axis", -1) % x.ndim, x.ndim))
     wide = as_type(x, node.get("stash_type", FLOAT)) if x.dtype != np.float64 else x
-    mean = jnp.mean(wide, axes, keepdims=True)
-    apart = wide - mean
-    spread = jnp.mean(apart * apart, axes, keepdims=True)
-    factor = jax.lax.rsqrt(spread + np.asarray(node.get("epsilon", 1e-5)).astype(wide.dtype))
+    mean, apart, variance = _moments(wide, axes)
+    factor = _inverse_root(node, variance)
     y = (apart * factor).astype(x.dtype) * scale
     return (y if bias is None else y + bias, mean, factor)[: node.outputs]
 
 
 def instance_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
     """Normalize each channel of each row."""
-    rows, axes = (1, -1, *[1] * (x.ndim - 2)), tuple(range(2, x.ndim))
-    y = _normal(x, axes, node.get("epsilon", 1e-5))
-    return y * scale.reshape(rows) + bias.reshape(rows)
+    return _normalized(node, x, scale, bias, x.shape[1])
 
 
 def group_normalization(node: Node, x: Array, scale: Array, bias: Array) -> Array:
     """Normalize each group of channels of each row; the scale is per channel, before opset 21 per group."""
-    groups, rows = node.get("num_groups"), (1, -1, *[1] * (x.ndim - 2))
     scale, bias = (jnp.repeat(part, x.shape[1] // len(part)) for part in (scale, bias))
-    apart = x.reshape(x.shape[0], groups, -1)
-    y = _normal(apart, (2,), node.get("epsilon", 1e-5)).reshape(x.shape)
-    return y * scale.reshape(rows) + bias.reshape(rows)
+    return _normalized(node, x, scale, bias, node.get("num_groups"))
 
 
-def _normal(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
-    apart = x - jnp.mean(x, axes, keepdims=True)
-    return apart * jax.lax.rsqrt(jnp.mean(apart * apart, axes, keepdims=True) + np.asarray(epsilon).astype(x.dtype))
+def _normalized(node: Node, x: Array, scale: Array, bias: Array, groups: int) -> Array:
+    rows = (1, -1, *[1] * (x.ndim - 2))
+    _, apart, variance = _moments(x.reshape(x.shape[0], groups, -1), (2,))
+    return (apart * _inverse_root(node, variance)).reshape(x.shape) * scale.reshape(rows) + bias.reshape(rows)
+
+
+def _moments(x: Array, axes: tuple[int, ...]) -> tuple[Array, Array, Array]:
+    """Return μ, x − μ and σ² over axes."""
+    mean = jnp.mean(x, axes, keepdims=True)
+    return mean, x - mean, jnp.mean((x - mean) * (x - mean), axes, keepdims=True)
+
+
+def _inverse_root(node: Node, variance: Array) -> Array:
+    return jax.lax.rsqrt(variance + np.asarray(node.get("epsilon", 1e-5)).astype(variance.dtype))
 
 
 def mean_variance_normalization(node: Node, x: Array) -> Array:
     """(x − μ) / σ along axes."""
-    axes = tuple(node.get("axes") or (0, 2, 3))
-    apart = x - jnp.mean(x, axes, keepdims=True)
-    return apart / (jnp.sqrt(jnp.mean(apart * apart, axes, keepdims=True)) + np.asarray(1e-9).astype(x.dtype))
+    _, apart, variance = _moments(x, tuple(node.get("axes") or (0, 2, 3)))
+    return apart / (jnp.sqrt(variance) + np.asarray(1e-9).astype(x.dtype))
 
 
 def lp_normalization(node: Node, x: Array) -> Array:

@@ -31,38 +31,31 @@ def _layout(node: Node, x: Array) -> tuple[list[int], list[int], list[int], list
     return kernel, strides, dilations, pads, beyond
 
 
-def _windows(x: Array, fill: Any, layout: Any) -> list[tuple[tuple[int, ...], Array]]:
+def _windows(x: Array, fill: Any, layout: Any) -> list[Array]:
     """Return, for each kernel element in order, the values that all windows have there [N, C, …]."""
     kernel, strides, dilations, pads, beyond = layout
     widths = [(0, 0), (0, 0), *((a, b + c) for (a, b), c in zip(pads, beyond, strict=True))]
-    x = jnp.pad(x, widths, constant_values=fill)
-    return entries_by_place(x, kernel, strides, dilations)
+    return entries_by_place(jnp.pad(x, widths, constant_values=fill), kernel, strides, dilations)
+
+
+def _constant_windows(x: np.ndarray, fill: int, layout: Any) -> list[np.ndarray]:
+    """Return the windows of an array that is known during tracing."""
+    with jax.ensure_compile_time_eval():
+        return [np.asarray(entries) for entries in _windows(x, fill, layout)]
 
 
 def max_pool(node: Node, x: Array) -> Result:
     """The largest entry of each window, and its flat index in x; ties go to the first."""
-    layout = _layout(node, x)
-    _, strides, dilations, pads, _ = layout
+    layout, sizes = _layout(node, x), x.shape[2:]
     least = np.iinfo(x.dtype).min if np.issubdtype(x.dtype, np.integer) else -np.inf
-    best: Array | None = None
-    at: Array = np.int64(0)
-    sizes = x.shape[2:]
-    weights = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
-    if node.get("storage_order", 0):
-        weights = [math.prod(sizes[:i]) for i in range(len(sizes))]
-    for place, entries in _windows(x, least, layout):
-        counts = entries.shape[2:]
-        number = np.zeros(counts, np.int64)
-        inside = np.ones(counts, bool)
-        for i, (p, d, s, (a, _)) in enumerate(zip(place, dilations, strides, pads, strict=True)):
-            line = (p * d - a + s * np.arange(counts[i])).reshape([-1 if j == i else 1 for j in range(len(counts))])
-            number, inside = number + weights[i] * line, inside & (line >= 0) & (line < sizes[i])
-        if best is None:
-            best, at = entries, np.where(inside, number, -1)
-            continue
+    order: Any = "F" if node.get("storage_order", 0) else "C"
+    numbers = _constant_windows(np.arange(math.prod(sizes)).reshape(1, 1, *sizes, order=order), -1, layout)
+    at: Array = numbers[0]
+    best, *others = _windows(x, least, layout)
+    for entries, number in zip(others, numbers[1:], strict=True):
         better = (entries > best) | jnp.isnan(entries)
         if node.outputs > 1:
-            at = jnp.where(better | ((at < 0) & inside), number, at)
+            at = jnp.where(better | ((at < 0) & (number >= 0)), number, at)
         best = jnp.where(better, entries, best)
     if node.outputs < 2:
         return best
@@ -74,20 +67,18 @@ def average_pool(node: Node, x: Array) -> Array:
     """The mean of each window over the entries inside x, or with `count_include_pad` inside the padded x."""
     layout = _layout(node, x)
     _, _, _, pads, beyond = layout
-    total = sum(entries for _, entries in _windows(x, 0, layout))
+    total = sum(_windows(x, 0, layout))
     ones = np.ones((1, 1, *x.shape[2:]), np.int64)
     if node.get("count_include_pad", 0):
         ones = np.pad(ones, [(0, 0), (0, 0), *pads], constant_values=1)
         layout = (*layout[:3], [(0, 0)] * len(pads), beyond)
-    with jax.ensure_compile_time_eval():
-        counts = sum(np.asarray(entries) for _, entries in _windows(ones, 0, layout))
-    return total / np.asarray(counts).astype(x.dtype)
+    return total / np.sum(_constant_windows(ones, 0, layout), axis=0).astype(x.dtype)
 
 
 def lp_pool(node: Node, x: Array) -> Array:
     """The p-norm of each window."""
     p = node.get("p", 2)
-    entries = [jnp.abs(part) for _, part in _windows(x, 0, _layout(node, x))]
+    entries = [jnp.abs(part) for part in _windows(x, 0, _layout(node, x))]
     if p == 1:
         return sum(entries)
     total = sum(part * part if p == 2 else part**p for part in entries)

@@ -9,8 +9,6 @@ import numpy as np
 from ortpipe.runtime.xla.node import Array, Node, Result, Unsupported, axes_of, constant, integers
 from ortpipe.runtime.xla.operators.elementwise import as_type
 
-MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
-
 
 def constant_node(node: Node) -> Array:
     """The value of an attribute."""
@@ -94,7 +92,7 @@ def pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Arr
     widths = [(max(0, a), max(0, b)) for a, b in widths]
     mode = node.get("mode", "constant")
     if mode != "constant":
-        return jnp.pad(x[cut], widths, MODES[mode])
+        return jnp.pad(x[cut], widths, mode)
     value = 0 if value is None else value
     return jnp.pad(x[cut], widths, constant_values=jnp.asarray(value).astype(x.dtype).reshape(()))
 

@@ -72,15 +72,13 @@ def by_product(
     """Return a convolution as one product per group, of kernels [M, C·K] and windows [C·K, N·…]."""
     count = math.prod(w.shape[1:])
     columns = jnp.moveaxis(jnp.pad(x, [(0, 0), (0, 0), *pads]), 0, 1)  # [C, N, …]
-    entries = [entries for _, entries in entries_by_place(columns, w.shape[2:], strides, dilations)]
+    entries = entries_by_place(columns, w.shape[2:], strides, dilations)
     stacked = jnp.stack(entries, 1).reshape(groups, count, -1)
     y = product(w.reshape(groups, -1, count), stacked).reshape(w.shape[0], x.shape[0], *entries[0].shape[2:])
     return jnp.moveaxis(y, 0, 1)
 
 
-def entries_by_place(
-    x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
-) -> list[tuple[tuple[int, ...], Array]]:
+def entries_by_place(x: Array, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[Array]:
     """Return, for each kernel entry in row-major order, the values all windows of a padded x [., ., …] have there."""
     counts = [
         (n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(x.shape[2:], kernel, strides, dilations, strict=True)
@@ -91,7 +89,7 @@ def entries_by_place(
             slice(i * d, i * d + (count - 1) * s + 1, s)
             for i, d, s, count in zip(place, dilations, strides, counts, strict=True)
         ]
-        entries.append((place, x[(..., *cuts)]))
+        entries.append(x[(..., *cuts)])
     return entries
 
 
