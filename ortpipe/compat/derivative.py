@@ -218,21 +218,18 @@ def _as_documented(artifact: Artifact, options: DerivativeOptions, *, one_elemen
 
 def _kind(value: Any) -> tuple[np.dtype[Any], list[Any]]:
     """Return the type and dimensions of a graph's or session's input."""
+    types = onnx.TensorProto.DataType
     if isinstance(value, onnx.ValueInfoProto):
         tensor = value.type.tensor_type
         dims = [d.dim_value if d.HasField("dim_value") else d.dim_param for d in tensor.shape.dim]
-        name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
+        name = types.Name(tensor.elem_type)
     else:
-        dims, name = list(value.shape), value.type.removeprefix("tensor(").removesuffix(")")
-    dtype = {"float": "float32", "double": "float64"}.get(name, name)
-    try:
-        numpy_type = np.dtype(dtype)
-    except TypeError:
-        numpy_type = np.dtype(object)
-    if numpy_type.kind not in "fiub":
+        dims, name = list(value.shape), value.type.removeprefix("tensor(").removesuffix(")").upper()
+    kind = onnx.helper.tensor_dtype_to_np_dtype(types.Value(name if name in types.keys()[1:] else "STRING"))
+    if kind.kind not in "fiub":
         raise DataError(
             "random_feed can only fill inputs of numbers.",
-            got=f"input {value.name!r} of type {name}",
+            got=f"input {value.name!r} of type {name.lower()}",
             fix="Create the array for this input yourself.",
         )
-    return numpy_type, dims
+    return kind, dims

@@ -5,6 +5,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx
 
 from ortpipe import Artifact, CheckpointConfig, Data, Rows, TrainConfig, train
 from ortpipe.artifact import under
-from ortpipe.compat.devices import array_of, get_ort_device
+from ortpipe.compat.devices import array_of, cpu, get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import saved, short
@@ -37,25 +38,28 @@ class OptimizerNameError(ConfigError, NotImplementedError):
     """An optimizer other than SGD (a NotImplementedError, as in the original)."""
 
 
+@dataclass(eq=False, repr=False)
 class Estimator(Parameters, ABC):
-    """Trains a model's weights; a subclass defines the loss."""
-
-    seed = 0  # the seed of the initial weights and of the order of the rows
+    """Trains a model's weights; a subclass defines the loss, and documents the arguments."""
 
     model_onnx: onnx.ModelProto
     weights_to_train: Any
-    max_iter: int
-    training_optimizer_name: str
-    batch_size: int
-    learning_rate: BaseLearningRate
-    warm_start: bool
-    verbose: int
-    validation_every: float
-    train_losses_: list[float]
-    validation_losses_: list[float] | None
-    tensors_: dict[str, np.ndarray]  # the train stage's tensors
+    loss_output_name: str = "loss"
+    max_iter: int = 100
+    training_optimizer_name: str = "SGDOptimizer"
+    batch_size: int = 10
+    learning_rate: Any = "SGD"
+    device: Any = "cpu"
+    warm_start: bool = False
+    verbose: int = 0
+    validation_every: float = 0.1
 
-    def _check(self) -> None:
+    seed = 0  # the seed of the initial weights and of the order of the rows
+
+    def __post_init__(self) -> None:
+        self.learning_rate = BaseLearningRate.select(self.learning_rate)
+        cpu(self.device)
+        self.device = get_ort_device("cpu")
         if self.training_optimizer_name != "SGDOptimizer":
             raise OptimizerNameError(
                 "training_optimizer_name must be 'SGDOptimizer'.",
@@ -65,11 +69,6 @@ class Estimator(Parameters, ABC):
         self.max_iter = checked(self.max_iter, Count, "max_iter", 100)
         self.batch_size = checked(self.batch_size, Count, "batch_size", 10)
         self.validation_every = checked(self.validation_every, Positive, "validation_every", 0.1)
-
-    @property
-    def device(self) -> Any:
-        """The runtime's device, which is the CPU."""
-        return get_ort_device("cpu")
 
     @property
     def trained_coef_(self) -> dict[str, np.ndarray]:
@@ -87,7 +86,10 @@ class Estimator(Parameters, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {k: v for k, v in state.items() if k not in ("train_session_", "train_function_")}
+        return {k: v for k, v in state.items() if k not in ("device", "train_session_", "train_function_")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({**state, "device": get_ort_device("cpu")})
 
     @words(WORDS)
     def fit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ortpipe import RuntimeConfig
 from ortpipe.compat.devices import array_of, cpu, provider_to_device
 from ortpipe.compat.forward_backward_graphs import Graphs, build
 from ortpipe.compat.models import saved
-from ortpipe.compat.parameters import warn_unused
+from ortpipe.compat.parameters import check_known, warn_unused
 from ortpipe.errors import ConfigError, ModelError, TrainError, nearest
 from ortpipe.runtime import Session
 
@@ -26,6 +27,7 @@ class Tensor(np.ndarray):
         return self.view(np.ndarray)
 
 
+@dataclass(eq=False, repr=False)
 class OrtGradientForwardBackward:
     """The forward and backward pass of a model f(X, w): y = f(X, w), and gᵀ·∂y/∂X, gᵀ·∂y/∂w of output gradients g.
 
@@ -76,41 +78,37 @@ class OrtGradientForwardBackward:
     Source: name, arguments and methods of onnxcustom's class; the gradients are those of the derive stage.
     """
 
-    cls_type_: type[OrtGradientForwardBackwardFunction]
+    onnx_model: onnx.ModelProto
+    weights_to_train: Sequence[str] | None = None
+    input_names: Any = None  # names, or None for all
+    output_names: Any = None
+    class_name: str | None = None
+    sess_options: InitVar[Any] = None
+    providers: Any = None
+    provider_options: Any = None
+    run_options: Any = None
+    graph_builder_config: Any = None
+    device_index: int = 0
+    enable_logging: bool = False
+    debug: bool = False
+    cls_type_: type[OrtGradientForwardBackwardFunction] = field(init=False)
 
-    def __init__(
-        self,
-        onnx_model: onnx.ModelProto,
-        weights_to_train: Sequence[str] | None = None,
-        input_names: Sequence[str] | None = None,
-        output_names: Sequence[str] | None = None,
-        class_name: str | None = None,
-        sess_options: Any = None,
-        providers: Any = None,
-        provider_options: Any = None,
-        run_options: Any = None,
-        graph_builder_config: Any = None,
-        device_index: int = 0,
-        enable_logging: bool = False,
-        debug: bool = False,
-    ) -> None:
-        self.onnx_model, self.device_index, self.debug = onnx_model, device_index, debug
-        self.provider_options, self.run_options = provider_options, run_options
-        self.graph_builder_config, self.enable_logging = graph_builder_config, enable_logging
-        self.class_name = class_name or "OrtGradientForwardBackwardFunction"
+    def __post_init__(self, sess_options: Any) -> None:
+        self.class_name = self.class_name or "OrtGradientForwardBackwardFunction"
         self.threads = max(1, getattr(sess_options, "intra_op_num_threads", 1))
-        self.providers = _cpu_only(providers)
+        self.providers = _cpu_only(self.providers)
         warn_unused(
             self, provider_options=None, run_options=None, graph_builder_config=None, device_index=0, debug=False
         )
-        weights = [t.name for t in onnx_model.graph.initializer]
-        inputs = [i.name for i in onnx_model.graph.input if i.name not in weights]
-        self.weights_to_train = (
-            None if weights_to_train is None else _checked_names("weight", weights_to_train, weights)
+        weights = [t.name for t in self.onnx_model.graph.initializer]
+        inputs = [i.name for i in self.onnx_model.graph.input if i.name not in weights]
+        outputs = [o.name for o in self.onnx_model.graph.output]
+        if self.weights_to_train is not None:
+            self.weights_to_train = _checked_names("weight", self.weights_to_train, weights)
+        self.input_names = _checked_names("input", inputs if self.input_names is None else self.input_names, inputs)
+        self.output_names = _checked_names(
+            "output", outputs if self.output_names is None else self.output_names, outputs
         )
-        self.input_names = _checked_names("input", inputs if input_names is None else input_names, inputs)
-        outputs = [o.name for o in onnx_model.graph.output]
-        self.output_names = _checked_names("output", outputs if output_names is None else output_names, outputs)
         self._build()
 
     def _build(self) -> None:
@@ -144,7 +142,7 @@ class OrtGradientForwardBackward:
             "__module__": __name__,
             "__doc__": OrtGradientForwardBackwardFunction.__doc__,
         }
-        self.cls_type_ = type(self.class_name, (OrtGradientForwardBackwardFunction,), attributes)
+        self.cls_type_ = type(str(self.class_name), (OrtGradientForwardBackwardFunction,), attributes)
         if logger is not None:
             shown = {"input_names": self.input_names, "output_names": self.output_names}
             for name, value in {**shown, "weights_to_train": self.weights_to_train}.items():
@@ -156,13 +154,10 @@ class OrtGradientForwardBackward:
 
     def get_initializer(self, name: str, exc: bool = True) -> np.ndarray | None:
         """Return a copy of an initializer; for an unknown name None, or with `exc` a ModelError."""
-        for tensor in self.onnx_model.graph.initializer:
-            if tensor.name == name:
-                return np.array(onnx.numpy_helper.to_array(tensor))
+        tensors = {t.name: t for t in self.onnx_model.graph.initializer}
         if exc:
-            names = [t.name for t in self.onnx_model.graph.initializer]
-            raise ModelError("A model must have the initializer.", got=repr(name), fix=nearest(name, names))
-        return None
+            check_known(name, tensors, "A model must have the initializer.", ModelError)
+        return np.array(onnx.numpy_helper.to_array(tensors[name])) if name in tensors else None
 
     def save_onnx_graph(self, folder: Any, prefix: str | None = None, suffix: str | None = None) -> dict[str, Any]:
         """Write the graphs into a folder, or return them as bytes, as the function's method does."""

@@ -4,13 +4,14 @@ import functools
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
 from ortpipe import AddLossConfig, Artifact, Data, DeriveConfig, Loss, PenaltyConfig, add_loss, derive, penalty
-from ortpipe.compat.devices import array_of, cpu
+from ortpipe.compat.devices import array_of
 from ortpipe.compat.estimator import Estimator, Report, Tensors, rows
 from ortpipe.compat.forward_backward import (
     OrtGradientForwardBackward,
@@ -20,10 +21,9 @@ from ortpipe.compat.forward_backward import (
 from ortpipe.compat.functions import function_onnx_graph
 from ortpipe.compat.initializers import get_onnx_opset
 from ortpipe.compat.learning_base import is_own
-from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.learning_terms import BaseLearningLoss, BaseLearningPenalty, ElasticLearningPenalty
 from ortpipe.compat.models import artifact_of, as_table, exact, prepared, trained_by_default
-from ortpipe.compat.parameters import warn_unused
+from ortpipe.compat.parameters import check_known, warn_unused
 from ortpipe.compat.python_loop import LABEL, WEIGHT, Parts, rows_of, train_in_python
 from ortpipe.data.feeds import feeds
 from ortpipe.errors import ConvergenceError, TrainError
@@ -33,6 +33,7 @@ from ortpipe.runtime import Session
 FOLDERS = {"weight": "parameter", "grad": "optimizer/velocity"}
 
 
+@dataclass(eq=False, repr=False)
 class OrtGradientForwardBackwardOptimizer(Estimator):
     """Minimises Σᵢ wᵢ·l(f(xᵢ), yᵢ) + penalty over the weights of a model f, as `OrtGradientOptimizer` does.
 
@@ -71,36 +72,19 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
     Source: name, arguments and methods of onnxcustom's class.
     """
 
-    def __init__(
-        self,
-        model_onnx: onnx.ModelProto,
-        weights_to_train: Sequence[str] | None = None,
-        loss_output_name: str = "loss",
-        max_iter: int = 100,
-        training_optimizer_name: str = "SGDOptimizer",
-        batch_size: int = 10,
-        learning_rate: Any = "SGD",
-        device: Any = "cpu",
-        warm_start: bool = False,
-        verbose: int = 0,
-        validation_every: float = 0.1,
-        learning_loss: Any = "square_error",
-        enable_logging: bool = False,
-        weight_name: str | None = None,
-        learning_penalty: Any = None,
-        exc: bool = True,
-    ) -> None:
-        self.model_onnx, self.weights_to_train, self.loss_output_name = model_onnx, weights_to_train, loss_output_name
-        self.max_iter, self.batch_size, self.warm_start, self.verbose = max_iter, batch_size, warm_start, verbose
-        self.learning_rate = BaseLearningRate.select(learning_rate)
-        self.training_optimizer_name, self.validation_every = training_optimizer_name, validation_every
-        self.learning_loss = BaseLearningLoss.select(learning_loss)
-        self.learning_penalty = BaseLearningPenalty.select(learning_penalty)
-        self.enable_logging, self.weight_name, self.exc = enable_logging, weight_name, exc
-        cpu(device)
-        self._check()
+    weights_to_train: Any = None  # initializers, or None for those trained by default
+    learning_loss: Any = "square_error"
+    enable_logging: bool = False
+    weight_name: str | None = None
+    learning_penalty: Any = None
+    exc: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.learning_loss = BaseLearningLoss.select(self.learning_loss)
+        self.learning_penalty = BaseLearningPenalty.select(self.learning_penalty)
         warn_unused(self, loss_output_name="loss")
-        if weights_to_train is None:
+        if self.weights_to_train is None:
             self.weights_to_train = list(self._forward().facts.parameters)
         self.build_onnx_function()
 
@@ -272,12 +256,7 @@ def _columns(y: Any) -> int:
 
 
 def _folder(kind: str) -> str:
-    if kind not in FOLDERS:
-        raise TrainError(
-            "The kind of a state must be 'weight', or 'grad' for velocities.",
-            got=repr(kind),
-            fix="Use 'weight' or 'grad'.",
-        )
+    check_known(kind, FOLDERS, "The kind of a state must be 'weight', or 'grad' for velocities.", TrainError)
     return FOLDERS[kind]
 
 

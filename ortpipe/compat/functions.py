@@ -168,8 +168,6 @@ def _penalties(count: int, loss_shape: tuple[int, ...]) -> tuple[str, str]:
 
 def _text_type(dtype: DTypeLike) -> str:
     """Return a float type's name in ONNX's text form."""
-    kinds = {"float32": "float", "float64": "double"}
-    name = np.dtype(dtype).name
-    if name not in kinds:
-        raise ConfigError("dtype must be float32 or float64.", got=name, fix="Use numpy.float32.")
+    kinds, name = {"float32": "float", "float64": "double"}, np.dtype(dtype).name
+    check_known(name, kinds, "dtype must be float32 or float64.")
     return kinds[name]

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from ortpipe.compat.devices import array_of
 from ortpipe.compat.models import trained_by_default
 from ortpipe.compat.parameters import check_known
-from ortpipe.errors import ConfigError, ModelError, nearest
+from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph import Names, all_nodes, checked, finish, keep_outputs, parsed, query, used_names, without_metadata
 from ortpipe.stages import without_zip_map
 
@@ -311,7 +311,7 @@ def proto_type_to_dtype(proto_type: int | str) -> type[np.generic]:
     >>> proto_type_to_dtype(1).__name__, proto_type_to_dtype("tensor(double)").__name__
     ('float32', 'float64')
     """
-    types: dict[int | str, type[np.generic]] = {
+    types: dict[int | str, Any] = {
         1: np.float32,
         11: np.float64,
         "tensor(float)": np.float32,
@@ -328,6 +328,5 @@ def dtype_to_var_type(dtype: Any) -> type:
 
     names = {"float32": "Float", "float64": "Double", "int32": "Int32", "int64": "Int64"}
     name = np.dtype(dtype).name
-    if name not in names:
-        raise ConfigError("dtype must be float32, float64, int32 or int64.", got=name, fix=nearest(name, names))
+    check_known(name, names, "dtype must be float32, float64, int32 or int64.")
     return getattr(data_types, f"{names[name]}TensorType")

@@ -17,8 +17,8 @@ from ortpipe.compat.devices import array_of
 from ortpipe.compat.functions import function_onnx_graph
 from ortpipe.compat.learning_base import BaseLearningOnnx, put, run
 from ortpipe.compat.models import artifact_of
-from ortpipe.compat.parameters import by_name, warn_unused
-from ortpipe.errors import ConfigError, LossError
+from ortpipe.compat.parameters import by_name, check_known, warn_unused
+from ortpipe.errors import LossError
 from ortpipe.facts_json import read_metadata
 from ortpipe.graph import Builder, at_opset, finish, having, keep_outputs, parsed, query, without_metadata
 from ortpipe.settings import Config, NotNegative, checked
@@ -95,11 +95,9 @@ class StageLoss(BaseLearningLoss):
     def build_onnx_function(self, opset: int, device: Any, weight_name: str | None = None) -> None:
         """Build the ONNX functions of the loss with its gradient, and of every row's loss."""
         opset = min(max(opset, OPSETS[0]), OPSETS[1])
-        weighted = weight_name is not None
-        parts: list[Any] = [self.stage_loss(), self.score_loss()]
-        loss, score = (_function(part, opset, weighted) for part in parts)
-        self.loss_grad_onnx_ = onnx.load_from_string(loss)
-        self.loss_score_onnx_ = onnx.load_from_string(_scores(score))
+        weighted, losses = weight_name is not None, list[Any]([self.stage_loss(), self.score_loss()])
+        self.loss_grad_onnx_, score = (onnx.load_from_string(_function(loss, opset, weighted)) for loss in losses)
+        self.loss_score_onnx_ = unreduced_onnx_loss(score, "Y")
 
 
 @dataclass(frozen=True)
@@ -161,10 +159,7 @@ class NegLogLearningLoss(StageLoss):
     """
 
     def __init__(self, eps: float = 1e-5, probability_function: str = "sigmoid") -> None:
-        if probability_function != "sigmoid":
-            raise ConfigError(
-                "probability_function must be 'sigmoid'.", got=repr(probability_function), fix="Use 'sigmoid'."
-            )
+        check_known(probability_function, ("sigmoid",), "probability_function must be 'sigmoid'.")
         self.eps, self.probability_function = eps, probability_function
         self.stage_loss()  # checks eps
         warn_unused(self, eps=1e-5)
@@ -268,11 +263,6 @@ class ElasticLearningPenalty(BaseLearningPenalty):
         """Subtract 2·l2·w + l1·sign(w) from a weight, as the original did; training uses the gradient instead."""
         weight = array_of(statei)
         return put(statei, weight - self.gradient(weight))
-
-
-@functools.cache
-def _scores(loss: bytes) -> bytes:
-    return unreduced_onnx_loss(onnx.load_from_string(loss), "Y").SerializeToString(deterministic=True)
 
 
 @functools.cache

@@ -85,11 +85,11 @@ def add_loss_output(
         A model whose outputs are the loss, then the chosen one. Metadata, doc strings and named dimensions survive.
 
     Raises:
-        LossError: an unknown score or keyword, an output that does not exist or is not a float tensor of the right
+        LossError: an unknown score, an output that does not exist or is not a float tensor of the right
             width.
         ModelError: the model has no equivalent at these opsets.
         PenaltyError: a penalised tensor does not exist.
-        ConfigError: a setting out of its range.
+        ConfigError: an unknown setting, or one out of its range.
 
     Running the model on a label that is neither 0 nor 1 fails at a node whose name gives the reason.
 
@@ -140,16 +140,7 @@ def add_loss_output(
 def _loss(score_name: str, settings: Mapping[str, Any]) -> tuple[Loss, str]:
     check_known(score_name, SCORES, "score_name must be a known score.", LossError)
     name, reduction = SCORES[score_name]
-    cls: Any = LOSSES[name]
-    settings_names = [f.name for f in dataclasses.fields(cls)]
-    for key in settings:
-        if key not in settings_names:
-            raise LossError(
-                "A keyword must be a setting of the loss.",
-                got=f"{key!r} for {score_name!r}",
-                fix=nearest(key, settings_names),
-            )
-    return cls(**settings), reduction
+    return LOSSES[name](**settings), reduction
 
 
 def _output(onx: onnx.ModelProto, index: int | str | None) -> str:

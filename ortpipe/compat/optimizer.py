@@ -2,17 +2,15 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from ortpipe import Artifact, DeriveConfig, derive
-from ortpipe.compat.devices import cpu
 from ortpipe.compat.estimator import Estimator, Tensors
-from ortpipe.compat.learning_rates import BaseLearningRate
 from ortpipe.compat.models import artifact_of, exact, labels_as_table, prepared
 from ortpipe.compat.parameters import check_known
 from ortpipe.errors import ConfigError, ConvergenceError, TrainError
@@ -24,6 +22,7 @@ from ortpipe.stages import build_step
 WEIGHT = "weight"  # the default name of the input for row weights
 
 
+@dataclass(eq=False, repr=False)
 class OrtGradientOptimizer(Estimator):
     """Minimises a model's loss output L: θ ← θ − (ηₜ / B)·∂L/∂θ for batches of B rows, in max_iter passes.
 
@@ -72,29 +71,11 @@ class OrtGradientOptimizer(Estimator):
     Source: name, arguments and methods of onnxcustom's class.
     """
 
-    def __init__(
-        self,
-        model_onnx: onnx.ModelProto,
-        weights_to_train: Sequence[str],
-        loss_output_name: str = "loss",
-        max_iter: int = 100,
-        training_optimizer_name: str = "SGDOptimizer",
-        batch_size: int = 10,
-        learning_rate: Any = "SGD",
-        device: Any = "cpu",
-        warm_start: bool = False,
-        verbose: int = 0,
-        validation_every: float = 0.1,
-        saved_gradient: str | Path | None = None,
-        sample_weight_name: str = WEIGHT,
-    ) -> None:
-        self.model_onnx, self.weights_to_train, self.loss_output_name = model_onnx, weights_to_train, loss_output_name
-        self.max_iter, self.batch_size, self.warm_start, self.verbose = max_iter, batch_size, warm_start, verbose
-        self.learning_rate = BaseLearningRate.select(learning_rate)
-        self.training_optimizer_name, self.validation_every = training_optimizer_name, validation_every
-        self.saved_gradient, self.sample_weight_name = saved_gradient, sample_weight_name
-        cpu(device)
-        self._check()
+    saved_gradient: str | Path | None = None
+    sample_weight_name: str = WEIGHT
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         is_custom = not self.learning_rate.update_weights.__module__.startswith("ortpipe.")
         if self.learning_rate.needs_grad and is_custom:
             raise ConfigError(

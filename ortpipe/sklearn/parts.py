@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 
 from ortpipe import LOSSES, OPTIMIZERS, SCHEDULES, Artifact, Data, Loss, Optimizer, PenaltyConfig, Schedule
-from ortpipe.errors import ConfigError, in_words, nearest
-from ortpipe.settings import Catalogue, article, fields_of
+from ortpipe.errors import ConfigError, in_words
+from ortpipe.settings import fields_of
 from ortpipe.stages import Auto, Forward, Imported
 from ortpipe.stages.convert.sources import SOURCES, OnnxFile, from_estimator, from_model, from_module
 
@@ -79,7 +79,7 @@ def source_of(model: Any, hidden: Any, seed: int, *, log_link: bool, **label_set
             "source of networks.",
         )
     elif isinstance(model, str):
-        kind: Any = member(SOURCES, "model", model)
+        kind: Any = SOURCES[model]
         settings = {"seed": seed, "scale_target": not log_link}
         model = kind(**{name: value for name, value in settings.items() if name in fields_of(kind)})
     return model if isinstance(model, OnnxFile) else with_defaults(model, **label_settings)
@@ -94,36 +94,24 @@ def with_defaults(source: Any, **defaults: Any) -> Any:
     )
 
 
-def member(catalogue: Catalogue[Any], key: str, name: str) -> Any:
-    """Return the member with this name or import path.
-
-    Raises:
-        ConfigError: there is no such member.
-    """
-    if name not in catalogue:
-        rule = f"{{key}} must be the name of {article(catalogue.noun)}, or one with its settings."
-        raise ConfigError(rule, key=key, got=repr(name), fix=nearest(name, catalogue))
-    return catalogue[name]
-
-
 def optimizer_of(optimizer: str | Optimizer | None, rate: float | None) -> Optimizer:
     """Return the optimizer, by default Adam, with the rate if it is not None."""
     if optimizer is None:
         return OPTIMIZERS["adam"](lr=RATE if rate is None else rate)
     settings = {} if rate is None else {"lr": rate}
     if isinstance(optimizer, str):
-        return member(OPTIMIZERS, "optimizer", optimizer)(**settings)
+        return OPTIMIZERS[optimizer](**settings)
     return dataclasses.replace(cast(Any, optimizer), **settings)
 
 
 def schedule_of(schedule: str | Schedule | None, default: str) -> Schedule:
     """Return the schedule."""
-    return schedule if isinstance(schedule, Schedule) else member(SCHEDULES, "schedule", schedule or default)()
+    return schedule if isinstance(schedule, Schedule) else SCHEDULES[schedule or default]()
 
 
 def loss_of(loss: str | Loss | None) -> Loss:
     """Return the loss; None means `auto`: that of the estimator's objective, or else one for the task."""
-    return member(LOSSES, "loss", loss or "auto")() if loss is None or isinstance(loss, str) else loss
+    return LOSSES[loss or "auto"]() if loss is None or isinstance(loss, str) else loss
 
 
 def check_task(loss: Loss, task: str) -> None:
