@@ -97,7 +97,7 @@ def _is_present(scales: Value | None) -> bool:
 
 
 def _resized(op: Backward, node: Node, x: Value) -> list[int]:
-    """Return the places in the list of named axes of those that may change: their size, or their entries by a crop."""
+    """Return the named axes, by their places in the list, that a new size or a crop may change."""
     (_, roi, scales, sizes), y = (*node.inputs, None, None, None)[:4], node.outputs[0].shape
     named, count = _named_axes(node, x), len(_named_axes(node, x))
     if node.attributes.get_string("keep_aspect_ratio_policy", "stretch") != "stretch":

@@ -22,17 +22,6 @@ def _hardmax(x: Array, axis: int) -> Array:
     return (line == jnp.argmax(x, axis, keepdims=True)).astype(x.dtype)
 
 
-def _softmax(x: Array, axis: int) -> Array:
-    powers = jnp.exp(x - jnp.max(x, axis, keepdims=True))
-    return powers / jnp.sum(powers, axis, keepdims=True, dtype=x.dtype)
-
-
-def log_softmax(x: Array, axis: int) -> Array:
-    """Return ln softmax(x) along an axis."""
-    moved = x - jnp.max(x, axis, keepdims=True)
-    return moved - jnp.log(jnp.sum(jnp.exp(moved), axis, keepdims=True, dtype=x.dtype))
-
-
 def batch_normalization(node: Node, x: Array, scale: Array, bias: Array, mean: Array, variance: Array) -> Result:
     """s·(x − μ) / √(σ² + ε) + b by channel, with the running statistics or, in training, the batch's own."""
     rows = (1, -1, *[1] * (x.ndim - 2)) if x.ndim > 1 else (-1,)
@@ -134,7 +123,7 @@ def negative_log_likelihood(node: Node, x: Array, label: Array, weight: Array | 
 
 def softmax_cross_entropy(node: Node, scores: Array, label: Array, weight: Array | None = None) -> Result:
     """The negative log-likelihood of the softmax of scores [N, C, …], and the log-softmax."""
-    logarithms = log_softmax(scores, 1)
+    logarithms = jax.nn.log_softmax(scores, 1)
     loss = negative_log_likelihood(node, logarithms, label, weight)
     return (loss, logarithms)[: node.outputs]
 
@@ -146,10 +135,10 @@ OPERATORS: Mapping[str, Callable[..., Result]] = {
     "InstanceNormalization": instance_normalization,
     "LRN": local_response_normalization,
     "LayerNormalization": layer_normalization,
-    "LogSoftmax": _along(log_softmax),
+    "LogSoftmax": _along(jax.nn.log_softmax),
     "LpNormalization": lp_normalization,
     "MeanVarianceNormalization": mean_variance_normalization,
     "NegativeLogLikelihoodLoss": negative_log_likelihood,
-    "Softmax": _along(_softmax),
+    "Softmax": _along(jax.nn.softmax),
     "SoftmaxCrossEntropyLoss": softmax_cross_entropy,
 }

@@ -69,17 +69,9 @@ def slice_(
     by = [1] * len(first) if steps is None else integers(steps, "places")
     cut: list[slice] = [slice(None)] * x.ndim
     for start, end, axis, step in zip(first, last, along, by, strict=True):
-        cut[axis % x.ndim] = _slice(start, end, step, x.shape[axis % x.ndim])
+        # as in Python, except that a start in front of the first entry is the first one
+        cut[axis % x.ndim] = slice(max(start, -x.shape[axis]), end, step)
     return x[tuple(cut)]
-
-
-def _slice(start: int, end: int, step: int, count: int) -> slice:
-    """Return a Python slice; ONNX counts an end of −1 as the last entry, and clips ends to the size."""
-    start, end = (n + count if n < 0 else n for n in (start, end))
-    if step > 0:
-        return slice(min(max(start, 0), count), min(max(end, 0), count), step)
-    start, end = min(max(start, 0), count - 1), min(max(end, -1), count - 1)
-    return slice(start, None if end < 0 else end, step)
 
 
 def pad(node: Node, x: Array, pads: Array, value: Array | None = None, axes: Array | None = None) -> Array:
