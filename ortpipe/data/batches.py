@@ -9,7 +9,7 @@ from ortpipe.data.rows import Rows, RowSet
 from ortpipe.doors import later
 
 if TYPE_CHECKING:
-    from ortpipe.data.reuse import Memory as memory_of_chunks
+    from ortpipe.data.stream_batches import Memory as memory_of_chunks
     from ortpipe.data.stream_batches import in_windows, streamed
     from ortpipe.data.stream_batches import prefetched as prefetch
 else:

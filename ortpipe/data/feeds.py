@@ -14,9 +14,8 @@ from ortpipe.doors import later
 from ortpipe.errors import OrtpipeError
 
 if TYPE_CHECKING:
-    from ortpipe.data.classes import class_index
-    from ortpipe.data.elements import fit_label
     from ortpipe.data.feed_errors import reject_inputs, reject_label_width, reject_values, reject_weights, reject_width
+    from ortpipe.data.labels import class_index, fit_label
 else:
     later(__name__)
 

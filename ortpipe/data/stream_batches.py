@@ -1,5 +1,6 @@
-"""The batches of a stream: windows of rows that are read while others are used."""
+"""The batches of many rows: windows of a stream, read while others are used, and memory for large chunks."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -8,6 +9,7 @@ from ortpipe.data.prefetch import prefetch
 from ortpipe.data.rows import Rows, RowSet
 
 PREFETCHED = 3  # chunks of a stream that are computed in advance
+ALIGNED = 64  # bytes; the start of an aligned array is a multiple
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -51,3 +53,25 @@ def streamed(
 def prefetched(chunks: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
     """Yield chunks that a second thread computes in advance."""
     return prefetch(chunks, PREFETCHED)
+
+
+class Memory:
+    """Arrays by name, each written over the one before, and aligned so that compiled functions need no copy."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, np.ndarray] = {}
+
+    def take(self, array: np.ndarray, index: np.ndarray, name: str) -> np.ndarray:
+        """Return array[index] in the memory of this name."""
+        if array.dtype.hasobject:
+            return array.take(index, axis=0)
+        shape = (*index.shape, *array.shape[1:])
+        rows = self._arrays.get(name)
+        if rows is None or rows.shape != shape:
+            size = array.itemsize * math.prod(shape)
+            block = rows.base if rows is not None else None  # all that was allocated
+            if block is None or block.size < size + ALIGNED:
+                block = np.empty(size + ALIGNED, np.uint8)
+            first = -block.ctypes.data % ALIGNED
+            rows = self._arrays[name] = block[first : first + size].view(array.dtype).reshape(shape)
+        return array.take(index, axis=0, out=rows, mode="clip")  # every index is valid; mode="raise" would copy

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ortpipe.data.elements import fit_label
+from ortpipe.data.labels import fit_label
 from ortpipe.errors import EvaluateError
 from ortpipe.facts import Facts
 from ortpipe.metrics.predictions import Compared

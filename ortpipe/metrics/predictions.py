@@ -9,7 +9,7 @@ from ortpipe.data.rows import Rows, RowSet
 from ortpipe.doors import later
 
 if TYPE_CHECKING:
-    from ortpipe.data.classes import class_index
+    from ortpipe.data.labels import class_index
     from ortpipe.metrics.classes import class_scores
     from ortpipe.metrics.elements import of_elements, reject_infinite, reject_shapes
 else:

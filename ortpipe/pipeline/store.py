@@ -249,9 +249,7 @@ def listed(folder: Path) -> list[str]:
 
 def _fields(entry: Entry) -> dict[str, Any]:
     """Return the fields that a seal covers."""
-    fields = dataclasses.asdict(entry)
-    del fields["hmac"]
-    return fields
+    return {name: value for name, value in dataclasses.asdict(entry).items() if name != "hmac"}
 
 
 def _sum(fields: Mapping[str, Any]) -> str:

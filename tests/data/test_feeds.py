@@ -3,9 +3,8 @@ import onnx.parser
 import pytest
 
 from ortpipe.artifact import Facts
-from ortpipe.data.classes import class_index
-from ortpipe.data.elements import fit_label
 from ortpipe.data.feeds import feed_inputs, feed_label, feeds
+from ortpipe.data.labels import class_index, fit_label
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError
 

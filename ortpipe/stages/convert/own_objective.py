@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ortpipe.data.class_weight import weights_of_rows
-from ortpipe.data.classes import class_index
+from ortpipe.data.labels import class_index
 from ortpipe.data.rows import Data
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts

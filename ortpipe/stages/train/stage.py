@@ -31,7 +31,7 @@ from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Feed, Training
 
 if TYPE_CHECKING:  # for models, settings and results beyond a plain training
-    from ortpipe.data.classes import check_labels
+    from ortpipe.data.labels import check_labels
     from ortpipe.graph.forms.modes import to_inference
     from ortpipe.stages.train.adapters import merge_adapters
     from ortpipe.stages.train.diagnosis import check_elements

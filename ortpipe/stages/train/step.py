@@ -22,6 +22,7 @@ from ortpipe.stages.train.speed import speed
 if TYPE_CHECKING:  # for settings beyond the optimizer
     from ortpipe.stages.train.accumulate import accumulated
     from ortpipe.stages.train.setting_links import links_of_settings, loss_scale
+    from ortpipe.stages.train.vector import with_known_shapes
 else:
     later(__name__)
 
@@ -146,23 +147,10 @@ def _types(loss: ir.Value, parameters: Values) -> tuple[ir.DataType, ir.DataType
 
 
 def _gradients(op: Builder, facts: Facts, by_name: Mapping[str, ir.Value]) -> dict[str, ir.Value]:
-    """Return the gradients by parameter, with known shapes.
-
-    A Scan rejects states of unknown shape, even if its body declares one, and onnxruntime infers no shapes behind a
-    Split by computed sizes.
-    """
+    """Return the gradients by parameter, with known shapes."""
     gradients = {name: by_name[new] for name, new in facts.gradients.items()}
-    unranked = query.dependents(op.graph, (), _splits_by_computed_sizes)
-    for name, gradient in gradients.items():
-        if gradient in unranked:
-            shape = by_name[name].shape
-            assert shape is not None
-            gradients[name] = op.Reshape(gradient, op.const(np.array(shape.numpy(), np.int64)))
-    return gradients
-
-
-def _splits_by_computed_sizes(node: ir.Node) -> bool:
-    return node.op_type == "Split" and len(node.inputs) > 1 and query.constant(node.inputs[1]) is None
+    splits = any(node.op_type == "Split" and len(node.inputs) > 1 for node in op.graph)
+    return with_known_shapes(op, gradients, by_name) if splits else gradients
 
 
 def _links(config: TrainConfig, shapes: Shapes, narrow: ir.DataType) -> list[Link]:

@@ -1,4 +1,4 @@
-"""All parameters of a step as one vector."""
+"""All parameters of a step as one vector, and gradients of known shapes."""
 
 import math
 from collections.abc import Sequence
@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays
+from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names
 from ortpipe.stages.train.layout import Layout, Values
 
@@ -70,3 +71,17 @@ def shaped(value: ir.Value, shape: Sequence[int | ir.SymbolicDim]) -> ir.Value:
     """Set the value's shape and return the value: a step with known shapes needs no shape inference."""
     value.shape = ir.Shape(shape)
     return value
+
+
+def with_known_shapes(op: Builder, gradients: Values, parameters: Values) -> dict[str, ir.Value]:
+    """Return gradients by parameter, reshaped where onnxruntime infers no shape: behind a Split by computed sizes.
+
+    A Scan rejects states of unknown shape, even if its body declares one.
+    """
+    unranked = query.dependents(op.graph, (), _splits_by_computed_sizes)
+    shapes = {name: np.array(parameters[name].shape, np.int64) for name in gradients}
+    return {n: op.Reshape(g, op.const(shapes[n])) if g in unranked else g for n, g in gradients.items()}
+
+
+def _splits_by_computed_sizes(node: ir.Node) -> bool:
+    return node.op_type == "Split" and len(node.inputs) > 1 and query.constant(node.inputs[1]) is None

@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 
 from ortpipe.artifact_folder import save_artifact
-from ortpipe.data.classes import class_index
 from ortpipe.data.feeds import feeds
+from ortpipe.data.labels import class_index
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DataError, LossError
 from ortpipe.metrics.predictions import predicted

@@ -6,11 +6,13 @@ import numpy as np
 
 from ortpipe.settings import Catalogue, Config
 
+Steps = np.ndarray  # numbers of steps, from 1, or their rates
+
 
 class Schedule(Config):
     """A config that gives learning rates when called; steps are counted from 1."""
 
-    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+    def __call__(self, lr: float, step: Steps, total: int) -> Steps:
         """Return the rate of each step, float64, from the base rate and the total number of training steps."""
         return np.full(np.shape(step), lr, np.float64)
 

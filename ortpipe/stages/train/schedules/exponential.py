@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ortpipe.settings import NotNegative
-from ortpipe.stages.train.schedules import Schedule
+from ortpipe.stages.train.schedules import Schedule, Steps
 
 
 @dataclass(frozen=True)
@@ -18,5 +16,5 @@ class Exponential(Schedule):
 
     gamma: NotNegative = 0.999
 
-    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+    def __call__(self, lr: float, step: Steps, total: int) -> Steps:
         return lr * self.gamma ** (step - 1.0)

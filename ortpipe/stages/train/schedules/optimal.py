@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ortpipe.settings import Positive
-from ortpipe.stages.train.schedules import Schedule
+from ortpipe.stages.train.schedules import Schedule, Steps
 
 
 @dataclass(frozen=True)
@@ -21,6 +19,6 @@ class Optimal(Schedule):
 
     alpha: Positive = 0.0001
 
-    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+    def __call__(self, lr: float, step: Steps, total: int) -> Steps:
         first = self.alpha**-0.75
         return lr * first / (first + step - 1)

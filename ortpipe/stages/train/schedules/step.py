@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from ortpipe.settings import Count, NotNegative
-from ortpipe.stages.train.schedules import Schedule
+from ortpipe.stages.train.schedules import Schedule, Steps
 
 
 @dataclass(frozen=True)
@@ -20,5 +18,5 @@ class StepDecay(Schedule):
     every: Count = 1000
     gamma: NotNegative = 0.1
 
-    def __call__(self, lr: float, step: np.ndarray, total: int) -> np.ndarray:
+    def __call__(self, lr: float, step: Steps, total: int) -> Steps:
         return lr * self.gamma ** ((step - 1) // self.every).astype(float)
