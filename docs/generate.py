@@ -149,7 +149,7 @@ def _default(field: dataclasses.Field[Any]) -> str:
     else:
         value = field.default
     if dataclasses.is_dataclass(value):
-        return ""
+        return "see its keys"
     words = {None: "null", True: "true", False: "false"}
     plain = isinstance(value, bool | None)
     return f"`{words[value] if plain else list(value) if isinstance(value, tuple) else value}`"
