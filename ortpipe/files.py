@@ -30,6 +30,8 @@ def atomic_write(path: Path, content: str | bytes) -> Path:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
+            if path.exists():
+                shutil.copymode(path, partial)
             os.replace(partial, path)
         except BaseException:  # also on Ctrl-C, no partial file may remain
             partial.unlink(missing_ok=True)

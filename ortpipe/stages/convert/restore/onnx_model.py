@@ -3,8 +3,6 @@
 import collections
 import contextlib
 import hashlib
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +13,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
-from ortpipe.files import sync, synced, temporary
+from ortpipe.files import atomic_write
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.apart_files import bytes_of, same_bytes, stub
 from ortpipe.graph.core.origins import Origin, Place, Read, put, take
@@ -169,11 +167,9 @@ def _new_arrays(
             fix="Train with one copy of them{@tie}, or use the run's own model.onnx.",
         )
     cast = {name: _cast(arrays[name], slot.array) for name, slot in by_name.items()}
-    rounding = dict[str, float]()
-    for name, slot in slots.items():
-        rounded = _rounding_error(name, slot, take(cast[slot.name], steps[name], read), trained[name])
-        if rounded is not None:
-            rounding[name] = rounded
+    restored = {name: take(cast[slot.name], steps[name], read) for name, slot in slots.items()}
+    errors = {name: _rounding_error(name, slots[name], array, trained[name]) for name, array in restored.items()}
+    rounding = {name: error for name, error in errors.items() if error is not None}
     return {by_name[name]: array for name, array in cast.items()}, rounding
 
 
@@ -245,8 +241,7 @@ class ModelFile:
         return self._initializer(name) or (constant and self._attribute(constant, "value"))
 
     def _initializer(self, name: str) -> Slot | None:
-        tensor = self._initializers.get(name)
-        return tensor and self._tensor(name, tensor)
+        return self._tensor(name, self._initializers[name]) if name in self._initializers else None
 
     def _attribute(self, node: onnx.NodeProto, name: str) -> Slot | None:
         """Return the slot of a node's attribute of floats, or of a tensor."""
@@ -283,9 +278,9 @@ def _unique(items: Iterable[tuple[str, T]]) -> dict[str, T]:
 
 
 def _write(source: ModelFile, changed: Mapping[Slot, np.ndarray], output: Path) -> list[Path]:
-    """Write the data files and the .onnx file as temporary files, then rename them in that order.
+    """Write the files of external data, then the .onnx file, each atomically.
 
-    A kill between two renames in place leaves some files trained and others not; restoring again completes them.
+    A failure between two files in place leaves some files trained and others not; restoring again completes them.
     """
     in_place = output.exists() and output.samefile(source.path)
     folder, new_folder = source.path.parent.resolve(), output.parent.resolve()
@@ -294,52 +289,23 @@ def _write(source: ModelFile, changed: Mapping[Slot, np.ndarray], output: Path) 
     for slot in changed:
         if not slot.is_external:
             slot.set(changed[slot])
-    partials, rewritten = dict[Path, Path](), not in_place or len(external) < len(changed)
-    with contextlib.ExitStack() as stack:
-
-        def partial(target: Path) -> Path:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            partials[target] = temporary(target)
-            stack.callback(partials[target].unlink, missing_ok=True)
-            return partials[target]
-
-        for file, tensors in data_files(source.model, folder).items():
-            parts = [(tensor, external[id(tensor)]) for tensor in tensors if id(tensor) in external]
-            if parts or new_folder != folder:
-                place = file.relative_to(folder)
-                place = place.with_name(prefix + place.name)
-                new_entries = {"location": place.as_posix()} if prefix else {}
-                new_entries |= _write_data(file, partial(new_folder / place), parts)
-                for entry in (entry for tensor in tensors for entry in tensor.external_data):
-                    rewritten |= entry.key in new_entries
-                    entry.value = new_entries.get(entry.key, entry.value)
-        if rewritten:
-            partial(output).write_bytes(source.model.SerializeToString(deterministic=True))
-        _rename(partials)
-    return list(partials)
-
-
-def _rename(partials: Mapping[Path, Path]) -> None:
-    """Give temporary files, by target, the modes of the files that they replace, and rename them in order."""
-    for target, written in partials.items():
-        if target.exists():
-            shutil.copymode(target, written)
-        sync(written)
-    with contextlib.ExitStack() as folders:
-        for parent in {target.parent for target in partials}:
-            folders.enter_context(synced(parent))
-        for target, written in partials.items():
-            os.replace(written, target)
-
-
-def _write_data(file: Path, copy: Path, parts: Sequence[tuple[onnx.TensorProto, np.ndarray]]) -> dict[str, str]:
-    """Copy a file of external data with new arrays for some tensors; return the entries that then change."""
-    shutil.copyfile(file, copy)
-    if not parts:
-        return {}
-    with open(copy, "r+b") as weights:
+    files, is_changed = list[Path](), not in_place or len(external) < len(changed)
+    for file, tensors in data_files(source.model, folder).items():
+        parts = [(tensor, external[id(tensor)]) for tensor in tensors if id(tensor) in external]
+        if not parts and new_folder == folder:
+            continue
+        content = bytearray(file.read_bytes())
         for tensor, array in parts:
-            weights.seek(next((int(entry.value) for entry in tensor.external_data if entry.key == "offset"), 0))
-            weights.write(bytes_of(array))
-        weights.seek(0)
-        return {"checksum": hashlib.file_digest(weights, "sha1").hexdigest()}
+            start = next((int(entry.value) for entry in tensor.external_data if entry.key == "offset"), 0)
+            content[start : start + array.nbytes] = bytes_of(array)
+        place = file.relative_to(folder)
+        place = place.with_name(prefix + place.name)
+        new_entries = {"location": place.as_posix()} if prefix else {}
+        new_entries |= {"checksum": hashlib.sha1(content).hexdigest()} if parts else {}
+        for entry in (entry for tensor in tensors for entry in tensor.external_data):
+            is_changed |= entry.key in new_entries
+            entry.value = new_entries.get(entry.key, entry.value)
+        files.append(atomic_write(new_folder / place, bytes(content)))
+    if is_changed:
+        files.append(atomic_write(output, source.model.SerializeToString(deterministic=True)))
+    return files

@@ -12,7 +12,6 @@ import pytest
 
 from ortpipe.errors import ModelError
 from ortpipe.stages.convert.restore import into_onnx
-from ortpipe.stages.convert.restore import onnx_model as module
 
 TEXT = """<ir_version: 10, opset_import: ["": 21], producer_name: "elsewhere">
     g (float[N,2] X) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}, float[3] b = {0, 0, 1}>
@@ -219,10 +218,10 @@ def test_a_failure_leaves_everything_as_it_was(tmp_path: Path, monkeypatch: pyte
     file = _external(tmp_path / "a")
     before = {one.name: one.read_bytes() for one in file.parent.iterdir()}
 
-    def full(path: Path) -> None:
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "sync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         into_onnx(file, file, {"w": W}, {}, {})
     assert {one.name: one.read_bytes() for one in file.parent.iterdir()} == before
