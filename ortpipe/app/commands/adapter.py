@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> None:
             "The output must not exist yet.", got=some(list(map(str, existing_files))), fix="Add --force."
         )
     subject = find(options.subject, options.composed)
-    adapters = {name: Adapter.of(fact) for name, fact in subject.facts.get("adapters", {}).items()}
+    adapters = {name: Adapter(**fact) for name, fact in subject.facts.get("adapters", {}).items()}
     if not adapters or any(f"parameter/{name}" not in subject.tensors for name in adapters):
         rule, fix = "ortpipe adapter needs a run with derive.adapters that has trained.", "Name such a run's folder."
         raise ConfigError(rule, got=subject.name, fix=fix)

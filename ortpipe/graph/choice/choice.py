@@ -30,11 +30,11 @@ def sentence(trained: Sequence[str], untrained: Mapping[str, str], *, by_default
     return text + (f"; leaves {whys}" if whys else "")
 
 
-def some(names: Sequence[str]) -> str:
+def some(names: Sequence[str], shown: int = SHOWN) -> str:
     """Return the first of these names, and the number of the others.
 
     >>> some(["a", "b", "c", "d", "e"])
     'a, b, c and 2 more'
     """
-    more = len(names) - SHOWN
-    return ", ".join(names) if more <= 1 else f"{', '.join(names[:SHOWN])} and {more} more"
+    more = len(names) - shown
+    return ", ".join(names) if more <= 1 else f"{', '.join(names[:shown])} and {more} more"

@@ -36,11 +36,6 @@ class Adapter(NamedTuple):
     right: str  # R
     scale: float  # s
 
-    @classmethod
-    def of(cls, fact: Mapping[str, Any]) -> "Adapter":
-        """Return the adapter of an entry in `Facts.adapters`."""
-        return cls(fact["left"], fact["right"], fact["scale"])
-
 
 def why_not(weight: ir.Value, finder: UseFinder, rank: int) -> str | None:
     """Return the reason why a weight gets no adapter, or None.

@@ -14,13 +14,8 @@ from ortpipe.graph.forms.modes import to_inference
 Arrays = dict[ir.Value | None, np.ndarray]
 
 LAYOUT = having("layout")
-READ = {
-    "Add": (0, 2),
-    "BatchNormalization": (1, 5),
-    "Conv": (2, 3),
-    "Gemm": (2, 3),
-    "QuantizeLinear": (0, 2),
-}  # the range of operands that are weights, scales and biases; only the integer form below asks for it
+# the range of operands that are weights, scales and biases; only the integer form below asks for it
+READ = {"Add": (0, 2), "BatchNormalization": (1, 5), "Conv": (2, 3), "Gemm": (2, 3), "QuantizeLinear": (0, 2)}
 LARGEST_BIAS = 2.0**31 * 0.9  # bias in int32, less a margin for rounding
 
 
@@ -171,30 +166,21 @@ def _normalization(node: ir.Node, weight: ir.Node, arrays: Arrays) -> ir.Node | 
     """Return the BatchNormalization that is a product's only reader, if it can be folded into its weights' scales."""
     readers = [use.node for use in node.outputs[0].uses()]
     norm = readers[0] if len(readers) == 1 and not node.outputs[0].is_graph_output() else None
-    exclusive = len(weight.outputs[0].uses()) == 1 and all(
-        len(use.node.outputs[0].uses()) == 1 for use in weight.outputs[0].uses()
-    )
-    if norm is None or norm.op_type != "BatchNormalization" or not exclusive or not arrays[weight.inputs[1]].ndim:
+    if norm is None or norm.op_type != "BatchNormalization" or not arrays[weight.inputs[1]].ndim:
         return None
-    return norm if all(v in arrays for v in norm.inputs[1:5]) else None
+    exclusive = [len(use.node.outputs[0].uses()) for use in weight.outputs[0].uses()] == [1]
+    return norm if exclusive and all(v in arrays for v in norm.inputs[1:5]) else None
 
 
 def _as_array(op: Builder, node: ir.Node, arrays: Arrays) -> None:
     """Replace a weight's QuantizeLinear by its integers, scale and zero point."""
     weight, scale, zero = node.inputs
     assert weight is not None and scale is not None and zero is not None
-    array, s, axis = (
-        arrays[weight].astype(np.float32),
-        arrays[scale],
-        node.attributes.get_int("axis", 1),
-    )
+    array, s, axis = arrays[weight].astype(np.float32), arrays[scale], node.attributes.get_int("axis", 1)
     wide = s.reshape([-1 if i == axis else 1 for i in range(array.ndim)]) if s.ndim else s
     q = np.clip(np.rint(array / wide), -128, 127).astype(np.int8)
-    name = str(weight.name)
-    readers = [use.node for use in node.outputs[0].uses()]
-    new = op.parameter(f"{name}_quantized", q)
-    new_scale = op.parameter(f"{name}_scale", s)
-    new_zero = op.parameter(f"{name}_zero_point", np.zeros(s.shape, np.int8))
-    for reader in readers:
-        for place, value in enumerate((new, new_scale, new_zero)):
+    parts = {"quantized": q, "scale": s, "zero_point": np.zeros(s.shape, np.int8)}
+    new = [op.parameter(f"{weight.name}_{kind}", part) for kind, part in parts.items()]
+    for reader in [use.node for use in node.outputs[0].uses()]:
+        for place, value in enumerate(new):
             reader.replace_input_with(place, value)

@@ -1,7 +1,5 @@
 """Name the batch dimension N everywhere, and other unknown dimensions."""
 
-from collections.abc import Iterable
-
 import onnx
 import onnx_ir as ir
 
@@ -17,22 +15,14 @@ FIRST_TYPE = having("first_type", "reduces")
 
 def plain_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with invalid sizes made dynamic: some exporters declare −1, or 0 for inputs."""
-
-    def invalid(values: Iterable[onnx.ValueInfoProto], least: int) -> list[onnx.TensorShapeProto.Dimension]:
-        dims = [d for value in values for d in value.type.tensor_type.shape.dim]
-        return [d for d in dims if d.HasField("dim_value") and d.dim_value < least]
-
-    def all_invalid(model: onnx.ModelProto) -> list[onnx.TensorShapeProto.Dimension]:
-        outer = (*model.graph.input, *model.graph.output)
-        inner = [v for g in query.graphs(model.graph) for v in (*g.value_info, *g.input, *g.output)]
-        return [*invalid(outer, 1), *invalid(inner, 0)]
-
-    if not all_invalid(model):
-        return model
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
-    for dim in all_invalid(fixed):
-        dim.ClearField("dim_value")
+    graph = fixed.graph
+    values = [(v, 0) for g in query.graphs(graph) for v in (*g.value_info, *g.input, *g.output)]
+    values += [(v, 1) for v in (*graph.input, *graph.output)]  # with the least valid size
+    for dim, least in ((dim, least) for value, least in values for dim in value.type.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value < least:
+            dim.ClearField("dim_value")
     return fixed
 
 

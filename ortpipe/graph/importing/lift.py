@@ -95,9 +95,6 @@ def _tensor(value: ir.Value) -> ir.TensorProtocol | None:
     if sizes is None:
         return None
     if min(sizes, default=0) < 0 or math.prod(map(int, sizes)) * number.itemsize > MOST_BYTES:
-        rule, fix = (
-            f"A ConstantOfShape must have at most {MOST_BYTES:,} bytes, and no negative size.",
-            "Export it again.",
-        )
-        raise ModelError(rule, got=f"{value.name!r} of sizes {sizes.tolist()}", fix=fix)
+        rule = f"A ConstantOfShape must have at most {MOST_BYTES:,} bytes, and no negative size."
+        raise ModelError(rule, got=f"{value.name!r} of sizes {sizes.tolist()}", fix="Export it again.")
     return ir.tensor(np.full(sizes, number[0]), name=str(value.name))

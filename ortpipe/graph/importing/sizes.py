@@ -76,17 +76,15 @@ def _value(node: ir.Node, deep: bool) -> np.ndarray | None:
         return shape if node.op_type == "Shape" else np.array(shape.prod())
     if deep and node.op_type == "Gather" and (gathered := _gathered_sizes(node)) is not None:
         return gathered
-    if node.op_type not in (DEEP if deep else ARITHMETIC) or (
-        node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS
-    ):
+    if node.op_type not in (DEEP if deep else ARITHMETIC):
+        return None
+    if node.op_type == "Cast" and node.attributes.get_int("to") not in INTEGERS:
         return None
     values = {str(x.name): _integers(x) for x in node.inputs if x is not None}
     inputs = {name: value for name, value in values.items() if value is not None}
     if len(inputs) < len(values):
         return None
-    if node.op_type == "ConstantOfShape" and any(
-        math.prod(map(int, sizes)) > LARGEST_FOLDED for sizes in inputs.values()
-    ):
+    if node.op_type == "ConstantOfShape" and math.prod(map(int, *inputs.values())) > LARGEST_FOLDED:
         return None
     if node.op_type == "Range":
         first, limit, delta = (inputs[str(x.name)] for x in node.inputs if x is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,52 +64,45 @@ class Drawing:
         return box
 
 
-SHAPES = {"input": '(["{}"])', "output": '(["{}"])', "parameter": '[("{}")]', "constant": '["{}"]', "node": '["{}"]'}
-STYLES = {
-    "input": "shape=ellipse",
-    "output": "shape=ellipse",
-    "parameter": 'shape=cylinder, style=filled, fillcolor="#cfe8ff"',
-    "constant": "shape=note",
-    "node": "shape=box, style=rounded",
+MERMAID = {"input": '(["{}"])', "output": '(["{}"])', "parameter": '[("{}")]', "constant": '["{}"]', "node": '["{}"]'}
+DOT = {
+    "input": ' [label="{}", shape=ellipse];',
+    "output": ' [label="{}", shape=ellipse];',
+    "parameter": ' [label="{}", shape=cylinder, style=filled, fillcolor="#cfe8ff"];',
+    "constant": ' [label="{}", shape=note];',
+    "node": ' [label="{}", shape=box, style=rounded];',
 }
+
+
+def _lines(
+    box: Box, indent: str, shapes: Mapping[str, str], around: tuple[str, str], escape: Callable[[str], str]
+) -> Iterator[str]:
+    """Yield a language's lines for nodes, and for boxes: their beginning and end are `around`."""
+    for number, (kind, label) in box.nodes.items():
+        yield f"{indent}n{number}{shapes[kind].format(escape(label))}"
+    for i, inner in enumerate(box.inner):
+        begin = around[0].format(number=f"{min(inner.nodes)}_{i}", title=escape(inner.title), indent=indent)
+        yield f"{indent}{begin}"
+        yield from _lines(inner, f"{indent}  ", shapes, around, escape)
+        yield f"{indent}{around[1]}"
 
 
 def to_mermaid(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
     """Return a model as a Mermaid flowchart."""
     drawn = Drawing(model, parameters)
-
-    def lines(box: Box, indent: str) -> Iterator[str]:
-        for number, (kind, label) in box.nodes.items():
-            yield f"{indent}n{number}{SHAPES[kind].format(_mermaid(label))}"
-        for i, inner in enumerate(box.inner):
-            yield f'{indent}subgraph g{min(inner.nodes)}_{i} ["{_mermaid(inner.title)}"]'
-            yield from lines(inner, f"{indent}  ")
-            yield f"{indent}end"
-
+    lines = _lines(drawn.box, "  ", MERMAID, ('subgraph g{number} ["{title}"]', "end"), _mermaid)
     arrows = [f'  n{a} -->|"{_mermaid(name)}"| n{b}' if name else f"  n{a} -.-> n{b}" for a, b, name in drawn.edges]
-    return "\n".join(["flowchart TD", *lines(drawn.box, "  "), *arrows]) + "\n"
+    return "\n".join(["flowchart TD", *lines, *arrows]) + "\n"
 
 
 def to_dot(model: onnx.ModelProto, parameters: tuple[str, ...] = ()) -> str:
     """Return a model as a DOT graph, for Graphviz."""
     drawn = Drawing(model, parameters)
-
-    def lines(box: Box, indent: str) -> Iterator[str]:
-        for number, (kind, label) in box.nodes.items():
-            yield f'{indent}n{number} [label="{_dot(label)}", {STYLES[kind]}];'
-        for i, inner in enumerate(box.inner):
-            yield f"{indent}subgraph cluster_{min(inner.nodes)}_{i} {{"
-            yield f'{indent}  label="{_dot(inner.title)}";'
-            yield from lines(inner, f"{indent}  ")
-            yield f"{indent}}}"
-
-    arrows = [
-        f'  n{a} -> n{b} [label="{_dot(name)}"];' if name else f"  n{a} -> n{b} [style=dotted];"
-        for a, b, name in drawn.edges
-    ]
+    lines = _lines(drawn.box, "  ", DOT, ('subgraph cluster_{number} {{\n{indent}  label="{title}";', "}"), _dot)
+    styles = [f'label="{_dot(name)}"' if name else "style=dotted" for *_, name in drawn.edges]
+    arrows = [f"  n{a} -> n{b} [{style}];" for (a, b, _), style in zip(drawn.edges, styles, strict=True)]
     fonts = '  graph [fontname="Helvetica"]; node [fontname="Helvetica"]; edge [fontname="Helvetica", fontsize=9];'
-    head = ["digraph model {", fonts]
-    return "\n".join([*head, *lines(drawn.box, "  "), *arrows, "}"]) + "\n"
+    return "\n".join(["digraph model {", fonts, *lines, *arrows, "}"]) + "\n"
 
 
 def _mermaid(label: str) -> str:

@@ -12,7 +12,7 @@ def merge_adapters(artifact: Artifact, forward: ir.Model, tensors: Arrays) -> di
 
     `tensors` are train's, with the factors of the adapters.
     """
-    adapters = {name: Adapter.of(fact) for name, fact in artifact.facts.adapters.items()}
+    adapters = {name: Adapter(**fact) for name, fact in artifact.facts.adapters.items()}
     without_adapters(forward, adapters)
     weights = artifact.initializers
     trained = {**weights, **under("parameter", tensors)}  # some have no gradient
