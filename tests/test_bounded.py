@@ -36,8 +36,8 @@ from ortpipe.graph.files.state_dict import StateDictFile
 from ortpipe.graph.importing.lift import float_constants
 from ortpipe.graph.importing.sizes import fold_sizes
 from ortpipe.stages.convert.sources import stored_estimator
+from ortpipe.stages.convert.sources.onnx_file import meaning
 from ortpipe.stages.convert.sources.sklearn_estimator import read_estimator
-from ortpipe.stages.convert.sources.snapshot import meaning
 from ortpipe.stages.convert.sources.torch_export import _read_weights
 
 DEEP = b"[" * 100_000
@@ -274,7 +274,7 @@ PLACES = (
     "graph/files/tensors.py",
     "data/tokens.py",
 )
-PLACES += ("stages/convert/sources/snapshot.py", "stages/convert/sources/stored_estimator.py")
+PLACES += ("stages/convert/sources/onnx_file.py", "stages/convert/sources/stored_estimator.py")
 OWN_FILES = {  # what a file may still read: what this process or this installation wrote, and names in a folder
     "app/claim.py": "names in the run's own folder",
     "app/commands/cache.py": "the number of damaged entries",
@@ -296,7 +296,7 @@ OWN_FILES = {  # what a file may still read: what this process or this installat
     "pipeline/digest.py": "hashes a file",
     "pipeline/locks.py": "locks",
     "pipeline/store.py": "names in the store",
-    "stages/convert/sources/snapshot.py": "names in a folder",
+    "stages/convert/sources/onnx_file.py": "names in a folder",
     "stages/convert/sources/stored_estimator.py": "a pickle that the user trusts",
 }
 

@@ -183,7 +183,7 @@ def test_a_missing_value_is_refused_where_the_model_has_no_way_to_deal_with_it(t
     data = Data(written("csv", FRAME, tmp_path)())
     artifact = convert(IMPUTED, data=data)
     assert "does not read city, vip, day, seen of the data" in artifact.facts.lineage[-1]["notes"]
-    with pytest.raises(ConvertError, match=r"1 rows without a value in column 'age'"):
+    with pytest.raises(ConvertError, match=r"1 row without a value in column 'age'"):
         convert(PLAIN, data=data)
 
 

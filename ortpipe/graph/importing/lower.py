@@ -17,7 +17,6 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
 from ortpipe.graph.core.check import FAILURES, inferred, parsed
@@ -29,7 +28,7 @@ from ortpipe.graph.core.sound import FIX, check_valid
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.graph.files.serial import OLDEST_IR_VERSION
 from ortpipe.graph.importing.functions import initializers_to_constants
-from ortpipe.graph.importing.opsets import at_opset
+from ortpipe.graph.importing.opsets import at_opset, opset_of
 
 Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the extent of a window
 MICROSOFT = "com.microsoft"
@@ -37,13 +36,14 @@ NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # by 
 POOLS = having("pool")
 
 
-def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelProto:
+def lowered(model: onnx.ModelProto, apart: Collection[str] = (), moved: list[str] | None = None) -> onnx.ModelProto:
     """Return the model at an opset and IR version that the training runtime loads.
 
     Models at opset 18 to 21 keep it, newer ones are converted down to 21, older ones up to 18. Below 18 most reductions
     have their axes as an attribute, and below 16 no operator adds up the values of repeated indices; the graphs that
     ortpipe writes need both. Local functions, and ONNX's functions of newer opsets, are inlined; windows that runtimes
     compute otherwise than ONNX says get explicit pads. Initializers named in `apart` have their values elsewhere.
+    Nodes with windows of auto_pad=SAME that onnxruntime places elsewhere than ONNX are appended to `moved`.
 
     Raises:
         ModelError: the model is not valid, or an operator has no equivalent in that opset.
@@ -71,44 +71,22 @@ def lowered(model: onnx.ModelProto, apart: Collection[str] = ()) -> onnx.ModelPr
         if node.domain == MICROSOFT and node.op_type in NAMELESS:
             node.domain = ""
     low.ir_version = min(max(low.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    return with_double_kernels(with_plain_windows(low))
+    if not any(node.op_type in ("Col2Im", "Conv", *POOLS, *FORMS) for node in all_nodes(low.graph)):
+        return low
+    graph_model = parsed(low)
+    changed = [_write_plain_windows(graph_model, [] if moved is None else moved), _write_double_kernels(graph_model)]
+    return ir.to_proto(graph_model) if any(changed) else low
 
 
 def changed_opset(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
     """Return a note on the change of opset that `lowered` made, if it made one."""
-    opset_versions = ([o.version for o in m.opset_import if o.domain in ("", "ai.onnx")] for m in (model, low))
-    before, after = (max(versions, default=0) for versions in opset_versions)
+    before, after = opset_of(model), opset_of(low)
     return [f"converts the file from opset {before} to {after}"] if before != after else []
-
-
-def moved_windows(model: onnx.ModelProto, low: onnx.ModelProto) -> list[str]:
-    """Return a note on windows of auto_pad=SAME that lie elsewhere in onnxruntime than `lowered` lets them lie."""
-    padded = {node.output[0]: node for node in all_nodes(low.graph) if node.op_type in ("Conv", *POOLS)}
-    dims = {value.name: value.type.tensor_type.shape.dim for value in (*low.graph.value_info, *low.graph.input)}
-    weights = {tensor.name: tensor.dims for tensor in low.graph.initializer}
-    moved = list[str]()
-    for node in all_nodes(model.graph):
-        if node.op_type not in ("Conv", *POOLS) or node.output[0] not in padded or node.input[0] not in dims:
-            continue
-        settings = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-        pads = [[*attribute.ints] for attribute in padded[node.output[0]].attribute if attribute.name == "pads"]
-        mode, is_dilated = settings.get("auto_pad", b""), any(step > 1 for step in settings.get("dilations", ()))
-        if not mode.startswith(b"SAME") or not pads or (is_dilated and node.op_type == "Conv"):  # rejected there
-            continue
-        kernel = settings.get("kernel_shape") or [*weights.get(node.input[1], ())][2:]
-        places, strides = (d.dim_value for d in dims[node.input[0]][2:]), settings.get("strides") or [1] * len(kernel)
-        totals = [(-(-size // s) - 1) * s + k - size for size, s, k in zip(places, strides, kernel, strict=False)]
-        begin = [int((total + (mode == b"SAME_LOWER")) / 2) for total in totals]
-        end = [total - first for total, first in zip(totals, begin, strict=True)]
-        if begin != pads[0][: len(begin)] or (is_dilated and end != pads[0][len(begin) :]):
-            moved.append(node.name or node.output[0])
-    text = "lays the windows of auto_pad=SAME where ONNX's text says, which onnxruntime lays elsewhere"
-    return [f"{text}: {some(moved)}"] if moved else []
 
 
 def _mark_runtime_operators(model: onnx.ModelProto) -> None:
     """Move operators that only onnxruntime has in ONNX's domain to com.microsoft."""
-    version = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=OPSET)
+    version = opset_of(model)
     domains = {o.domain for o in model.opset_import}
     for node in all_nodes(model.graph):
         if node.domain in ("", "ai.onnx") and version < NAMELESS.get(node.op_type, 0):
@@ -118,47 +96,37 @@ def _mark_runtime_operators(model: onnx.ModelProto) -> None:
                 model.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
 
 
-def with_double_kernels(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with the float64 functions of FORMS in other operators, as the builder writes them."""
-    if not any(node.op_type in FORMS for node in all_nodes(model.graph)):
-        return model
-    graph_model = parsed(model)
-    infer(graph_model)
-    nodes = [
-        n for n in graph_model.graph.all_nodes() if n.op_type in FORMS and n.outputs[0].dtype == ir.DataType.DOUBLE
-    ]
-    if not nodes:
-        return model
+def _write_double_kernels(model: ir.Model) -> bool:
+    """Write the float64 functions of FORMS in other operators, as the builder does; return whether there were any."""
+    functions = [node for node in model.graph.all_nodes() if node.op_type in FORMS]
+    if functions:
+        infer(model)
+    nodes = [node for node in functions if node.outputs[0].dtype == ir.DataType.DOUBLE]
 
     def again(op: Builder, node: ir.Node) -> list[ir.Value]:
         return [getattr(op, node.op_type)(*node.inputs, **{name: a.value for name, a in node.attributes.items()})]
 
-    rewrite(graph_model.graph, dict.fromkeys(FORMS, again), nodes=nodes)
-    return ir.to_proto(graph_model)
+    rewrite(model.graph, dict.fromkeys(FORMS, again), nodes=nodes)
+    return bool(nodes)
 
 
-def with_plain_windows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with explicit pads where a runtime deviates from ONNX; ModelError: their sizes are unknown."""
-    if not any(node.op_type in ("Col2Im", "Conv", *POOLS) for node in all_nodes(model.graph)):
-        return model
-    graph_model = parsed(model)
-    nodes = [node for node in graph_model.graph.all_nodes() if not node.domain]
+def _write_plain_windows(model: ir.Model, moved: list[str]) -> bool:
+    """Write explicit pads where a runtime deviates from ONNX, if sizes are known; return whether there are windows."""
+    nodes = [node for node in model.graph.all_nodes() if not node.domain]
     windows = [n for n in nodes if n.op_type in ("Conv", *POOLS)]
     windows = [node for node in windows if _is_same(node) or node.attributes.get_int("ceil_mode", 0) == 1]
     if not windows and not any(node.op_type == "Col2Im" for node in nodes):
-        return model
+        return False
     for node in windows:
         if _is_same(node) and node.op_type in POOLS:  # SAME's number of windows does not depend on ceil_mode
             node.attributes.pop("ceil_mode", None)
-    infer(graph_model)
+    infer(model)
     columns = [n for n in nodes if n.op_type == "Col2Im" and any(sizes(x) == [1] for x in n.inputs[1:])]
-    if not windows and not columns:
-        return model
-    names = Names(used_names(graph_model.graph))
+    names = Names(used_names(model.graph))
     for node in windows:
-        _write_pads(node, names)
-    rewrite(graph_model.graph, {"Col2Im": _columns_of_rows}, nodes=columns)
-    return ir.to_proto(graph_model)
+        _write_pads(node, names, moved)
+    rewrite(model.graph, {"Col2Im": _columns_of_rows}, nodes=columns)
+    return bool(windows or columns)
 
 
 def _columns_of_rows(op: Builder, node: ir.Node) -> list[ir.Value]:
@@ -166,13 +134,11 @@ def _columns_of_rows(op: Builder, node: ir.Node) -> list[ir.Value]:
     x, length, width = node.inputs
     pads = node.attributes.get_ints("pads") or [0, 0]
     attributes = {name: [1, *(node.attributes.get_ints(name) or [1])] for name in ("dilations", "strides")}
-    image = op.Col2Im(
-        x, *(op.Concat([1], v, axis=0) for v in (length, width)), pads=[0, pads[0], 0, pads[1]], **attributes
-    )
-    return [op.Squeeze(image, [2])]
+    sizes = [op.Concat([1], v, axis=0) for v in (length, width)]
+    return [op.Squeeze(op.Col2Im(x, *sizes, pads=[0, pads[0], 0, pads[1]], **attributes), [2])]
 
 
-def _write_pads(node: ir.Node, names: Names) -> None:
+def _write_pads(node: ir.Node, names: Names, moved: list[str]) -> None:
     spatial, of_kernel = ((sizes(x) or [])[2:] for x in (*node.inputs, None)[:2])
     kernel: Sequence[Any] = node.attributes.get_ints("kernel_shape") or of_kernel
     if None in kernel:
@@ -188,7 +154,9 @@ def _write_pads(node: ir.Node, names: Names) -> None:
     axes: list[Axis] = list(zip(spatial or [None] * n, strides, extents, strict=True))
     if _is_same(node):
         if any(d > 1 or e < s for d, (_, s, e) in zip(dilations, axes, strict=True)):
-            node.attributes["pads"] = ir.AttrInt64s("pads", _pads(node, axes))
+            pads = _pads(node, axes)
+            moved += [node.name or str(node.outputs[0].name)] if _is_moved(node, axes, kernel, pads) else []
+            node.attributes["pads"] = ir.AttrInt64s("pads", pads)
             del node.attributes["auto_pad"]
     else:
         pads = list(node.attributes.get_ints("pads") or [0] * 2 * n)
@@ -216,6 +184,17 @@ def _pads(node: ir.Node, axes: Sequence[Axis]) -> list[int]:
     upper = node.attributes.get_string("auto_pad") == "SAME_UPPER"
     begin = [t // 2 if upper else t - t // 2 for t in totals]
     return [*begin, *(t - b for t, b in zip(totals, begin, strict=True))]
+
+
+def _is_moved(node: ir.Node, axes: Sequence[Axis], kernel: Sequence[int], pads: Sequence[int]) -> bool:
+    """Return whether onnxruntime places windows of auto_pad=SAME elsewhere: it ignores dilations; pads can be < 0."""
+    is_dilated = [extent for *_, extent in axes] != [*kernel]
+    totals = [(-(-(n or 0) // s) - 1) * s + k - (n or 0) for (n, s, _), k in zip(axes, kernel, strict=True)]
+    begin = [int((total + (node.attributes.get_string("auto_pad") == "SAME_LOWER")) / 2) for total in totals]
+    begin_and_end = [*begin, *(total - first for total, first in zip(totals, begin, strict=True))]
+    if is_dilated:
+        return node.op_type != "Conv" and begin_and_end != [*pads]  # it rejects a dilated Conv
+    return begin != [*pads[: len(begin)]]
 
 
 def _reject_empty_windows(node: ir.Node, axes: Sequence[Axis], pads: Sequence[int]) -> None:

@@ -16,7 +16,7 @@ from onnx_ir import Node, Value
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
-from ortpipe.graph.core.check import inferred, parsed
+from ortpipe.graph.core.check import FAILURES, inferred, parsed
 from ortpipe.graph.core.query import all_nodes, called, constant
 from ortpipe.graph.core.types import OPSET
 from ortpipe.graph.importing.functions import is_function, with_bodies, write_defaults
@@ -25,7 +25,11 @@ from ortpipe.graph.importing.sizes import fold_sizes
 LIFTED = 18  # the first opset in which most reductions take axes as an input
 SPECTRAL = {"DFT", "STFT"}  # the axis of DFT, which gradients of both have, is an input from opset 20 on
 SET_SHAPE = "Set the sizes of the inputs{@sizes}."
-FAILURES = (RuntimeError, onnx.shape_inference.InferenceError)
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's own operators that a model uses."""
+    return max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=OPSET)
 
 
 def at_opset(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -34,7 +38,7 @@ def at_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     Raises:
         ModelError: an operator has no equivalent there.
     """
-    version = max((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), default=OPSET)
+    version = opset_of(model)
     target = LIFTED if SPECTRAL.isdisjoint(node.op_type for node in all_nodes(model.graph)) else OPSET
     if target <= version <= OPSET:
         return model
@@ -55,7 +59,7 @@ def at_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with operators newer than OPSET in older ones: by NEW, or by ONNX's function bodies."""
     used = {node.op_type for node in all_nodes(model.graph) if node.domain == ""}
-    newer = {op_type for op_type in used if op_type in NEW or not _is_known(op_type)}
+    newer = {op_type for op_type in used if op_type in NEW or not onnx.defs.has(op_type, OPSET, "")}
     if not newer:
         return model
     if "GroupNormalization" in used:  # onnx infers no type for its output, and a body needs its inputs' types
@@ -82,14 +86,6 @@ def _without_newer(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _dims(value: onnx.ValueInfoProto) -> Iterable[onnx.TensorShapeProto.Dimension]:
     return value.type.tensor_type.shape.dim
-
-
-def _is_known(op_type: str) -> bool:
-    try:
-        onnx.defs.get_schema(op_type, OPSET, "")
-    except onnx.defs.SchemaError:
-        return False
-    return True
 
 
 def _lifted(model: onnx.ModelProto, version: int, target: int) -> onnx.ModelProto:

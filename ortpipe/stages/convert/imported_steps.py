@@ -1,4 +1,4 @@
-"""The steps of convert for a model that others made: choose its weights, compare it, and read off its meaning."""
+"""The steps of convert for a model that others made: choose weights, compare predictions, read off the meaning."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,20 +6,25 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
-from ortpipe.errors import ConvertError, under
+from ortpipe.errors import ConvertError, ModelError, under
 from ortpipe.graph.choice.choice import Choice, some
 from ortpipe.graph.choice.parameters import choose, copies, untie
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.origins import marked
-from ortpipe.graph.forms.modes import is_statistic
+from ortpipe.graph.forms.modes import is_statistic, to_inference
+from ortpipe.runtime.session import Session
 from ortpipe.stages.convert import sources
-from ortpipe.stages.convert.compare import compared
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, facts_of
 from ortpipe.stages.convert.imported import Imported
+from ortpipe.stages.convert.rows.compared_rows import check_missing, compared_rows
+
+MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
+TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
 def imported(forward: Forward, config: ConvertConfig, data: Data | None) -> Converted:
@@ -27,7 +32,7 @@ def imported(forward: Forward, config: ConvertConfig, data: Data | None) -> Conv
     assert isinstance(forward, Imported)  # the source does not know the meaning
     converted, predictions = _chosen(forward, config), dict[str, np.ndarray]()
     if data is not None:
-        converted, predictions = compared(converted, forward, config, data)
+        converted, predictions = _compared(converted, forward, config, data)
     return _described(converted, forward, predictions) if config.head is None else converted
 
 
@@ -93,3 +98,90 @@ def notes_of_copies(forward: Forward, choice: Choice, config: ConvertConfig) -> 
             f"trains {some(copied)} apart; to train tied weights together, let all nodes read one weight of the file"
         )
     return notes
+
+
+def _compared(
+    converted: Converted, forward: Imported, config: ConvertConfig, data: Data
+) -> tuple[Converted, dict[str, np.ndarray]]:
+    """Compare the outputs of real rows with the source's, and return them; raise ConvertError where they differ."""
+    facts, rows = converted.facts, compared_rows(data)
+    assert converted.finished is not None
+    model, names = converted.finished[0], [facts.prediction, *forward.heads]
+    inputs = feed_inputs(model, facts, rows)
+    inference = forward.model.clone()
+    loaded = finish_apart(inference, deep=True) if to_inference(inference) else converted.finished
+    session = (forward.session and forward.session(*loaded)) or Session(loaded[0], weights=loaded[1])
+    if rows.kept:
+        check_missing(session, inputs, names, rows)
+    predictions = dict(zip(names, session.run(inputs, names), strict=True))
+    notes = _mixing_notes(session, inputs, facts.prediction, predictions[facts.prediction])
+    del session, inference, loaded  # frees their weights before a session of the source loads the same ones again
+    source_inputs = rows.inputs if forward.as_given else inputs
+    worst = max(_difference(converted, forward, name, y, source_inputs, config) for name, y in predictions.items())
+    unread = [name for name in rows.kept if name not in facts.inputs and len(rows.kept) > 1]
+    notes = [*notes, *([f"does not read {some(unread)} of the data"] if unread else [])]
+    return converted.next(*notes, record={"discrepancy": worst}), predictions
+
+
+def _difference(
+    converted: Converted,
+    forward: Imported,
+    output: str,
+    predicted: np.ndarray,
+    inputs: Mapping[str, np.ndarray],
+    config: ConvertConfig,
+) -> float:
+    """Return max|output − source| / max(1, max|source|) of an output."""
+    count = len(next(iter(inputs.values())))
+    if predicted.ndim and len(predicted) != count:
+        raise ConvertError(
+            "A prediction must have one entry per row.",
+            got=f"{output!r} of shape {list(predicted.shape)} for {count} rows",
+            fix="Choose another output with {at}source.prediction, or, where its rows lie on another axis, say which: "
+            f"{{at}}source.batch_axis={{{output}: 1}}.",
+        )
+    expected = np.asarray(forward.expected(inputs, output), np.float64).reshape(predicted.shape)
+    if not np.isfinite(expected).all():
+        raise _not_finite(converted, output, expected)
+    difference = float(np.abs(predicted - expected).max() / max(1.0, np.abs(expected).max()))
+    allowed = config.tolerance or max(TOLERANCE.get(predicted.dtype.name, 1e-2), forward.rounding)
+    if not difference <= allowed:
+        by_estimator = ", or use {at}dtype=float64 for an estimator."
+        reason = f": {forward.rounding_reason}" if forward.rounding_reason else by_estimator
+        raise ConvertError(
+            "The converted model must predict what its source predicts.",
+            key="tolerance",
+            got=f"{forward.origin}: largest difference {difference:.3g} on {count} rows, tolerance {allowed:g}",
+            fix=f"Raise {{key}} if the difference is acceptable{reason}",
+        )
+    return difference
+
+
+def _not_finite(converted: Converted, output: str, expected: np.ndarray) -> ConvertError:
+    graph, bad_rows = converted.forward.model.graph, ~np.isfinite(expected).reshape(len(expected), -1).all(axis=1)
+    weights = {name: query.array(graph.initializers[name]) for name in converted.facts.parameters}
+    wrong = [name for name, array in weights.items() if not np.isfinite(array).all()]
+    return ConvertError(
+        "A model must predict finite values.",
+        got=f"nan or infinite values of {output!r} in {bad_rows.sum()} of {len(expected)} rows"
+        + (f"; weights that are not finite: {some(wrong)}" if wrong else ""),
+        fix="Take a file whose weights are finite, or end the graph in front of them with {at}source.prediction."
+        if wrong
+        else "Check the model, and the scale of its inputs.",
+    )
+
+
+def _mixing_notes(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, batch: np.ndarray) -> list[str]:
+    """Return a note if the prediction of a row depends on the other rows of its batch."""
+    if batch.ndim == 0 or len(batch) < 2:
+        return []
+    try:
+        [alone] = session.run({name: array[-1:] for name, array in inputs.items()}, [prediction])
+    except ModelError:
+        return ["runs on several rows at a time, and not on one"]
+    if alone.shape == batch[-1:].shape and np.abs(alone - batch[-1:]).max() <= MIXING * max(1e-6, np.abs(batch).max()):
+        return []
+    return [
+        f"the prediction of a row ({prediction!r}) depends on the rows beside it, as if a batch were one sequence: "
+        "batches are cut and shuffled without regard to that"
+    ]

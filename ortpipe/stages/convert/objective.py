@@ -1,12 +1,21 @@
-"""The objective that scikit-learn fits an estimator by, in ortpipe's terms: a loss, and penalties of parameters."""
+"""The objective that scikit-learn fits an estimator by: a loss, and penalties of parameters; its facts and notes."""
 
 import dataclasses
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
+from ortpipe.data.class_weight import weights_of_rows
+from ortpipe.data.labels import class_index
+from ortpipe.data.rows import Data
+from ortpipe.errors import DataError
+from ortpipe.facts import Facts
+
+FITTED_BY = "scikit-learn fits it by"
+MATCHING = "the loss auto and the penalty auto"
 Strengths = Mapping[str, float]
 
 
@@ -41,9 +50,8 @@ class ClassWeight:
     def _of_classes(self, index: np.ndarray | None, weight: np.ndarray | None, count: int) -> list[float]:
         if self.values != "balanced":
             return list(self.values)
-        totals = np.bincount(
-            np.asarray(index, np.int64), weight if self.counts_weights else None, minlength=count
-        ).astype(float)
+        counted = weight if self.counts_weights else None
+        totals = np.bincount(np.asarray(index, np.int64), counted, minlength=count).astype(float)
         return np.where(totals > 0, totals.sum() / (np.sum(totals > 0) * np.maximum(totals, 1e-300)), 1.0).tolist()
 
 
@@ -76,14 +84,18 @@ class Objective:
         return dataclasses.replace(self, missing="; ".join(filter(None, [self.missing, part])))
 
 
-def summed(loss: Any, penalty: Mapping[str, Strengths] | None = None, missing: str = "", **fields: Any) -> Objective:
-    """Return Σᵢ lᵢ + penalties."""
-    return _objective(loss, penalty, "sum", missing, **fields)
+def _objective(
+    loss: Any, penalty: Mapping[str, Strengths] | None = None, missing: str = "", **fields: Any
+) -> Objective:
+    terms = {}
+    for name, strengths in (penalty or {}).items():
+        if nonzero := {kind: float(strength) for kind, strength in strengths.items() if strength}:
+            terms[name] = nonzero
+    return Objective({"name": loss} if isinstance(loss, str) else dict(loss), terms, missing=missing, **fields)
 
 
-def averaged(loss: Any, penalty: Mapping[str, Strengths] | None = None, missing: str = "", **fields: Any) -> Objective:
-    """Return 1/N · Σᵢ lᵢ + penalties."""
-    return _objective(loss, penalty, "mean", missing, **fields)
+summed = functools.partial(_objective, reduction="sum")  # Σᵢ lᵢ + penalties
+averaged = functools.partial(_objective, reduction="mean")  # 1/N · Σᵢ lᵢ + penalties
 
 
 def class_weight(
@@ -98,9 +110,54 @@ def class_weight(
     return ClassWeight(tuple(float(setting.get(label, 1)) for label in estimator.classes_.tolist()), of)
 
 
-def _objective(loss: Any, penalty: Any, reduction: Any, missing: str, **fields: Any) -> Objective:
-    terms = {}
-    for name, strengths in (penalty or {}).items():
-        if nonzero := {kind: float(strength) for kind, strength in strengths.items() if strength}:
-            terms[name] = nonzero
-    return Objective({"name": loss} if isinstance(loss, str) else dict(loss), terms, reduction, missing, **fields)
+def objective_facts(objective: Objective | None, facts: Facts, data: Data | None) -> dict[str, Any]:
+    """Return `Facts.objective`, with the numbers that depend on the training rows."""
+    if objective is None:
+        return {}
+    index = weight = None
+    sizes: dict[str, Any] = {}
+    if data is not None:
+        rows = data.train.sample()
+        weight, sizes = weights_of_rows(data.class_weight, rows.label, rows.sample_weight), {"rows": len(data.train)}
+        if objective.class_weight is not None:
+            index = class_index(facts, rows.label) if facts.classes is not None else rows.label
+        if weight is not None and objective.divides_weights:
+            sizes["weight"] = float(weight.mean())
+    if objective.class_weight is not None:
+        count = len(facts.classes) if facts.classes is not None else 0 if index is None else index.shape[1]
+        if (resolved := objective.class_weight.resolved(count, index, weight)) is not None:
+            sizes["class_weight"] = resolved
+        else:
+            objective = objective.without("its class weights, which depend on the training rows")
+    return {name: getattr(objective, name) for name in ("loss", "penalty", "reduction", "missing")} | sizes
+
+
+def factors_of_classes(task: str, classes: Sequence[Any] | None, data: Data | None) -> tuple[float, ...]:
+    """Return the data's factors of a model's classes in the loss, () if the data have none."""
+    weights = {} if data is None else data.class_weight
+    if weights and classes is None:
+        rule, actual = "Class weights need a classifier of one class per row.", f"a {task} model"
+        raise DataError(rule, key="class_weight", got=actual, fix="Set {key}=null.")
+    return tuple(weights.get(name, 1.0) for name in classes or () if weights)
+
+
+def objective_notes(objective: Mapping[str, Any]) -> Sequence[str]:
+    """Return a note of the loss and penalty that match an estimator's objective, and of the missing parts.
+
+    >>> objective_notes({"loss": {"name": "huber", "delta": 2.7}, "penalty": {"w": {"l2": 0.5}}, "reduction": "sum"})
+    ['scikit-learn fits it by huber (delta=2.7) summed over rows + 0.5·l2 of w: the loss auto and the penalty auto']
+    """
+    if not objective:
+        return []
+    loss, mean = dict(objective["loss"]), objective["reduction"] == "mean"
+    settings = ", ".join(f"{key}={value}" for key, value in loss.items() if key != "name")
+    text = loss["name"] + (f" ({settings})" if settings else "") + (" per row" if mean else " summed over rows")
+    text += " with class weights" if "class_weight" in objective else ""
+    for name, strengths in objective.get("penalty", {}).items():
+        text += "".join(f" + {strength:.6g}·{kind} of {name}" for kind, strength in strengths.items())
+    notes = [f"{FITTED_BY} {text}: {MATCHING}"]
+    if missing := objective.get("missing"):
+        notes = [f"{FITTED_BY} a variant of {text}: {MATCHING}; not included: {missing}"]
+    if "weight" in objective:
+        notes.append("scikit-learn divides the weights of rows by their mean, and so does the penalty auto")
+    return notes

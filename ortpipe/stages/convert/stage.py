@@ -20,9 +20,9 @@ if TYPE_CHECKING:  # for sources other than networks by config, and settings bey
     from ortpipe.stages.convert.changes.quantize import quantized
     from ortpipe.stages.convert.changes.replace_head import with_new_head
     from ortpipe.stages.convert.imported_steps import imported, notes_of_copies
-    from ortpipe.stages.convert.own_objective import class_weight, objective_facts, objective_notes
+    from ortpipe.stages.convert.objective import factors_of_classes, objective_facts, objective_notes
     from ortpipe.stages.convert.passed import read_passed
-    from ortpipe.stages.convert.table import table_record
+    from ortpipe.stages.convert.rows.compared_rows import table_record
 else:
     later(__name__)
 
@@ -121,7 +121,7 @@ def _artifact(converted: Converted, config: ConvertConfig, data: Data | None) ->
     facts = dataclasses.replace(
         facts,
         **meaning.facts,
-        class_weight=class_weight(meaning.task, meaning.classes, data) if weighted else (),
+        class_weight=factors_of_classes(meaning.task, meaning.classes, data) if weighted else (),
         objective=objective,
         heads={
             name: HeadFacts(**{key: value for key, value in of_head.facts.items() if key != "members"})

@@ -14,7 +14,7 @@ from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.importing.lower import lowered, moved_windows
+from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 
 rng = np.random.default_rng(0)
@@ -111,9 +111,8 @@ def test_windows_that_onnxruntime_begins_elsewhere_are_named(op):
             continue
         model = model_of(op, size, *window)
         x = rng.uniform(0.5, 2, (16, 1, size)).astype(np.float32)
-        low = lowered(model)
+        low = lowered(model, moved=(notes := []))
         [theirs], [ours] = Session(model).run({"x": x}), Session(low).run({"x": x})
-        notes = moved_windows(model, low)
         same = theirs.shape == ours.shape and np.allclose(theirs, ours, rtol=1e-5)
         assert bool(notes) == (not same), (size, window, notes)
         named += len(notes)

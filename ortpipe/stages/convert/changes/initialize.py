@@ -47,7 +47,15 @@ def _file(path: str) -> Path:
 def _initialize(model: ir.Model, needed: Sequence[str], config: WeightsFrom) -> tuple[dict[str, str], str]:
     """Set initializers, and those in `needed` under `strict`; return the name in the file of each, and a note."""
     values_by_name = {name: value for name, value in model.graph.initializers.items() if value.dtype in query.FLOATS}
-    source_arrays = _floats(_file(config.path))
+    source_arrays = _read(_file(config.path))
+    if not source_arrays:
+        raise ConvertError(
+            "The file must hold named floats: initializers, or tensors of safetensors.",
+            key="path",
+            got=f"{_file(config.path)}: none",
+            fix="Weights in constants get names by ortpipe run-stage convert --input FILE --output NEW.onnx: take that "
+            "one.",
+        )
     target_by_source = _new_names(list(source_arrays), config.map)
     source_by_target = {target: name for name, target in target_by_source.items()}
     source_of = {target: source_by_target[target] for target in values_by_name if target in source_by_target}
@@ -78,7 +86,7 @@ def _fitting(
     values_by_name: Mapping[str, ir.Value],
     config: WeightsFrom,
 ) -> dict[str, np.ndarray]:
-    """Return the file's arrays by the weights that take them, transposed where the config says so."""
+    """Return the file's arrays by the weights that take them, some of them transposed by the config."""
     transposed = set(query.select(config.transpose, list(source_of), ConvertError, "transpose"))
     values, misfits, turnable = {}, [], []
     for target, name in source_of.items():
@@ -93,22 +101,14 @@ def _fitting(
         raise ConvertError(
             "A weight in the file must have the shape of the model's weight.",
             key="map",
-            got=", ".join(misfits[:SHOWN]) + (f" and {len(misfits) - SHOWN} more" if len(misfits) > SHOWN else ""),
+            got=some(misfits, SHOWN),
             fix=f"Leave out weights that do not fit, {{key}}={{'name': null}} with {{at}}strict=false.{hint}",
         )
     return values
 
 
-def _floats(file: Path) -> dict[str, np.ndarray]:
-    """Return the float arrays of a file by name; raise ConvertError if there are none."""
-    if arrays := _read(file):
-        return arrays
-    rule = "The file must hold named floats: initializers, or tensors of safetensors."
-    fix = "Weights in constants get names by ortpipe run-stage convert --input FILE --output NEW.onnx: take that one."
-    raise ConvertError(rule, key="path", got=f"{file}: none", fix=fix)
-
-
 def _read(file: Path) -> dict[str, np.ndarray]:
+    """Return the float arrays of a file by name."""
     if file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
         raise ConvertError(
             "Weights are read from .onnx and .safetensors files only, because reading these executes no code.",
@@ -129,9 +129,7 @@ def _read(file: Path) -> dict[str, np.ndarray]:
         raise ConvertError(
             "A .safetensors file must be readable.", key="path", got=f"{file}: {error}", fix="Save it again."
         ) from error
-    return {
-        name: array for name, array in sorted(arrays.items()) if ir.DataType.from_numpy(array.dtype) in query.FLOATS
-    }
+    return {name: a for name, a in sorted(arrays.items()) if ir.DataType.from_numpy(a.dtype) in query.FLOATS}
 
 
 def _new_names(names: Sequence[str], patterns: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -169,6 +167,5 @@ def _new_names(names: Sequence[str], patterns: Mapping[str, str | None]) -> dict
 
 
 def _name_list(names: Sequence[str], shapes: Mapping[str, Sequence[int]] | None = None) -> str:
-    entries = [f"{name} {list(shapes[name])}" if shapes and name in shapes else name for name in names[:SHOWN]]
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return (", ".join(entries) or "none") + more
+    entries = [f"{name} {list(shapes[name])}" if shapes and name in shapes else name for name in names]
+    return some(entries, SHOWN) or "none"

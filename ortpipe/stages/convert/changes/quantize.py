@@ -107,15 +107,12 @@ def _roots(graph: ir.Graph, products: list[ir.Node], constant: set[ir.Value]) ->
                 want([_fused_result(_fused_result(y, ("BatchNormalization",)), ("Relu", "Clip"))])
         elif y in source_of and node.op_type in JOINING and constant.isdisjoint(node.inputs):
             want(node.inputs)
-        elif y in source_of and node.op_type in MOVES and node.inputs[0] not in constant:
+        elif y in source_of and node.op_type in (*MOVES, "Dropout") and node.inputs[0] not in constant:
             assert node.inputs[0] is not None
             source_of[y] = node.inputs[0]
             want(node.inputs[:1])
-        elif y in source_of and node.op_type == "Dropout":  # in training it scales up the entries that it keeps
-            assert node.inputs[0] is not None
-            source_of[y] = node.inputs[0]
-            dropped.add(y)
-            want(node.inputs[:1])
+            if node.op_type == "Dropout":  # in training it scales up the entries that it keeps
+                dropped.add(y)
     paths = {x: _path_to_root(x, source_of) for x in reversed(source_of)}
     return {x: path[-1] for x, path in paths.items() if dropped.isdisjoint(path)}
 
@@ -131,10 +128,7 @@ def _fused_result(y: ir.Value, kinds: Sequence[str]) -> ir.Value:
 
 def _path_to_root(x: ir.Value, source_of: Mapping[ir.Value, ir.Value]) -> list[ir.Value]:
     """Return a value and its sources, up to the one whose range it uses."""
-    path = [x]
-    while source_of[path[-1]] is not path[-1]:
-        path.append(source_of[path[-1]])
-    return path
+    return [x] if source_of[x] is x else [x, *_path_to_root(source_of[x], source_of)]
 
 
 def _ranges(model: ir.Model, facts: Facts, rows: Rows, names: list[str]) -> dict[str, tuple[float, float]]:
@@ -191,12 +185,11 @@ def _channels(node: ir.Node, place: int, weight: ir.Value) -> int | None:
 
 def _round_weight(op: Builder, weight: ir.Value, axis: int | None) -> ir.Value:
     sizes = query.sizes(weight) or []
-    axis_attribute: dict[str, int] = {} if axis is None else {"axis": axis}
-    other_axes = [i for i in range(len(sizes)) if i != axis]
-    largest = op.ReduceMax(op.Abs(weight), other_axes, keepdims=0)
+    per_axis: dict[str, int] = {} if axis is None else {"axis": axis}
+    largest = op.ReduceMax(op.Abs(weight), [i for i in range(len(sizes)) if i != axis], keepdims=0)
     zero = op.const(np.zeros([] if axis is None else [sizes[axis] or 0], np.int8))
     scale = stop_gradient(op, op.Max(largest, LEAST * 127) / 127)
-    return op.DequantizeLinear(op.QuantizeLinear(weight, scale, zero, **axis_attribute), scale, zero, **axis_attribute)
+    return op.DequantizeLinear(op.QuantizeLinear(weight, scale, zero, **per_axis), scale, zero, **per_axis)
 
 
 def _quantize_activations(

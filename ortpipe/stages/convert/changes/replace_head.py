@@ -50,7 +50,8 @@ def _replaced(converted: Converted, head: NewHead, task: Task | None, classes: A
     if len(stack.dims) != 2:
         fix = "Add {pool: mean} or flatten to {key}, and {linear: …} for another width."
         raise ConvertError("A head must end with shape [N, K].", key="layers", got=f"shape {stack.shown}", fix=fix)
-    prediction = stack.add_output("prediction")
+    prediction = stack.op.rename(stack.value, "prediction")
+    model.graph.outputs.append(prediction)
     meaning = _meaning(head.parts[-1][0], stack.dims[1], str(prediction.name), str(scores.name), task, classes)
     keep_outputs(model, [str(prediction.name)])
     new = f"new weights {some(stack.parameters)}" if stack.parameters else "no new weights"
@@ -73,10 +74,10 @@ class _LayerStack:
     """Layers added behind a value one after another."""
 
     def __init__(self, graph: ir.Graph, value: ir.Value, seed: int) -> None:
-        self._graph, self._op = graph, Builder(graph, "head")
+        self.op = Builder(graph, "head")
         self.value, self.parameters = value, list[str]()
         assert value.dtype is not None
-        self._dtype, self._layers = value.dtype, Layers(self._op, value.dtype.numpy(), seed)
+        self._dtype, self._layers = value.dtype, Layers(self.op, value.dtype.numpy(), seed)
         self.dims: tuple[Any, ...] = tuple(query.sizes(value) or ())  # None: unknown
 
     @property
@@ -85,7 +86,7 @@ class _LayerStack:
 
     def add(self, place: int, name: str, setting: Any) -> None:
         """Add one layer."""
-        op, x = self._op, self.value
+        op, x = self.op, self.value
         if name == "linear":
             self._linear(place, setting)
         elif name == "pool":
@@ -118,13 +119,7 @@ class _LayerStack:
         weight = self._layers.weight(f"head/{place}/weight", [width, fan_in])
         parameters = [weight, self._layers.bias(f"head/{place}/bias", width, fan_in)]
         self.parameters += [str(parameter.name) for parameter in parameters]
-        self.value, self.dims = self._op.Gemm(self.value, *parameters, transB=1), (None, width)
-
-    def add_output(self, name: str) -> ir.Value:
-        """Return the last layer's result as an output of the graph."""
-        value = self._op.rename(self.value, name)
-        self._graph.outputs.append(value)
-        return value
+        self.value, self.dims = self.op.Gemm(self.value, *parameters, transB=1), (None, width)
 
     def _misfit(self, layer: str, expected: str, fix: str) -> ConvertError:
         return ConvertError(f"A layer {layer} reads {expected}.", key="layers", got=f"shape {self.shown}", fix=fix)
@@ -144,9 +139,7 @@ def _value_to_cut(graph: ir.Graph, output: ir.Value, cut: str | None) -> ir.Valu
     raise ConvertError(
         "{key} must match exactly one value, which the new layers read.",
         key="cut",
-        got="none"
-        if cut is None
-        else f"{cut!r}, which matches {len(matches) or 'no'} values: {some(matches) or 'none'}",
+        got=f"{cut!r}, which matches {len(matches) or 'no'} values: {some(matches) or 'none'}" if cut else "none",
         fix=f"Nearest the end: {_candidates(graph, output)}.",
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import onnx_ir as ir
-from onnx_ir import Node, Value
+from onnx_ir import Node
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.choice.choice import some
@@ -12,7 +12,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
 from ortpipe.graph.core.inference import infer
 from ortpipe.stages.convert.dialects.attention import ATTENTION
-from ortpipe.stages.convert.dialects.forms import MICROSOFT, with_ranks
+from ortpipe.stages.convert.dialects.forms import MICROSOFT, is_read, with_ranks
 from ortpipe.stages.convert.dialects.layers import LAYERS
 from ortpipe.stages.convert.dialects.quantized import Mode, write_float
 
@@ -84,20 +84,20 @@ def _standard(model: ir.Model, rule: Rewrite) -> Rewrite:
     """Return a rule that has the types and ranks it needs, and whose outputs may replace the node's."""
     rule = with_ranks(model, rule)
 
-    def write(op: Builder, node: Node) -> list[Value | None] | None:
+    def write(op: Builder, node: Node) -> list[ir.Value | None] | None:
         if any(x is not None and x.type is None for x in node.inputs):
             infer(model)
         ys = rule(op, node)
-        return None if ys is None else [_output(op, node, *pair) for pair in zip(node.outputs, ys, strict=False)]
+        return (
+            None
+            if ys is None
+            else [
+                (op.Identity(new) if new in node.inputs else new) if is_read(old) else None
+                for old, new in zip(node.outputs, ys, strict=False)
+            ]
+        )
 
     return write
-
-
-def _output(op: Builder, node: Node, old: Value, new: Value | None) -> Value | None:
-    """Return the value that takes an output's name; None if the output has no readers."""
-    if not (old.uses() or old.is_graph_output()):
-        return None
-    return op.Identity(new) if new in node.inputs else new
 
 
 def _check_remaining(graph: ir.Graph) -> None:

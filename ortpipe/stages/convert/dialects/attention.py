@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.core.builder import Builder, Rewrite
-from ortpipe.stages.convert.dialects.forms import rank_of, unsupported
+from ortpipe.stages.convert.dialects.forms import inputs_of, is_read, rank_of, unsupported
 from ortpipe.stages.convert.dialects.layers import layer_normalization
 
 MASKED = -10000.0  # the default value that a mask adds
@@ -19,13 +19,13 @@ MASKED = -10000.0  # the default value that a mask adds
 
 def embed_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
     """LayerNormalization of word[ids] + position[places] + segment[segments]; the ones in each mask; the sum."""
-    ids, segments, words, positions, segment, gamma, beta, mask, places = (*node.inputs, None, None)[:9]
+    ids, segments, words, positions, segment, gamma, beta, mask, places = inputs_of(node, 9)
     position = op.Gather(positions, places) if places is not None else op.Slice(positions, [0], _size(op, ids, 1), [0])
     total = op.Gather(words, ids) + position
     if segment is not None:
         total = total + op.Gather(segment, segments)
     count = None
-    if len(node.outputs) > 1 and _is_read(node.outputs[1]):
+    if len(node.outputs) > 1 and is_read(node.outputs[1]):
         if mask is None:
             count = op.Expand(op.const(np.int32(0)), _size(op, ids, 0))
         else:
@@ -35,16 +35,13 @@ def embed_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
 
 def rotary_embedding(op: Builder, node: Node) -> list[Value]:
     """(x₁, x₂) → (x₁·cos − x₂·sin, x₁·sin + x₂·cos) of the halves, or neighbours, of each head."""
-    x, places, cosines, sines = node.inputs
-    assert x is not None and places is not None and cosines is not None
+    x, places, cosines, sines = inputs_of(node, 4)
     get = node.attributes.get_int
     size, heads, rank = get("rotary_embedding_dim", 0), get("num_heads", 0), rank_of(x)
     if get("is_packed_batching", 0):
         raise unsupported(node, "is_packed_batching=1")
-    split = x
-    if rank == 3:
-        head = [0, 0, heads, -1] if size else [0, 0, -1, _last(cosines, node) * 2]
-        split = op.Reshape(x, head)
+    head = [heads, -1] if size else [-1, _last(cosines, node) * 2]
+    split = op.Reshape(x, [0, 0, *head]) if rank == 3 else x
     if rank_of(places) == 1:  # position of the first token
         length = op.Squeeze(_size(op, x, rank - 2 if rank == 4 else 1))
         places = op.Unsqueeze(op.Add(op.Range(0, length, 1), places), [0])
@@ -58,13 +55,11 @@ def _rotate(op: Builder, x: Value, cos: Any, sin: Any, half: int, interleaved: i
     unrotated = None
     if partly:
         x, unrotated = op.Slice(x, [0], [2 * half], [-1]), op.Slice(x, [2 * half], [np.iinfo(np.int64).max], [-1])
-    first: Any
-    second: Any
     if interleaved:
         pairs = op.Reshape(x, [0, 0, 0, -1, 2])
-        first, second = (op.Gather(pairs, op.const(np.int64(i)), axis=-1) for i in (0, 1))
+        first, second = (_slice(op, pairs, i, -1) for i in (0, 1))
     else:
-        first, second = op.Slice(x, [0], [half], [-1]), op.Slice(x, [half], [2 * half], [-1])
+        first, second = (op.Slice(x, [start], [start + half], [-1]) for start in (0, half))
     rotated = [first * cos - second * sin, first * sin + second * cos]
     if interleaved:
         y = op.Concat(*(op.Unsqueeze(part, [-1]) for part in rotated), axis=-1)
@@ -74,10 +69,9 @@ def _rotate(op: Builder, x: Value, cos: Any, sin: Any, half: int, interleaved: i
     return y if unrotated is None else op.Concat(y, unrotated, axis=-1)
 
 
-def attention(op: Builder, node: Node) -> list[Value | None]:
+def attention(op: Builder, node: Node) -> list[Value]:
     """Attention of x · weights + bias with itself."""
-    x, weights, bias, mask, past, attention_bias, length = (*node.inputs, *[None] * 5)[:7]
-    assert weights is not None
+    x, weights, bias, mask, past, attention_bias, length = inputs_of(node, 7)
     get = node.attributes.get_int
     if get("do_rotary", 0) or get("past_present_share_buffer", 0) or length is not None:
         raise unsupported(node, "do_rotary or past_present_share_buffer")
@@ -92,16 +86,14 @@ def attention(op: Builder, node: Node) -> list[Value | None]:
         past_parts = [_slice(op, past, i, 0) for i in (0, 1)]
         k, v = (op.Concat(old, new, axis=2) for old, new in zip(past_parts, (k, v), strict=True))
     y = _attend(op, node, q, k, v, sizes[0] // heads, mask, attention_bias, past_parts[0])
-    present = None
-    if len(node.outputs) > 1:
-        present = op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)
-    return [y, present]
+    if len(node.outputs) == 1:
+        return [y]
+    return [y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)]
 
 
 def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
     """Attention of queries, keys and values, packed or three inputs, plus their biases."""
-    query, key, value, bias, mask, attention_bias, past_key, past_value, *more = (*node.inputs, *[None] * 7)[:10]
-    assert query is not None
+    query, key, value, bias, mask, attention_bias, past_key, past_value, *more = inputs_of(node, 10)
     if any(x is not None for x in more) or len(node.outputs) > 3:
         raise unsupported(node, "a shared cache, or scores as an output")
     heads, packed = node.attributes.get_int("num_heads"), rank_of(query) == 5
@@ -127,10 +119,8 @@ def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
 
 def group_query_attention(op: Builder, node: Node) -> list[Value]:
     """Causal attention in which several query heads share a key and value head; without padding."""
-    query, key, value, *pasts = node.inputs[:5]
-    cosines, sines, places, added_bias, *more = (*node.inputs[7:], *[None] * 4)[: max(4, len(node.inputs) - 7)]
-    get = node.attributes.get_int
-    assert query is not None
+    query, key, value, *pasts, _, _, cosines, sines, places, added_bias = inputs_of(node, 11)
+    more, get = node.inputs[11:], node.attributes.get_int
     problems = {"a cache in integers": get("kv_cache_bit_width", 0), "smooth_softmax": get("smooth_softmax", 0)}
     problems |= {"causal=0": not get("causal", 1), "scores as an output": len(node.outputs) > 3}
     problems |= {"attention sinks, cache scales, or normalized heads": any(x is not None for x in more)}
@@ -149,7 +139,7 @@ def group_query_attention(op: Builder, node: Node) -> list[Value]:
             places = op.Unsqueeze(op.Range(0, length, 1), [0])
             places = places if past is None else op.Add(places, _size(op, past, 2))
         cos, sin = (op.Unsqueeze(op.Gather(table, places), [1]) for table in (cosines, sines))
-        half, kind = _last(cosines, node), get("rotary_interleaved", 0)  # type: ignore[arg-type]
+        half, kind = _last(cosines, node), get("rotary_interleaved", 0)
         q, k = (_rotate(op, x, cos, sin, half, kind, partly=2 * half < size) for x in (q, k))
     if past is not None:
         k, v = op.Concat(past, k, axis=2), op.Concat(past_value, v, axis=2)
@@ -251,10 +241,6 @@ def _last(value: Value, node: Node) -> int:
     if not isinstance(size, int):
         raise unsupported(node, f"the last dimension of {value.name!r} is unknown")
     return size
-
-
-def _is_read(value: Value) -> bool:
-    return bool(value.uses()) or value.is_graph_output()
 
 
 ATTENTION: dict[str, Rewrite] = {

@@ -44,6 +44,16 @@ def with_ranks(model: ir.Model, rule: Rewrite) -> Rewrite:
     return write
 
 
+def inputs_of(node: Node, count: int) -> list[Any]:
+    """Return a node's first `count` inputs, None for missing ones."""
+    return [*node.inputs[:count], *[None] * (count - len(node.inputs))]
+
+
+def is_read(value: Value) -> bool:
+    """Return whether anything reads a value."""
+    return bool(value.uses()) or value.is_graph_output()
+
+
 def attributes_of(node: Node, *without: str) -> dict[str, Any]:
     """Return a node's attributes except those with one of these prefixes."""
     return {name: a.value for name, a in node.attributes.items() if not (without and name.startswith(without))}

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.core.builder import Builder, Rewrite
-from ortpipe.stages.convert.dialects.forms import attributes_of, rank_of, unsupported
+from ortpipe.stages.convert.dialects.forms import attributes_of, inputs_of, is_read, rank_of, unsupported
 
 EPSILON = 1e-12  # default of com.microsoft's normalizations
 # Kept here, because they are values of an attribute: activation of a fused operator → names of its parameters
@@ -34,15 +35,14 @@ def fast_gelu(op: Builder, node: Node) -> list[Value]:
 
 def quick_gelu(op: Builder, node: Node) -> list[Value]:
     """x · σ(alpha · x)."""
-    [x] = node.inputs
-    return [x * op.Sigmoid(x * node.attributes.get_float("alpha", 1.702))]  # type: ignore[operator]
+    [x] = inputs_of(node, 1)
+    return [x * op.Sigmoid(x * node.attributes.get_float("alpha", 1.702))]
 
 
 def fused_mat_mul(op: Builder, node: Node) -> list[Value]:
     """alpha · a⁽ᵀ⁾ · b⁽ᵀ⁾; transBatch moves the first axis behind the batch axes, to MatMul's rows."""
     operands = []
-    for x, side in zip(node.inputs, "AB", strict=True):
-        assert x is not None
+    for x, side in zip(inputs_of(node, 2), "AB", strict=True):
         flags = [node.attributes.get_int(f"{name}{side}", 0) for name in ("trans", "transBatch")]
         rank = rank_of(x) if any(flags) else 0
         axes = list(range(rank))
@@ -64,15 +64,14 @@ def fused_gemm(op: Builder, node: Node) -> list[Value]:
 
 def fused_conv(op: Builder, node: Node) -> list[Value]:
     """activation(Conv(x, w, b) + z)."""
-    x, w, b, z = (*node.inputs, None, None)[:4]
+    x, w, b, z = inputs_of(node, 4)
     y = op.Conv(x, w, b, **attributes_of(node, "activation"))
     return [_activate(op, node, y if z is None else y + z, node.attributes.get_floats("activation_params", ()))]
 
 
 def nhwc_conv(op: Builder, node: Node) -> list[Value]:
     """Conv with the channels last; its weights are those of a Conv."""
-    x, *weights = node.inputs
-    assert x is not None
+    x, *weights = inputs_of(node, len(node.inputs))
     rank = rank_of(x)
     channels_first = op.Transpose(x, perm=[0, rank - 1, *range(1, rank - 1)])
     return [op.Transpose(op.Conv(channels_first, *weights, **attributes_of(node)), perm=[0, *range(2, rank), 1])]
@@ -80,23 +79,22 @@ def nhwc_conv(op: Builder, node: Node) -> list[Value]:
 
 def rms_normalization(op: Builder, node: Node) -> list[Value | None]:
     """SimplifiedLayerNormalization: gamma · x / √(mean x² + epsilon)."""
-    x, gamma = node.inputs
+    x, gamma = inputs_of(node, 2)
     if (axis := node.attributes.get_int("axis", -1)) != -1:
-        assert x is not None
         axis %= rank_of(x)
     return _by_root(op, node, x, gamma, axis)
 
 
 def skip_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
     """LayerNormalization of x + skip + bias, which is the fourth output."""
-    x, skip, gamma, beta, bias = (*node.inputs, None, None)[:5]
+    x, skip, gamma, beta, bias = inputs_of(node, 5)
     total = _add_bias(op, _add_bias(op, x, skip), bias)
     return [*layer_normalization(op, node, total, gamma, beta), total]
 
 
 def skip_rms_normalization(op: Builder, node: Node) -> list[Value | None]:
     """SkipSimplifiedLayerNormalization: the same without the mean."""
-    x, skip, gamma, bias = (*node.inputs, None)[:4]
+    x, skip, gamma, bias = inputs_of(node, 4)
     total = _add_bias(op, _add_bias(op, x, skip), bias)
     return [*_by_root(op, node, total, gamma, -1), None, total][: len(node.outputs)]
 
@@ -111,14 +109,11 @@ def bias_dropout(op: Builder, node: Node) -> list[Value]:
 
 def same_operator(op: Builder, node: Node) -> list[Value]:
     """An operator that ONNX has as well."""
-    attributes = attributes_of(node)
-    if len(node.outputs) == 1:
-        return [getattr(op, node.op_type)(*node.inputs, **attributes)]
-    return list(getattr(op, node.op_type)(*node.inputs, outputs=len(node.outputs), **attributes))
+    ys = getattr(op, node.op_type)(*node.inputs, outputs=len(node.outputs), **attributes_of(node))
+    return [ys] if isinstance(ys, Value) else list(ys)
 
 
-def _add_bias(op: Builder, x: Value | None, bias: Value | None = None) -> Value:
-    assert x is not None
+def _add_bias(op: Builder, x: Any, bias: Value | None = None) -> Value:
     return x if bias is None else op.Add(x, bias)
 
 
@@ -127,14 +122,13 @@ def layer_normalization(
 ) -> list[Value | None]:
     """Return as many of LayerNormalization's outputs as the node has."""
     epsilon = node.attributes.get_float("epsilon", EPSILON)
-    if any(y.uses() or y.is_graph_output() for y in node.outputs[1:3]) and node.op_type.startswith("Skip"):
+    if any(map(is_read, node.outputs[1:3])) and node.op_type.startswith("Skip"):
         return list(op.LayerNormalization(x, gamma, beta, axis=-1, epsilon=epsilon, outputs=3))
     return [op.LayerNormalization(x, gamma, beta, axis=-1, epsilon=epsilon), None, None]
 
 
-def _by_root(op: Builder, node: Node, x: Value | None, gamma: Value | None, axis: int) -> list[Value | None]:
+def _by_root(op: Builder, node: Node, x: Value, gamma: Value, axis: int) -> list[Value | None]:
     """Return gamma · x / √(mean x² + epsilon), and 1 / √…; the mean of 16-bit floats is taken in float32."""
-    assert x is not None and gamma is not None
     default = 1e-5 if node.op_type == "SimplifiedLayerNormalization" else EPSILON
     floats = op.Cast(x, to=ir.DataType.FLOAT) if x.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) else x
     axes = [-1] if axis == -1 else range(axis, rank_of(x))

@@ -22,11 +22,8 @@ from ortpipe.metrics.classes import Seen, look, sigmoid, softmax
 from ortpipe.runtime.session import Session
 
 Kind = Literal["softmax", "sigmoid", "pair", "log_softmax", "log_sigmoid", "opposite"]
-RANDOM, LAYOUT, RECURRENT = (
-    having("random"),
-    having("layout"),
-    having("recurrent"),
-)  # recurrent ones read weights; values in [−1, 1]
+RANDOM, LAYOUT = having("random"), having("layout")
+RECURRENT = having("recurrent")  # they read weights, and their values lie in [−1, 1]
 NODES = 200  # largest end of a graph that runs
 ROWS, NUMBERS = 64, 1 << 18  # random rows, and the most numbers that they hold
 SIZES = (5, 7, 3, 11)  # of dimensions of unknown size
@@ -128,7 +125,8 @@ def _run(graph: ir.Graph, nodes: Sequence[ir.Node], path: Sequence[ir.Value]) ->
     protos = [ir.to_proto(node) for node in nodes]
     variants: list[tuple[ir.Value, str, Sequence[ir.Node]]] = [(value, str(value.name), ()) for value in path]
     for place, value in enumerate(path):
-        if moves := _moves(path[:place]):
+        makers = (maker.producer() for maker in reversed(path[:place]))
+        if moves := [node for node in makers if node is not None and node.op_type in LAYOUT]:
             variants.append((value, _append(protos, moves, str(value.name)), moves))
     inner = {value for node in nodes for value in node.outputs}
     read = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in inner)
@@ -145,17 +143,10 @@ def _run(graph: ir.Graph, nodes: Sequence[ir.Node], path: Sequence[ir.Value]) ->
     return arrays[str(path[0].name)], [_Candidate(value, moves, arrays[name]) for value, name, moves in variants[1:]]
 
 
-def _moves(values: Sequence[ir.Value]) -> list[ir.Node]:
-    """Return the nodes that move values between the last of these values' makers and the first value."""
-    makers = (value.producer() for value in reversed(values))
-    return [node for node in makers if node is not None and node.op_type in LAYOUT]
-
-
 def _append(protos: list[onnx.NodeProto], moves: Sequence[ir.Node], value: str) -> str:
     """Append nodes that move a value; return the name of the result."""
     for node in moves:
-        proto = onnx.NodeProto()
-        proto.CopyFrom(ir.to_proto(node))
+        proto = ir.to_proto(node)
         proto.input[0], value = value, f"{proto.output[0]}/moved/{len(protos)}"
         proto.output[0] = proto.name = value
         protos.append(proto)

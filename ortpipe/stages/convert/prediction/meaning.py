@@ -124,7 +124,7 @@ class Prediction:
         exclusive, logits, shares = task in ("binary", "multiclass"), form == "logits", form == "probabilities"
         is_told, count = self.settings.task is not None, len(self._distinct)
         is_share = by_name and not is_told and head.bound in ("sum", "unit")
-        by_name = by_name and is_open and self._is_named_so
+        by_name = by_name and is_open and "prob" in self.name.lower()
         beyond = not self._is_text and ((self._distinct < 0) | (self._distinct > 1)).any()
         reasons = {
             f"{width} columns": task == "binary" and (width or 0) > 2,
@@ -241,10 +241,6 @@ class Prediction:
     @property
     def _sizes(self) -> str:
         return f"[{', '.join('?' if d is None else str(d) for d in self._shape or ())}]"
-
-    @property
-    def _is_named_so(self) -> bool:
-        return "prob" in self.name.lower()
 
     def _check_classes(self, classes: tuple[int | str, ...] | None, count: int | None) -> None:
         if len({*(classes or ())}) < len(classes or ()):

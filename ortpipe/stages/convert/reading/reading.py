@@ -1,7 +1,8 @@
-"""Opening an .onnx file: its model on its way to a forward model."""
+"""An .onnx file's model on its way to a forward model: opened at a loadable opset, then changed step by step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvertError
+from ortpipe.errors import ConvertError, ModelError
 from ortpipe.facts_json import read_metadata
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
@@ -17,18 +18,35 @@ from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.apart_files import attach, take_apart
 from ortpipe.graph.core.check import parsed
 from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.sound import check_sound
-from ortpipe.graph.importing.batch import plain_dimensions
-from ortpipe.graph.importing.lift import float_constants
-from ortpipe.graph.importing.lower import changed_opset, lowered, moved_windows
-from ortpipe.stages.convert.dialects.float16 import write_float32
-from ortpipe.stages.convert.dialects.standardize import classes_in, without_zip_map
+from ortpipe.graph.forms.modes import settle
+from ortpipe.graph.importing.batch import name_batch, plain_dimensions
+from ortpipe.graph.importing.lift import float_constants, lift
+from ortpipe.graph.importing.lower import changed_opset, lowered
+from ortpipe.graph.importing.sizes import capture_unchanged, take_branches
+from ortpipe.stages.convert.dialects import DialectReport, read_dialects
+from ortpipe.stages.convert.dialects.standardize import classes_in, standardize, without_zip_map
 from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.prediction.heads import Head
 from ortpipe.stages.convert.prediction.meaning import OutputSettings, Prediction
 from ortpipe.stages.convert.reading.graph_settings import GraphSettings
-from ortpipe.stages.convert.rows.batch import Original
-from ortpipe.stages.convert.rows.inputs import set_shapes
+from ortpipe.stages.convert.rows.batch import Original, batch_size, take_rows
+from ortpipe.stages.convert.rows.inputs import (
+    axes_of_rows,
+    axis_of,
+    check_axes,
+    check_data_inputs,
+    drop_unread,
+    fix,
+    fixed_batch,
+    listed,
+    moved,
+    needs_sizes,
+    set_shapes,
+    sizes_of_rows,
+    turn,
+)
 
 
 @dataclass
@@ -79,14 +97,20 @@ def opened(model: onnx.ModelProto, config: GraphSettings, data: Data | None, wei
     if weights is None:
         check_sound(model)
         model, weights = take_apart(model)
-    with_sizes = _with_sizes(plain_dimensions(model), config)  # first: the rewrites of some operators depend on sizes
-    low, zip_map_classes = without_zip_map(lowered(with_sizes, weights))
+    with_sizes = plain_dimensions(model)
+    if config.shape:  # first: the rewrites of some operators depend on sizes
+        sized = ir.from_proto(with_sizes)
+        set_shapes(sized.graph, config.shape)
+        with_sizes = ir.to_proto(sized)
+    moved = list[str]()
+    low, zip_map_classes = without_zip_map(lowered(with_sizes, weights, moved))
     forward, metadata = parsed(low), read_metadata(model)
     attach(forward, weights)
     changes = _end_at_values(forward, config)
-    if config.dtype == "float32" and write_float32(forward):
+    if config.dtype == "float32" and _write_float32(forward):
         changes.append("reads float16 and bfloat16 as float32, inputs and outputs too")
-    notes = [*changed_opset(model, low), *moved_windows(with_sizes, low), *changes]
+    elsewhere = f"places windows of auto_pad=SAME as ONNX defines them, which onnxruntime does not: {some(moved)}"
+    notes = [*changed_opset(model, low), *([elsewhere] if moved else []), *changes]
     classes = config.classes or tuple(metadata.get("classes", ())) or zip_map_classes or classes_in(forward.graph)
     constants = frozenset(str(v.name) for v in float_constants(forward.graph))
     return Reading(forward, config, data, None if changes else low, weights, metadata, classes, constants, notes)
@@ -104,12 +128,33 @@ def _check_tensors(model: onnx.ModelProto) -> None:
         )
 
 
-def _with_sizes(model: onnx.ModelProto, config: GraphSettings) -> onnx.ModelProto:
-    if not config.shape:
-        return model
-    with_sizes = ir.from_proto(model)
-    set_shapes(with_sizes.graph, config.shape)
-    return ir.to_proto(with_sizes)
+def _write_float32(model: ir.Model) -> bool:
+    """Rewrite every float16 and bfloat16 as float32, inputs and outputs too, in place; return whether there was any."""
+    changed = False
+    for graph in model.graphs():
+        outputs = [y for node in graph for y in node.outputs]
+        for value in {*graph.inputs, *graph.outputs, *graph.initializers.values(), *outputs}:
+            if value.dtype in query.HALVES:
+                changed = True
+                value.type = ir.TensorType(ir.DataType.FLOAT)
+                if value.const_value is not None and value.is_initializer():
+                    value.const_value = _as_float32(value.const_value)
+        for node, attribute in [(n, a) for n in graph for a in n.attributes.values()]:
+            if attribute.type == ir.AttributeType.TENSOR and attribute.as_tensor().dtype in query.HALVES:
+                node.attributes[attribute.name] = ir.AttrTensor(attribute.name, _as_float32(attribute.as_tensor()))
+            elif (
+                attribute.name in ("to", "dtype")
+                and attribute.type == ir.AttributeType.INT
+                and attribute.as_int() in query.HALVES
+            ):
+                node.attributes[attribute.name] = ir.AttrInt64(attribute.name, ir.DataType.FLOAT.value)
+    if changed:
+        infer(model)
+    return changed
+
+
+def _as_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
 def _end_at_values(model: ir.Model, config: GraphSettings) -> list[str]:
@@ -134,3 +179,99 @@ def _explicit(output: str, configured: OutputSettings, written: Mapping[str, Any
     axis = configured.class_axis if configured.class_axis is not None else written.get("class_axis")
     classes = configured.classes or tuple(written.get("classes") or ()) or None
     return OutputSettings(configured.task or written.get("task"), scores, classes, axis)
+
+
+def put_rows_first(reading: Reading) -> None:
+    """Keep only the inputs that hold rows, these first, as runs confirm; and keep the original."""
+    model, config, data, changes = reading.model, reading.config, reading.data, list[str]()
+    by_name = {str(v.name): axis_of(v, None) for v in model.graph.outputs}
+    named = by_name if config.batch_axis is None else config.batch_axis
+    arrays = None if reading.first is None else reading.first.inputs
+    if arrays is not None and (unread := drop_unread(model.graph, arrays)):
+        changes.append(f"leaves out inputs that nothing reads: {some(unread)}")
+    check_axes(model.graph, config.batch_axis)
+    constant_inputs = config.fixed or {}
+    inputs = [v for v in query.data_inputs(model.graph) if v.name not in constant_inputs]
+    candidates = axes_of_rows(inputs, config.batch_axis, arrays or {})
+    trials = list[ir.Model]()
+    for axes in candidates:
+        trials.append(trial := model.clone() if len(candidates) > 1 else model)
+        for value in [v for v in query.data_inputs(trial.graph) if v.name in axes]:
+            turn(trial.graph, value, axes[str(value.name)])
+        fix(trial.graph, constant_inputs)
+        check_data_inputs(trial.graph, arrays)
+        if data is None or len(candidates) == 1 or Original.of(trial, data).has_rows_first(fixed_batch(trial.graph)):
+            break
+    else:
+        axes, trial = candidates[0], trials[0]
+    changes += moved(axes)
+    is_as_read = reading.low is not None and not changes and not constant_inputs
+    reading.model, reading.notes = trial, [*reading.notes, *changes]
+    reading.original = Original.of(trial, data, named, (reading.low, reading.weights) if is_as_read else None)
+
+
+def rewrite_dialects(reading: Reading) -> DialectReport:
+    """Rewrite the operators of onnxruntime's own domain, and take the number of rows at a time from runs."""
+    original, dialects = reading.original, read_dialects(reading.model, reading.config.quantized)
+    original.fused = dialects.rounding == 0
+    if dialects.notes and reading.data is not None:
+        try:
+            original.session  # noqa: B018
+        except ModelError as error:
+            original = reading.original = Original.of(reading.model, reading.data, original.named)
+            reading.file_notes.append(
+                "predictions are not compared with the file's, which this onnxruntime cannot run, but with those of "
+                f"its rewritten operators ({str(error.got)[:200]})"
+            )
+    original.size = batch_size(reading.graph, original, reading.config.batch)
+    return dialects
+
+
+def rewrite_ml(reading: Reading) -> float:
+    """Rewrite the operators of ai.onnx.ml; return their tolerance."""
+    if iterated := standardize(reading.graph):
+        reading.file_notes.append(
+            "probabilities follow Platt's formula, which onnxruntime approximates within 0.005; labels follow the votes"
+        )
+    return iterated
+
+
+def fix_sizes(reading: Reading) -> None:
+    """Infer all sizes, and decide branches by them; fix sizes at those of the rows where gradients need them."""
+    graph, first = reading.graph, reading.first
+    name_batch(reading.model)
+    capture_unchanged(graph)
+    take_branches(reading.model)
+    if first is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, first.inputs)):
+        set_shapes(graph, free)
+        name_batch(reading.model)
+        take_branches(reading.model)
+        sizes = listed([v for v in graph.inputs if v.name in free])
+        reading.notes.append(
+            f"fixes sizes at those of the rows, which the gradients of some operators need: {sizes} "
+            "(convert.source.shape)"
+        )
+
+
+def lift_weights(reading: Reading) -> None:
+    """Turn the file's constants that are weights into initializers."""
+    graph, patterns = reading.graph, reading.config.lift
+    constants = [v for v in float_constants(graph) if v.name in reading.constants]
+    if patterns is False or (patterns is True and (reading.metadata or not constants)):
+        return
+    floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
+    named = None if patterns is True else partial(query.select, patterns, error=ConvertError, key="lift")
+    if names := lift(graph, constants, floats, named):
+        reading.notes.append(f"lifts {len(names)} weights from constants: {some(names)}")
+
+
+def free_rows(reading: Reading, outputs: Sequence[str]) -> dict[str, Head]:
+    """Let the model take any number of rows; return the heads of these outputs."""
+    reading.model, heads, notes = take_rows(reading.model, reading.original, reading.config.batch, outputs)
+    reading.notes += notes
+    if frozen := settle(reading.graph):
+        reading.notes.append(
+            f"normalizes by the running statistics, which stay as they are, in {some(frozen)}: the file asks for "
+            "those of each batch, but these layers run inside a loop or a branch"
+        )
+    return heads

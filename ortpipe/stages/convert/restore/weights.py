@@ -21,7 +21,7 @@ from ortpipe.graph.core.check import parsed
 from ortpipe.graph.core.origins import Origin, Place, put
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.compare import TOLERANCE
+from ortpipe.stages.convert.imported_steps import TOLERANCE
 from ortpipe.stages.convert.restore.onnx_model import Arrays, Decision, Find, decide
 from ortpipe.stages.convert.rows.compared_rows import ROWS
 from ortpipe.stages.convert.sources import estimator_of, from_estimator

@@ -303,26 +303,18 @@ def scan_batches(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dic
         for node, place in uses:
             node.replace_input_with(place, batch)
         batches.append(op.Unsqueeze(value, [1]) if size == 1 else _batches(op, value, count, size))
-    names_by_output = {v: str(v.name) for v in outputs}
+    names_by_output, stacked = {v: str(v.name) for v in outputs}, dict[ir.Value, ir.Value]()
     for value in outputs:
         value.name = names.fresh(f"{value.name}/batch")
         body.outputs.append(value)
     results = op.Scan(*batches, body=body, num_scan_inputs=len(batches), outputs=len(outputs))
-    stacked = dict[ir.Value, ir.Value]()
     for value, result in zip(outputs, [results] if isinstance(results, ir.Value) else results, strict=True):
-        stacked[value] = _all_rows(op, value, result, count, size)
-        stacked[value].name = names_by_output[value]
+        dims = list(value.shape or ())[1:]
+        result.type, result.shape = value.type, ir.Shape([None, size, *dims])  # [batches, size, …]
+        rows = stacked[value] = op.Squeeze(result, [1]) if size == 1 else _rows(op, result, count, dims)
+        rows.name, rows.type, rows.shape = names_by_output[value], value.type, ir.Shape(["N", *dims])
     graph.outputs.extend(stacked[v] for v in former_outputs)
     return stacked
-
-
-def _all_rows(op: Builder, value: ir.Value, result: ir.Value, count: ir.Value, size: int) -> ir.Value:
-    """Return a batch's value for all rows, from the Scan's result [batches, size, …]."""
-    dims = list(value.shape or ())[1:]
-    result.type, result.shape = value.type, ir.Shape([None, size, *dims])
-    rows = op.Squeeze(result, [1]) if size == 1 else _rows(op, result, count, dims)
-    rows.type, rows.shape = value.type, ir.Shape(["N", *dims])
-    return rows
 
 
 def _batches(op: Builder, value: ir.Value, count: ir.Value, size: int) -> ir.Value:

@@ -7,7 +7,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
-from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
 
 Classes = tuple[int | str, ...]
@@ -31,27 +30,8 @@ def plain_classes(classes: Any) -> Classes:
     return tuple(label if isinstance(label, str) else int(label) for label in labels)
 
 
-def write_outputs(
-    op: Builder,
-    task: Task,
-    prediction: ir.Value,
-    logits: ir.Value | None,
-    classes: Classes | None,
-    ranking: ir.Value | None = None,
-) -> None:
-    """Name values; make the prediction, and a classifier's label, the graph's outputs."""
-    if task == "regression":
-        op.graph.outputs.append(op.rename(prediction, "prediction"))
-    else:
-        write_class_outputs(op, prediction, logits, classes, ranking)
-
-
 def write_class_outputs(
-    op: Builder,
-    prediction: ir.Value,
-    logits: ir.Value | None,
-    classes: Classes | None,
-    ranking: ir.Value | None = None,
+    op: Builder, prediction: ir.Value, logits: ir.Value | None, classes: Classes | None, ranking: ir.Value | None = None
 ) -> None:
     """Name a classifier's values, and make its label and prediction the graph's outputs.
 

@@ -117,10 +117,6 @@ class Columns:
         read: Read = lambda words: self.flow.op.Gather(part.read(words), columns, axis=1)  # noqa: E731
         return Part(read, len(columns), part.words)
 
-    def each(self) -> list["Columns"]:
-        """Return the columns one by one."""
-        return [self.pick([place]) for place in range(self.width)]
-
     def floats(self) -> ir.Value:
         """Return all columns as numbers, [N, width]."""
         op, dtype = self.flow.op, ir.DataType.from_numpy(self.flow.dtype)

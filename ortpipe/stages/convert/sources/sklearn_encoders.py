@@ -20,11 +20,9 @@ def frame(columns: Mapping[str, np.ndarray]) -> Any:
     """Return named columns as a pandas frame."""
     import pandas as pd
 
-    def has_none(array: np.ndarray) -> bool:
-        return array.dtype == object and any(value is None for value in array)
-
     # pandas may turn None into nan in a column of words, and encoders distinguish the two
-    return pd.DataFrame({k: pd.Series(a, dtype=object) if has_none(a) else a for k, a in columns.items()})
+    with_none = {k for k, a in columns.items() if a.dtype == object and any(value is None for value in a)}
+    return pd.DataFrame({k: pd.Series(a, dtype=object) if k in with_none else a for k, a in columns.items()})
 
 
 def apply_step(step: Any, rows: np.ndarray) -> np.ndarray:
@@ -60,12 +58,12 @@ def lookup(flow: Flow, encoder: Any, columns: Columns) -> Columns:
             "set handle_unknown for another result"
         )
     outputs = []
-    for column, values, block in zip(columns.each(), categories, blocks, strict=True):
+    for i, (values, block) in enumerate(zip(categories, blocks, strict=True)):
         table = block[: 1 + len(values)].copy()
         if strict:
             table[0] = np.nan
         if block.shape[1]:
-            value = op.Gather(op.const(table), op.Squeeze(_code(flow, column, values), [1]), axis=0)
+            value = op.Gather(op.const(table), op.Squeeze(_code(flow, columns.pick([i]), values), [1]), axis=0)
             outputs.append(Columns.of(flow, value, table.shape[1]))
     return Columns.side_by_side(flow, outputs)
 

@@ -16,6 +16,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvertError, NoRowsError, nearest
 from ortpipe.settings import Config, Seed, one_of
 from ortpipe.stages.convert.imported import Imported
+from ortpipe.stages.convert.rows.compared_rows import missing_values
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, check_supported, class_path
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
 from ortpipe.stages.convert.sources.sklearn_graph import build, by_name, check_supported_estimator, form_for, steps_of
@@ -36,9 +37,7 @@ TRUSTED = [  # in addition to skops's own; a file's own list of types is never t
 ]
 PASSES_KEYWORDS_TO = {  # estimators whose fit passes its keywords on to an inner estimator
     "TransformedTargetRegressor": "regressor",
-    **dict.fromkeys(
-        ("GridSearchCV", "RandomizedSearchCV", "HalvingGridSearchCV", "HalvingRandomSearchCV"), "estimator"
-    ),
+    **{f"{kind}SearchCV": "estimator" for kind in ("Grid", "Randomized", "HalvingGrid", "HalvingRandom")},
 }
 SELECTION = (
     *("SelectKBest", "SelectPercentile", "SelectFpr", "SelectFdr", "SelectFwe", "GenericUnivariateSelect"),
@@ -91,9 +90,7 @@ class SklearnEstimator(Config):
             raise ConfigError(
                 "A scikit-learn source is a class path (estimator), steps, a function or a file (path).",
                 key=set_names[0] if set_names else "estimator",  # mostly that of an experiment
-                got=", ".join(
-                    f"{name}={value}" for name, value in settings.items() if not set_names or value is not None
-                ),
+                got=", ".join(f"{name}={settings[name]}" for name in set_names or settings),
                 fix="Set exactly one of {at}estimator, {at}steps, {at}function and {at}path; on the command line "
                 "~experiment leaves out what an experiment sets.",
             )
@@ -110,20 +107,17 @@ class SklearnEstimator(Config):
         if self.path is not None:
             return from_estimator(read_estimator(Path(self.path), self.trust), data, dtype)
         estimator = self._make()
-        random_states = {
-            name for name, value in estimator.get_params().items() if name.endswith("random_state") and value is None
-        }
-        return from_estimator(estimator.set_params(**dict.fromkeys(random_states, self.seed)), data, dtype)
+        settings = estimator.get_params().items()
+        seeds = {name: self.seed for name, value in settings if name.endswith("random_state") and value is None}
+        return from_estimator(estimator.set_params(**seeds), data, dtype)
 
     def _make(self) -> Any:
         if self.steps is not None:
             return pipeline_of(self.steps)
         if self.function is not None:
             return self._call(self.function)
-        from sklearn import pipeline, preprocessing
-
         path = str(self.estimator)
-        check_supported(ESTIMATORS, path, "The estimator", key="estimator")
+        check_supported(path, key="estimator")
         try:
             estimator = pkgutil.resolve_name(path)(**self.params)
         except TypeError as error:
@@ -131,19 +125,19 @@ class SklearnEstimator(Config):
             raise ConvertError(rule, key="params", got=error, fix="Correct {key}.") from error
         if self.scaler is None:
             return estimator
-        return pipeline.make_pipeline(getattr(preprocessing, SCALERS[self.scaler])(), estimator)
+        scaler = _sklearn_member(f"preprocessing.{SCALERS[self.scaler]}")()
+        return _sklearn_member("pipeline.make_pipeline")(scaler, estimator)
 
     def _call(self, path: str) -> Any:
-        function = own_code.load(path, "function", ConvertError)
+        function, rule = own_code.load(path, "function", ConvertError), "{key} must return an estimator or a Pipeline."
         try:
             with own_code.working_folder_first():
                 estimator = function(**self.params)
         except Exception as error:
-            rule = "{key} must return an estimator or a Pipeline."
             actual = f"{path} raised {type(error).__name__}: {error}"
             raise ConvertError(rule, key="function", got=actual, fix="Correct the function or {at}params.") from error
         if not hasattr(estimator, "get_params") or isinstance(estimator, type):
-            rule, actual = "{key} must return an estimator or a Pipeline.", f"{path} returned {estimator!r:.80}"
+            actual = f"{path} returned {estimator!r:.80}"
             raise ConvertError(rule, key="function", got=actual, fix="Return a scikit-learn estimator.")
         return estimator
 
@@ -221,25 +215,15 @@ def _fit(estimator: Any, data: Data) -> tuple[Any, list[str]]:
         with threadpool_limits(1):  # one thread, one order of sums: the same bytes on any number of cores
             return estimator.fit(features, rows.label, **weights), notes
     except (ValueError, TypeError) as error:
-        check_no_missing(rows)
+        counts = {name: column.missing for name, column in rows.kept.items() if column.kind == "number"}
+        if name := next((name for name, count in counts.items() if count), None):
+            raise missing_values(name, counts[name]) from error
         raise ConvertError(
             "scikit-learn must be able to fit the estimator on the training rows.",
             got=f"{type(last).__name__}: {error}",
             key="params",
             fix="Choose an estimator that fits the labels, or correct {key}.",
         ) from error
-
-
-def check_no_missing(rows: Rows) -> None:
-    """Reject columns of numbers with missing values, which the estimator did not accept."""
-    counts = {name: column.missing for name, column in rows.kept.items() if column.kind == "number" and column.missing}
-    for name, count in counts.items():
-        raise ConvertError(
-            "A model of columns with missing values must have a way to deal with them.",
-            got=f"{count:,} row{'s' if count > 1 else ''} without a value in column {name!r}",
-            fix="Put an imputer in front of it ({at}steps), drop such rows, or leave the column out of "
-            "{@data.source.inputs}.",
-        )
 
 
 def with_encoder(estimator: Any, rows: Rows) -> tuple[Any, list[str]]:
@@ -288,30 +272,30 @@ def pipeline_of(steps: Sequence[Any]) -> Any:
     >>> pipeline_of(["StandardScaler", {"Ridge": {"alpha": 0.5}}]).steps[-1]
     ('ridge', Ridge(alpha=0.5))
     """
-    return _step(steps, ("steps",))
+    return _step(steps, "steps")
 
 
-def _step(config: Any, at: tuple[str | int, ...]) -> Any:
+def _step(config: Any, at: str) -> Any:
     """Return the step of a config entry: `passthrough`, `drop` and None unchanged, a list as a Pipeline."""
     if config is None or (isinstance(config, str) and config in ("passthrough", "drop")):
         return config
     if isinstance(config, Sequence) and not isinstance(config, str) and config:
-        steps = [_step(step, (*at, i)) for i, step in enumerate(config)]
+        steps = [_step(step, f"{at}.{i}") for i, step in enumerate(config)]
         return steps[0] if len(steps) == 1 else _sklearn_member("pipeline.make_pipeline")(*steps)
     name, params = (config, None) if isinstance(config, str) else next(iter(config.items()), (None, None))
     if not isinstance(name, str) or (isinstance(config, Mapping) and len(config) != 1):
         rule = "{key} must be a class of scikit-learn, or a class with its parameters."
-        raise ConvertError(rule, key=_key(at), got=config, fix="Write Ridge, or {Ridge: {alpha: 0.5}}.")
+        raise ConvertError(rule, key=at, got=config, fix="Write Ridge, or {Ridge: {alpha: 0.5}}.")
     cls = _class(name, at)
-    keywords = {key: _value(key, value, (*at, key)) for key, value in (params or {}).items()}
+    keywords = {key: _value(key, value, f"{at}.{key}") for key, value in (params or {}).items()}
     try:
         return cls(**keywords)
     except TypeError as error:
         rule = f"{{key}} must be parameters of {name}."
-        raise ConvertError(rule, key=_key(at), got=error, fix="Correct {key}.") from error
+        raise ConvertError(rule, key=at, got=error, fix="Correct {key}.") from error
 
 
-def _class(name: str, at: tuple[str | int, ...]) -> Any:
+def _class(name: str, at: str) -> Any:
     path = PATHS.get(name, name)
     try:
         cls = pkgutil.resolve_name(path) if path.startswith("sklearn.") else None
@@ -320,55 +304,47 @@ def _class(name: str, at: tuple[str | int, ...]) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, _sklearn_member("base.BaseEstimator"))):
         rule = "{key} must be a class of scikit-learn."
         fix = f"{nearest(name, PATHS)} Give other classes by path, your own in a function that returns the Pipeline."
-        raise ConvertError(rule, key=_key(at), got=repr(name), fix=fix)
+        raise ConvertError(rule, key=at, got=repr(name), fix=fix)
     return cls
 
 
-def _value(key: str, value: Any, at: tuple[str | int, ...]) -> Any:
+def _value(key: str, value: Any, at: str) -> Any:
     """Return a parameter's value: named parts as tuples, estimators as instances, others unchanged."""
     if key in NAMED and isinstance(value, Mapping):
-        return [_part(key, name, part, (*at, name)) for name, part in value.items()]
+        return [_part(key, name, part, f"{at}.{name}") for name, part in value.items()]
     if key == "func" and isinstance(value, str):
         return _function(value, at)
     if key == "score_func" and value in SCORES:
         return _sklearn_member(f"feature_selection.{value}")
-    is_class = value in PATHS if isinstance(value, str) else isinstance(value, Mapping) and _names_a_class(value)
+    name = next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else ""
+    is_class = (value if isinstance(value, str) else name) in PATHS or str(name).startswith("sklearn.")
     if is_class or (key in ("remainder", "transformer", "regressor", "estimator") and isinstance(value, Sequence)):
         return _step(value, at)
     return list(value) if isinstance(value, tuple) and key in ("categories", "knots") else value
 
 
-def _names_a_class(value: Mapping[str, Any]) -> bool:
-    [*names] = value
-    return len(names) == 1 and (names[0] in PATHS or str(names[0]).startswith("sklearn."))
-
-
-def _part(key: str, name: str, config: Any, at: tuple[str | int, ...]) -> tuple[Any, ...]:
+def _part(key: str, name: str, config: Any, at: str) -> tuple[Any, ...]:
     if key != "transformers":
         return name, _step(config, at)
     if not isinstance(config, Mapping) or set(config) != {"columns", "steps"}:
         rule = "{key}, a part of a ColumnTransformer, must have columns and steps."
         fix = "Write {columns: [age, fare], steps: [SimpleImputer, StandardScaler]}."
-        raise ConvertError(rule, key=_key(at), got=config, fix=fix)
+        raise ConvertError(rule, key=at, got=config, fix=fix)
     columns = config["columns"]
     if isinstance(columns, Mapping):
         columns = _sklearn_member("compose.make_column_selector")(**columns)
     elif isinstance(columns, Sequence) and not isinstance(columns, str):
         columns = list(columns)
-    return name, _step(config["steps"], (*at, "steps")), columns
+    return name, _step(config["steps"], f"{at}.steps"), columns
 
 
-def _function(name: str, at: tuple[str | int, ...]) -> Any:
+def _function(name: str, at: str) -> Any:
     name_in_numpy = {"abs": "absolute"}.get(last_name := name.rpartition(".")[2], last_name)
     if name_in_numpy not in FUNCTIONS:
         rule = "{key} must be a NumPy function that has an ONNX operator."
-        raise ConvertError(rule, key=_key(at), got=repr(name), fix=nearest(name_in_numpy, FUNCTIONS))
+        raise ConvertError(rule, key=at, got=repr(name), fix=nearest(name_in_numpy, FUNCTIONS))
     return getattr(np, name_in_numpy)
 
 
 def _sklearn_member(name: str) -> Any:
     return pkgutil.resolve_name(f"sklearn.{name}")
-
-
-def _key(at: Sequence[str | int]) -> str:
-    return ".".join(map(str, at))

@@ -1,7 +1,7 @@
 """A fitted scikit-learn estimator or Pipeline as one graph, and rows as its input: an array, or named columns."""
 
 import warnings
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,14 +17,8 @@ from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.objective import Objective
-from ortpipe.stages.convert.sources.estimators import (
-    End,
-    check_estimator,
-    class_path,
-    end_of,
-    source_values,
-)
-from ortpipe.stages.convert.sources.outputs import plain_classes, write_outputs
+from ortpipe.stages.convert.sources.estimators import End, check_supported, class_path, end_of, source_values
+from ortpipe.stages.convert.sources.outputs import plain_classes, write_class_outputs
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, frame
 from ortpipe.stages.convert.sources.sklearn_walk import (
@@ -57,10 +51,7 @@ class InputForm:
     truth: frozenset[str] = frozenset()
 
     def as_estimator_input(
-        self,
-        inputs: Mapping[str, np.ndarray],
-        empty: Mapping[str, str | None] = EMPTY,
-        truth: Set[str] | None = None,
+        self, inputs: Mapping[str, np.ndarray], empty: Mapping[str, str | None] = EMPTY, truth: Set[str] | None = None
     ) -> Any:
         """Return rows as the estimator takes them.
 
@@ -76,25 +67,21 @@ class InputForm:
             columns = dict(zip(self.names, array.T, strict=True))
         else:
             columns = {
-                name: _truth(inputs[name]) if name in truth else _column(inputs[name], empty.get(name, np.nan))
+                name: _column(inputs[name], empty.get(name, np.nan), truth=name in truth)
                 for name in self.table
                 if name in inputs
             }
         return frame(columns)
 
 
-def _truth(array: np.ndarray) -> np.ndarray:
+def _column(array: np.ndarray, empty: Any, *, truth: bool) -> np.ndarray:
     words = array.reshape(-1)
+    if words.dtype.kind not in "USO":
+        return words
     missing, is_true = words == "", words == "true"
-    return np.where(missing, np.nan, is_true) if missing.any() else is_true
-
-
-def _column(array: np.ndarray, empty: Any) -> np.ndarray:
-    array = array.reshape(-1)
-    if array.dtype.kind not in "USO":
-        return array
-    words = array.astype(object)
-    return np.where(words == "", empty, words)
+    if truth:
+        return np.where(missing, np.nan, is_true) if missing.any() else is_true
+    return np.where(missing, empty, words.astype(object))
 
 
 def form_for(estimator: Any, rows: Rows | None) -> InputForm:
@@ -108,9 +95,8 @@ def form_for(estimator: Any, rows: Rows | None) -> InputForm:
     if len(inputs) == 1 and not has_text and not rows.kept:
         names = next(iter(rows.columns.values()), ())
         expected_names = fitted_names or (names if by_name(estimator) else ())
-        return InputForm(
-            None, expected_names if len(expected_names) == np.prod(next(iter(inputs.values())).shape[1:]) else ()
-        )
+        width = np.prod(next(iter(inputs.values())).shape[1:])
+        return InputForm(None, expected_names if len(expected_names) == width else ())
     if not all_columns:
         rule = "scikit-learn estimators take one input, or the columns of a table."
         raise ConvertError(rule, got=sorted(inputs), fix="Give one array of features, or arrays of one dimension each.")
@@ -126,17 +112,9 @@ def by_name(estimator: Any) -> bool:
     if path in COMPOSITIONS:
         steps = estimator.steps if hasattr(estimator, "steps") else estimator.transformer_list
         return any(by_name(step) for _, step in steps if not is_idle(step))
-    inner = getattr(
-        estimator, "best_estimator_", getattr(estimator, "estimator", getattr(estimator, "regressor", None))
-    )
-    return path in ENCODERS or (inner is not None and hasattr(inner, "get_params") and by_name(inner))
-
-
-def predict_quietly(predict: Callable[..., Any], rows: Any) -> np.ndarray:
-    """Return scikit-learn's prediction without its warnings, which do not matter to the conversion."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return np.asarray(predict(rows))
+    names = ("best_estimator_", "estimator", "regressor")
+    inner = next((getattr(estimator, name) for name in names if hasattr(estimator, name)), None)
+    return path in ENCODERS or (hasattr(inner, "get_params") and by_name(inner))
 
 
 def steps_of(estimator: Any) -> tuple[list[Any], Any, tuple[str, ...]]:
@@ -158,7 +136,7 @@ def check_supported_estimator(estimator: Any) -> None:
     if class_path(last) == PIPELINE:
         check_supported_estimator(last)
     else:
-        check_estimator(last)
+        check_supported(class_path(last))
 
 
 def predictor(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
@@ -193,7 +171,10 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Imported:
         _check_kinds(graph, rows)
     is_exact = {type(part).__name__ for step in before for part in parts_of(step)} <= EXACT
     classes = None if end.task in ("regression", "multilabel") else plain_classes(last.classes_)
-    write_outputs(op, end.task, end.prediction, end.logits, classes, end.ranking)
+    if end.task == "regression":
+        graph.outputs.append(op.rename(end.prediction, "prediction"))
+    else:
+        write_class_outputs(op, end.prediction, end.logits, classes, end.ranking)
     objective, notes = _objective(end, last)
     meaning = Meaning(end.task, str(end.logits.name) if end.logits is not None else None, classes)
     return Imported(
@@ -211,9 +192,11 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Imported:
 
 
 def _predicted(estimator: Any, end: End, form: InputForm, flow: Flow, inputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return what the estimator itself predicts."""
+    """Return the estimator's own prediction."""
     rows = form.as_estimator_input(inputs, flow.empty, flow.numeric_truth)
-    return predict_quietly(lambda features: source_values(estimator, end, features), rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they do not matter to the conversion
+        return source_values(estimator, end, rows)
 
 
 def _objective(end: End, last: Any) -> tuple[Objective | None, tuple[str, ...]]:

@@ -166,21 +166,20 @@ def _operator(name: str) -> Callable[[Builder, ir.Value], ir.Value]:
     return lambda op, x: getattr(op, name)(x)
 
 
+RENAMED = {"absolute": "Abs", "fabs": "Abs", "negative": "Neg", "rint": "Round"}
 # NumPy function → the same in operators
 FUNCTIONS: dict[str, Callable[[Builder, ir.Value], ir.Value]] = {
-    **{name: _operator(name.capitalize()) for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "cos", "tanh")},
+    **{
+        name: _operator(name.capitalize())
+        for name in ("sqrt", "exp", "log", "floor", "ceil", "sin", "cos", "tanh", "reciprocal", "sign")
+    },
+    **{name: _operator(operator) for name, operator in RENAMED.items()},
     "log1p": lambda op, x: op.Log(op.Add(x, 1.0)),
     "expm1": lambda op, x: op.Sub(op.Exp(x), 1.0),
     "log2": lambda op, x: op.Div(op.Log(x), float(np.log(2))),
     "log10": lambda op, x: op.Div(op.Log(x), float(np.log(10))),
     "square": lambda op, x: op.Mul(x, x),
     "cbrt": lambda op, x: op.Mul(op.Sign(x), op.Pow(op.Abs(x), 1 / 3)),
-    "absolute": _operator("Abs"),
-    "fabs": _operator("Abs"),
-    "negative": _operator("Neg"),
-    "reciprocal": _operator("Reciprocal"),
-    "rint": _operator("Round"),
-    "sign": _operator("Sign"),
 }
 
 
@@ -189,7 +188,7 @@ def numpy_function(function: Any, keywords: Any) -> Callable[[Builder, ir.Value]
     name = getattr(function, "__name__", function)
     if not isinstance(function, np.ufunc) or name not in FUNCTIONS or keywords:
         raise ConvertError(
-            "A FunctionTransformer's function must have an operator: one of NumPy's, without keywords.",
+            "A FunctionTransformer's function, and a target's inverse function, must be NumPy's and have an operator.",
             got=f"{name} with keywords {keywords or 'none'}",
             fix=f"Take one of {', '.join(f'numpy.{name}' for name in FUNCTIONS)}, or make the column in the data.",
         )

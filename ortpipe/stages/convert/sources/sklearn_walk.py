@@ -1,6 +1,6 @@
 """Transformers in a graph: one after another, side by side, each on its own columns; inverted, of a target."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,10 @@ from ortpipe.stages.convert.sources.outputs import ML, ML_VERSION
 from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
 from ortpipe.stages.convert.sources.sklearn_transformers import (
-    FUNCTIONS,
     TRANSFORMERS,
     center_and_scale,
     check_settings,
+    numpy_function,
 )
 
 PIPELINE, COLUMN_TRANSFORMER = "sklearn.pipeline.Pipeline", "sklearn.compose.ColumnTransformer"
@@ -50,16 +50,14 @@ def is_idle(step: Any) -> bool:
 
 def parts_of(step: Any) -> Iterator[Any]:
     """Yield the transformers in a step, fitted or not; the step itself if it is no composition."""
-    match class_path(step):
-        case "sklearn.pipeline.Pipeline":
-            inner = [part for _, part in step.steps]
-        case "sklearn.compose.ColumnTransformer":
-            inner = [part for _, part, _ in getattr(step, "transformers_", step.transformers)] + [step.remainder]
-        case "sklearn.pipeline.FeatureUnion":
-            inner = [part for _, part in step.transformer_list]
-        case _:
-            yield step
-            return
+    path = class_path(step)
+    if path not in COMPOSITIONS:
+        yield step
+        return
+    if path == COLUMN_TRANSFORMER:
+        inner = [part for _, part, _ in getattr(step, "transformers_", step.transformers)] + [step.remainder]
+    else:
+        inner = [part for _, part in (step.steps if path == PIPELINE else step.transformer_list)]
     for part in inner:
         if not is_idle(part):
             yield from parts_of(part)
@@ -156,14 +154,9 @@ def _pipeline(flow: Flow, pipeline: Any, columns: Columns) -> Columns:
 
 
 def _column_transformer(flow: Flow, step: Any, columns: Columns) -> Columns:
-    outputs = []
-    for name, part, chosen in step.transformers_:
-        places = _places(step, chosen, columns.width)
-        if part is None or part == "drop" or not places:
-            continue
-        output = transform(flow, part, columns.pick(places))
-        outputs.append(_apply_weight(flow, output, (step.transformer_weights or {}).get(name)))
-    return Columns.side_by_side(flow, outputs)
+    fitted = [(name, part, _places(step, chosen, columns.width)) for name, part, chosen in step.transformers_]
+    used = [entry for entry in fitted if entry[2] and entry[1] is not None and not _is_dropped(entry[1])]
+    return _side_by_side(flow, step, [(name, part, columns.pick(places)) for name, part, places in used])
 
 
 def _places(step: Any, chosen: Any, width: int) -> list[int]:
@@ -178,17 +171,23 @@ def _places(step: Any, chosen: Any, width: int) -> list[int]:
 
 
 def _feature_union(flow: Flow, step: Any, columns: Columns) -> Columns:
+    parts = [(name, part, columns) for name, part in step.transformer_list if not _is_dropped(part)]
+    return _side_by_side(flow, step, parts)
+
+
+def _side_by_side(flow: Flow, step: Any, parts: Sequence[tuple[str, Any, Columns]]) -> Columns:
+    """Return the outputs of named parts, each of its columns and times its weight."""
     outputs, weights = [], step.transformer_weights or {}
-    for name, part in step.transformer_list:
-        if not (isinstance(part, str) and part == "drop"):
-            outputs.append(_apply_weight(flow, transform(flow, part, columns), weights.get(name)))
+    for name, part, columns in parts:
+        output = transform(flow, part, columns)
+        if (weight := weights.get(name)) is not None:
+            output = Columns.of(flow, flow.op.Mul(output.floats(), float(weight)), output.width)
+        outputs.append(output)
     return Columns.side_by_side(flow, outputs)
 
 
-def _apply_weight(flow: Flow, columns: Columns, weight: float | None) -> Columns:
-    if weight is None:
-        return columns
-    return Columns.of(flow, flow.op.Mul(columns.floats(), float(weight)), columns.width)
+def _is_dropped(part: Any) -> bool:
+    return isinstance(part, str) and part == "drop"
 
 
 COMPOSITIONS: Mapping[str, Callable[[Flow, Any, Columns], Columns]] = {
@@ -243,14 +242,7 @@ def _line(op: Builder, y: ir.Value, factor: Any, shift: Any, dtype: np.dtype) ->
 
 def _function_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
     """The inverse function, one of NumPy's."""
-    inverse = step.inverse_func
-    if inverse is None:
-        return y
-    if not isinstance(inverse, np.ufunc) or inverse.__name__ not in FUNCTIONS or step.inv_kw_args:
-        rule = "A target's inverse function must have an operator: one of NumPy's, without keywords."
-        names = ", ".join(f"numpy.{name}" for name in FUNCTIONS)
-        raise ConvertError(rule, got=getattr(inverse, "__name__", inverse), fix=f"Take one of {names}.")
-    return FUNCTIONS[inverse.__name__](op, y)
+    return y if step.inverse_func is None else numpy_function(step.inverse_func, step.inv_kw_args)(op, y)
 
 
 def _power_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
@@ -273,10 +265,8 @@ def _log_root(op: Builder, y: ir.Value, lambdas: np.ndarray, dtype: np.dtype) ->
 
 
 INVERSES: dict[str, Callable[[Builder, Any, ir.Value, np.dtype], ir.Value]] = {
-    "sklearn.preprocessing.StandardScaler": _scaler_inverse,
+    **{f"sklearn.preprocessing.{name}Scaler": _scaler_inverse for name in ("Standard", "MaxAbs", "Robust")},
     "sklearn.preprocessing.MinMaxScaler": _min_max_inverse,
-    "sklearn.preprocessing.MaxAbsScaler": _scaler_inverse,
-    "sklearn.preprocessing.RobustScaler": _scaler_inverse,
     "sklearn.preprocessing.FunctionTransformer": _function_inverse,
     "sklearn.preprocessing.PowerTransformer": _power_inverse,
 }

@@ -86,9 +86,7 @@ def load_weights(holder: Any, path: Path) -> None:
     loaded_tensors, tensors = _read_weights(path), holder.state_dict
     tensors = tensors() if callable(tensors) else tensors
     address_of = {key: array.data_ptr() for key, array in tensors.items()}
-    loaded_addresses = {
-        address_of[key] for key in loaded_tensors if key in address_of
-    }  # tied weights may be in the file only once
+    loaded_addresses = {address_of.get(key) for key in loaded_tensors}  # the file may hold tied weights only once
     missing = [key for key in tensors if key not in loaded_tensors and address_of[key] not in loaded_addresses]
     unexpected = [key for key in loaded_tensors if key not in tensors]
     if missing or unexpected:
@@ -119,10 +117,7 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
             return load(path.read_bytes())
         content = read_torch(path)
     except Exception as error:
-        rule, fix = (
-            "{key} must hold only tensors.",
-            "Save it with torch.save(module.state_dict(), …) or safetensors.",
-        )
+        rule, fix = "{key} must hold only tensors.", "Save it with torch.save(module.state_dict(), …) or safetensors."
         raise ConvertError(rule, key="weights", got=f"{path}: {_last_line(error)}", fix=fix) from error
     inner = next((content[name] for name in STATES if isinstance(content, Mapping) and name in content), content)
     if isinstance(inner, Mapping) and all(isinstance(value, torch().Tensor) for value in inner.values()):
@@ -209,26 +204,21 @@ def _forward(
 def _examples(module: Any, types: Mapping[str, str], data: Data, floats: str) -> dict[str, Any]:
     """Return a few rows as the module's arguments, by name; a single array may be the first argument."""
     signature = inspect.signature(module.forward).parameters.values()
-    parameters = [p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    required = [p.name for p in parameters if p.default is p.empty]
+    parameters = {p.name: p for p in signature if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    required = [name for name, p in parameters.items() if p.default is p.empty]
     count = 2
     rows = data.train.head(1)
     while any(count in array.shape[1:] for array in rows.inputs.values()):
         count += 1  # export would take axes of equal size for the same
     given_rows = {name: array[np.zeros(count, int)] for name, array in rows.inputs.items()}
-    if (
-        len(given_rows) == 1
-        and len(parameters) >= 1
-        and len(required) <= 1
-        and next(iter(given_rows)) not in [p.name for p in parameters]
-    ):
-        given_rows = {(required or [parameters[0].name])[0]: next(iter(given_rows.values()))}
-    unexpected = [name for name in given_rows if name not in [p.name for p in parameters]]
+    if len(given_rows) == 1 and parameters and len(required) <= 1 and parameters.keys().isdisjoint(given_rows):
+        given_rows = {(required or [*parameters])[0]: next(iter(given_rows.values()))}
+    unexpected = [name for name in given_rows if name not in parameters]
     missing = [name for name in required if name not in given_rows]
     if unexpected or missing:
         raise ConvertError(
             "Data must hold the arguments of the module's forward by name.",
-            got=f"arrays {', '.join(sorted(given_rows))} for forward({', '.join(p.name for p in parameters)})",
+            got=f"arrays {', '.join(sorted(given_rows))} for forward({', '.join(parameters)})",
             fix="Give the arrays these names, and leave out others.",
         )
     text_inputs = [name for name, array in given_rows.items() if array.dtype.kind in "OUST"]
@@ -350,30 +340,22 @@ def _mode(module: Any, training: bool | None) -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Silence PyTorch's logs, warnings and prints; failures still raise."""
-    names = ("torch.onnx", "torch.export", "torch._export", "onnxscript")
-    levels = {name: logging.getLogger(name).level for name in names}
-    for name in names:
-        logging.getLogger(name).setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "torch._export", "onnxscript")]
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), contextlib.ExitStack() as restored:
+        warnings.simplefilter("ignore")
+        for logger in loggers:
+            restored.callback(logger.setLevel, logger.level)
+            logger.setLevel(logging.ERROR)
+        yield
 
 
 def _reason(error: BaseException) -> str:
     """Return the innermost cause of the exporter's error."""
-    cause: BaseException = error
-    while cause.__cause__ is not None:
-        cause = cause.__cause__
-    return f"{type(cause).__name__}: {_last_line(cause)}"
+    return f"{type(error).__name__}: {_last_line(error)}" if error.__cause__ is None else _reason(error.__cause__)
 
 
 def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip()[:300]
 
 
 def array_type(array: np.ndarray, floats: str) -> str:

@@ -87,32 +87,25 @@ class Modes:
         """Return notes about layers that do not train, or not as in PyTorch."""
         norms = [(node, flag) for node, _, flag in self.nodes if _name(node) == "batch_norm"]
         frozen = [self._layer(node) for node, flag in norms if not flag]
-        per_batch = [self._layer(node) for node, flag in norms if flag and _argument(node, "running_mean")[1] is None]
+        batches = [self._layer(node) for node, flag in norms if flag and _argument(node, "running_mean")[1] is None]
         inactive = [node for node, _, flag in self.nodes if "dropout" in _name(node) and not flag]
-        recurrent = [node for node, _, flag in self.nodes if _name(node) in RECURRENT and _argument(node, "dropout")[1]]
-        notes = []
-        if frozen:
-            notes.append(f"keeps batch norm frozen, as the module has it: {some(frozen)}")
-        if per_batch:
-            notes.append(
-                f"normalizes by the statistics of each batch in inference too: {some(per_batch)} keeps no others"
-            )
-        if inactive:
-            notes.append(f"drops nothing in {len(inactive)} dropout layers, which the module has in inference mode")
-        if recurrent:
-            names = some([_name(node) for node in recurrent])
-            notes.append(f"drops nothing between the layers of {names}: ONNX has no such dropout")
-        return notes
+        names = [(node, _name(node)) for node, *_ in self.nodes]
+        recurrent = [name for node, name in names if name in RECURRENT and _argument(node, "dropout")[1]]
+        notes = {
+            f"keeps batch norm frozen, as the module has it: {some(frozen)}": frozen,
+            f"normalizes by the statistics of each batch in inference too: {some(batches)} keeps no others": batches,
+            f"drops nothing in {len(inactive)} dropout layers, which the module has in inference mode": inactive,
+            f"drops nothing between the layers of {some(recurrent)}: ONNX has no such dropout": recurrent,
+        }
+        return [note for note, layers in notes.items() if layers]
 
     def check_supported(self) -> None:
         """Reject operators whose training mode has no ONNX form, before export writes something else."""
-        unsupported = [node for node, _, flag in self.nodes if flag and _name(node) in NO_FORM]
-        unsupported = [node for node in unsupported if _name(node) == "rrelu" or _argument(node, "p")[1]]
-        if unsupported:
-            names = some(list(dict.fromkeys(_name(node) for node in unsupported)))
+        training = [(node, _name(node)) for node, _, flag in self.nodes if flag and _name(node) in NO_FORM]
+        if unsupported := [name for node, name in training if name == "rrelu" or _argument(node, "p")[1]]:
             raise ConvertError(
                 "A module's operations in training must have a form in ONNX.",
-                got=names,
+                got=some(list(dict.fromkeys(unsupported))),
                 fix="Use nn.Dropout, or nn.LeakyReLU; or call .eval() on that layer, to keep it in inference mode.",
             )
 
@@ -155,10 +148,8 @@ def translations() -> dict[Any, Callable[..., Any]]:
         if not training:
             y = op.BatchNormalization(x, scale, shift, mean, variance, **momentum)
             return y, mean, variance, mean, variance
-        y, next_mean, next_variance = op.BatchNormalization(
-            x, scale, shift, mean, variance, training_mode=1, **momentum
-        )
-        return y, next_mean, next_variance, next_mean, next_variance
+        y, *moved = op.BatchNormalization(x, scale, shift, mean, variance, training_mode=1, **momentum)
+        return (y, *moved, *moved)
 
     return {torch().ops.aten._native_batch_norm_legit_functional.default: batch_norm}
 

@@ -25,7 +25,7 @@ from ortpipe.graph.core.origins import put
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, REASONS, reason
-from ortpipe.stages.convert.sources.estimators.attributes import array_of
+from ortpipe.stages.convert.sources.estimators.end import array_of
 from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.stage import convert
 

@@ -4,7 +4,7 @@ Parameters have the names that scikit-learn's users know. Each function converts
 the features [N, K] and returns the `End`, with the objective that scikit-learn fits the estimator by.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -74,10 +74,7 @@ CONVERTED = {  # module of scikit-learn → function here → classes
     "calibration": {"meta:calibrated": "CalibratedClassifierCV"},
     "semi_supervised": {"meta:inner": "SelfTrainingClassifier"},
     "frozen": {"meta:frozen": "FrozenEstimator"},
-    "multiclass": {
-        "several:one_vs_rest": "OneVsRestClassifier",
-        "several:one_vs_one": "OneVsOneClassifier",
-    },
+    "multiclass": {"several:one_vs_rest": "OneVsRestClassifier", "several:one_vs_one": "OneVsOneClassifier"},
     "multioutput": {
         "several:regressors": "MultiOutputRegressor RegressorChain",
         "several:multi_output_classifier": "MultiOutputClassifier",
@@ -136,30 +133,23 @@ REASONS = {  # class path, or how it begins → why a predictor is not converted
 }
 
 
-def check_estimator(estimator: Any) -> None:
-    """Reject a final estimator, fitted or not, that has no graph."""
-    check_supported(ESTIMATORS, class_path(estimator), "The estimator")
-
-
 def end_of(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     """Write the graph of a fitted final estimator behind its features, a value or a table's columns; return its end."""
-    check_estimator(estimator)
-    path = class_path(estimator)
+    check_supported(path := class_path(estimator))
     return ESTIMATORS[path](op, estimator, x if path in PASSES_COLUMNS else as_floats(x), dtype)
 
 
-def check_supported(table: Mapping[str, Any], path: str, role: str, key: str | None = None) -> None:
-    """Reject a class path, named by a setting `key`, that is not in a table."""
-    if path in table:
+def check_supported(path: str, key: str | None = None) -> None:
+    """Reject the class path of a final estimator, fitted or not, that has no graph."""
+    if path in ESTIMATORS:
         return
-    if (why := reason(path)) is not None and table is ESTIMATORS:
-        rule, fix = (
-            f"{role} must have parameters that a gradient moves.",
-            "Choose one that docs/reference/estimators.md lists.",
-        )
+    if (why := reason(path)) is not None:
+        rule = "The estimator must have parameters that a gradient moves."
+        fix = "Choose one that docs/reference/estimators.md lists."
         raise ConvertError(rule, key=key, got=f"{path}: {why}", fix=fix)
-    rule = f"{role} must be one that ortpipe converts."
-    raise ConvertError(rule, key=key, got=path, fix=nearest(path, table))
+    raise ConvertError(
+        "The estimator must be one that ortpipe converts.", key=key, got=path, fix=nearest(path, ESTIMATORS)
+    )
 
 
 def reason(path: str) -> str | None:

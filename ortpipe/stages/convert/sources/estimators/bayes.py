@@ -8,21 +8,16 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.convert.objective import Objective, averaged
-from ortpipe.stages.convert.sources.estimators.attributes import const, parameter
-from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, softmax_end
+from ortpipe.stages.convert.objective import averaged
+from ortpipe.stages.convert.sources.estimators.end import End, const, log_sigmoid, parameter, softmax_end
 
 COUNTED = "its counts, or distribution per class (it minimizes no loss of the labels)"
 
 
 def joint(op: Builder, estimator: Any, logits: ir.Value) -> End:
     """softmax(log P(class, x)), trained by the log loss or cross-entropy of labels."""
-    return softmax_end(op, logits, estimator.classes_, generative(estimator))._replace(ranking=logits)
-
-
-def generative(estimator: Any) -> Objective:
-    """Return the loss of labels that turns a generative classifier into a discriminative one."""
-    return averaged("log" if len(estimator.classes_) == 2 else "cross_entropy", missing=COUNTED)
+    objective = averaged("log" if len(estimator.classes_) == 2 else "cross_entropy", missing=COUNTED)
+    return softmax_end(op, logits, estimator.classes_, objective)._replace(ranking=logits)
 
 
 def gaussian(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:

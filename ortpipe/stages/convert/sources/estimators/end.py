@@ -1,5 +1,8 @@
-"""The end of an estimator's graph: its prediction, its labels, and scikit-learn's own prediction to compare with."""
+"""A fitted estimator's arrays as parameters or constants, and the end of its graph: its prediction and labels."""
 
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -7,8 +10,13 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.origins import KEY, mark_attribute, take, within
 from ortpipe.stages.convert.objective import Objective
 from ortpipe.stages.convert.sources.outputs import two_columns
+
+Step = Sequence[Any]  # see graph/core/origins.py
+_MEMBERS: ContextVar[str] = ContextVar("members", default="")  # prefix of parameters' names
+NO_FILE: dict[str, np.ndarray] = {}  # no initializers for steps to name
 
 
 class End(NamedTuple):
@@ -70,3 +78,51 @@ def source_values(estimator: Any, end: End, rows: Any) -> np.ndarray:
     if isinstance(values, list):  # one [N, 2] for each label
         return np.stack([columns[:, 1] if columns.ndim == 2 else columns for columns in values], axis=1)
     return np.asarray(values)
+
+
+def parameter(
+    op: Builder,
+    estimator: Any,
+    name: str,
+    attribute: str,
+    *steps: Step,
+    dtype: Any,
+    index: int | None = None,
+    also: Sequence[tuple[str, Sequence[Step]]] = (),
+) -> ir.Value:
+    """Return a parameter: an attribute's array after some steps, marked with its origin for `restore`.
+
+    `also` are other attributes, each with its steps, that hold the same numbers.
+    """
+    array = array_of(estimator, attribute, index)
+    value = op.parameter(
+        f"{_MEMBERS.get()}{name}", np.ascontiguousarray(take(array, steps, NO_FILE.__getitem__).astype(dtype))
+    )
+    mark_attribute(value, attribute, *steps, index=index)
+    if also:
+        copies = [{"attribute": twin, "transform": [list(step) for step in way]} for twin, way in also]
+        value.meta[KEY] |= {"also": copies}
+    return value
+
+
+def array_of(estimator: Any, attribute: str, index: int | None = None) -> np.ndarray:
+    """Return an attribute as a dense array; with `index`, an entry of a list of arrays."""
+    array = getattr(estimator, attribute)
+    array = array if index is None else array[index]
+    return np.asarray(array.toarray() if hasattr(array, "toarray") else array)
+
+
+def const(op: Builder, array: Any, dtype: Any) -> ir.Value:
+    """Return a constant, which is never trained."""
+    return op.const(np.asarray(array).astype(dtype))
+
+
+@contextlib.contextmanager
+def member(op: Builder, name: str, *step: int | str) -> Iterator[None]:
+    """Prefix the names of parameters created inside with a part's name: `name.coefficient`."""
+    before = _MEMBERS.set(f"{_MEMBERS.get()}{name}.")
+    try:
+        with within(op.graph, *step):
+            yield
+    finally:
+        _MEMBERS.reset(before)

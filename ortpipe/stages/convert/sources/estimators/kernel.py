@@ -7,11 +7,19 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.convert.dialects.coupling import couple
-from ortpipe.stages.convert.dialects.kernels import KERNELS, kernel
+from ortpipe.stages.convert.dialects.kernels import KERNELS, couple, kernel
 from ortpipe.stages.convert.objective import ClassWeight, class_weight, summed
-from ortpipe.stages.convert.sources.estimators.attributes import Step, array_of, const, parameter
-from ortpipe.stages.convert.sources.estimators.end import End, scores_end, sigmoid_end, softmax_end, with_width
+from ortpipe.stages.convert.sources.estimators.end import (
+    End,
+    Step,
+    array_of,
+    const,
+    parameter,
+    scores_end,
+    sigmoid_end,
+    softmax_end,
+    with_width,
+)
 from ortpipe.stages.convert.sources.estimators.several import REMAINDER, per_class
 
 NORM = "½·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"
@@ -42,16 +50,21 @@ def _machine(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
     return products(op, estimator, x, vectors, gamma)
 
 
+def _sum(op: Builder, estimator: Any, values: ir.Value, dtype: Any, *copied: Step) -> ir.Value:
+    """Σ dual_coefficient · value + intercept; the estimator holds copies of both, after these steps."""
+    copies = [("_dual_coef_", [*copied, TRANSPOSE])]
+    dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", TRANSPOSE, dtype=dtype, also=copies)
+    copies = [("_intercept_", [*copied])]
+    return op.Gemm(values, dual, parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=copies))
+
+
 def svr(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ dual_coefficient · K(x, support vector) + intercept."""
-    values = _machine(op, estimator, x, dtype)
-    copies = [("_dual_coef_", [TRANSPOSE])]
-    dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", TRANSPOSE, dtype=dtype, also=copies)
-    intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
+    z = _sum(op, estimator, _machine(op, estimator, x, dtype), dtype)
     epsilon = float(estimator.epsilon) if type(estimator).__name__ == "SVR" else 0.0
     lacking = NORM if epsilon or type(estimator).__name__ == "SVR" else f"{NORM}; nu, which determines epsilon"
     loss = {"name": "epsilon_insensitive", "epsilon": epsilon}
-    return End("regression", None, op.Gemm(values, dual, intercept), objective=summed(loss, missing=lacking))
+    return End("regression", None, z, objective=summed(loss, missing=lacking))
 
 
 def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -60,11 +73,7 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     weights = class_weight(estimator) if type(estimator).__name__ == "SVC" else None  # NuSVC ignores its own
     if len(estimator.classes_) > 2:
         return _several(op, estimator, values, dtype, weights)
-    negated_copy = [("_dual_coef_", [["scale", -1.0], TRANSPOSE])]
-    dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", TRANSPOSE, dtype=dtype, also=negated_copy)
-    negative = [("_intercept_", [["scale", -1.0]])]
-    intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=negative)
-    z = with_width(op.Gemm(values, dual, intercept), 1)
+    z = with_width(_sum(op, estimator, values, dtype, ["scale", -1.0]), 1)
     if getattr(estimator, "probability", False) is not True:
         objective = summed("hinge", missing=NORM, class_weight=weights)
         return scores_end(op, z, estimator.classes_, objective)
@@ -89,9 +98,8 @@ def _several(op: Builder, estimator: Any, values: ir.Value, dtype: Any, weights:
     row_of_pair = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).astype(np.int64)
     in_pair = np.stack([(owner == i) | (owner == j) for i, j in pairs])
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", dtype=dtype, also=[("_dual_coef_", [])])
-    weight = op.Mul(
-        op.GatherElements(dual, op.const(row_of_pair), axis=0), const(op, in_pair, dtype)
-    )  # [pairs, vectors]
+    chosen = op.GatherElements(dual, op.const(row_of_pair), axis=0)
+    weight = op.Mul(chosen, const(op, in_pair, dtype))  # [pairs, vectors]
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
     pair_scores = op.Gemm(values, weight, intercept, transB=1)  # > 0: the first of the pair
     scores, votes = per_class(op, op.Neg(pair_scores), op.Less(pair_scores, op.like(0, pair_scores)), count)

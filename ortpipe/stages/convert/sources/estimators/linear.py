@@ -8,8 +8,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.objective import Objective, Strengths, averaged, summed
-from ortpipe.stages.convert.sources.estimators.attributes import array_of, parameter
-from ortpipe.stages.convert.sources.estimators.end import End
+from ortpipe.stages.convert.sources.estimators.end import End, array_of, parameter
 
 JOINT = "the joint fit of {} (training keeps the fitted value)"
 

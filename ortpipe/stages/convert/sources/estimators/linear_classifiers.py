@@ -9,13 +9,7 @@ import onnx_ir as ir
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.objective import ClassWeight, Objective, averaged, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, scores_end, sigmoid_end, softmax_end
-from ortpipe.stages.convert.sources.estimators.linear import (
-    coefficient,
-    regressor,
-    ridge_objective,
-    scores,
-    sgd_penalty,
-)
+from ortpipe.stages.convert.sources.estimators.linear import regressor, ridge_objective, scores, sgd_penalty
 
 SCORES = {  # SGDClassifier's losses of scores, by ortpipe's names, and its factor
     "hinge": ("hinge", 1.0),
@@ -68,10 +62,8 @@ def logistic_objective(estimator: Any) -> Objective:
     share = float(np.ravel(0.0 if share is None else share)[0] or 0.0)
     share = {"l1": 1.0, "l2": 0.0}.get(kind, share)
     inverse = 0.0 if kind in (None, "none") else 1 / float(strengths[0])
-    penalty = {**coefficient(l1=share * inverse, l2=(1 - share) * inverse / 2)}
-    if estimator.solver == "liblinear" and estimator.fit_intercept:  # it penalizes the intercept too
-        scale = float(estimator.intercept_scaling)
-        penalty["intercept"] = {"l1": share * inverse / scale, "l2": (1 - share) * inverse / 2 / scale**2}
+    terms = {"l1": share * inverse, "l2": (1 - share) * inverse / 2}
+    penalty = _with_intercept(estimator, terms) if estimator.solver == "liblinear" else {"coefficient": terms}
     return summed(loss, penalty, class_weight=class_weight(estimator, counts_weights=True))
 
 

@@ -13,8 +13,15 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import within
 from ortpipe.stages.convert.objective import averaged
 from ortpipe.stages.convert.sources.estimators import end_of
-from ortpipe.stages.convert.sources.estimators.attributes import member, parameter
-from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, sigmoid_end, softmax_end, with_width
+from ortpipe.stages.convert.sources.estimators.end import (
+    End,
+    log_sigmoid,
+    member,
+    parameter,
+    sigmoid_end,
+    softmax_end,
+    with_width,
+)
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 ALONE = "separate fits of its members (training updates them together)"
@@ -58,10 +65,10 @@ def threshold(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     positive = getattr(estimator, "pos_label", None)
     sign = -1 if positive is not None and positive == classifier.classes_[0] else 1
     if by_probability:
-        column = op.Gather(end.prediction, op.const(np.array([max(sign, 0)])), axis=1)
-        return end._replace(ranking=with_width(op.Mul(op.Sub(column, op.like(float(limit), column)), sign), 1))
-    z = margin(op, end)
-    return end._replace(ranking=with_width(op.Mul(op.Sub(op.Mul(z, sign), op.like(float(limit), z)), sign), 1))
+        score = op.Gather(end.prediction, op.const(np.array([max(sign, 0)])), axis=1)
+    else:
+        score = op.Mul(margin(op, end), sign)
+    return end._replace(ranking=with_width(op.Mul(op.Sub(score, op.like(float(limit), score)), sign), 1))
 
 
 def margin(op: Builder, end: End) -> ir.Value:
@@ -87,14 +94,6 @@ def weighted_mean(op: Builder, values: Sequence[ir.Value], weights: Any = None) 
     return total
 
 
-def probabilities(end: End, name: str) -> ir.Value:
-    """Return a member's probabilities; reject a member with scores only."""
-    if end.is_scores:
-        rule, fix = "A mean of members needs their probabilities.", "Choose members with predict_proba."
-        raise ConvertError(rule, got=f"{name}, whose labels would be counted: a vote has no gradient", fix=fix)
-    return end.prediction
-
-
 def mean_of_members(
     op: Builder, estimator: Any, members: Sequence[tuple[str, Any]], xs: Any, dtype: Any, w: Any = None
 ) -> End:
@@ -103,15 +102,17 @@ def mean_of_members(
     for i, (name, fitted) in enumerate(members):
         with member(op, name, "estimators_", i):
             ends.append(end_of(op, fitted, xs[i], dtype))
+    mean = weighted_mean(op, [end.prediction for end in ends], w)
     if not hasattr(estimator, "classes_"):
-        value = weighted_mean(op, [end.prediction for end in ends], w)
-        return End("regression", None, value, objective=averaged("l2", missing=ALONE))
-    p = weighted_mean(op, [probabilities(end, name) for end, (name, _) in zip(ends, members, strict=True)], w)
+        return End("regression", None, mean, objective=averaged("l2", missing=ALONE))
+    if scored := [name for end, (name, _) in zip(ends, members, strict=True) if end.is_scores]:
+        rule, fix = "A mean of members needs their probabilities.", "Choose members with predict_proba."
+        raise ConvertError(rule, got=f"{scored[0]}, whose labels would be counted: a vote has no gradient", fix=fix)
     loss = "log" if len(estimator.classes_) == 2 else "cross_entropy"
     task: Task = "binary" if len(estimator.classes_) == 2 else "multiclass"
     weights = [None if end.objective is None else end.objective.class_weight for end in ends]
     shared = weights[0] if len({weight and weight.values for weight in weights}) == 1 else None
-    return End(task, None, p, objective=averaged(loss, missing=ALONE, class_weight=shared))
+    return End(task, None, mean, objective=averaged(loss, missing=ALONE, class_weight=shared))
 
 
 def voting(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
@@ -203,10 +204,9 @@ def _calibrated_part(op: Builder, part: Any, x: Any, dtype: Any) -> End:
 
 def _uncalibrated(op: Builder, estimator: Any, end: End) -> ir.Value:
     """Return the input of the calibrators: decision_function if the classifier has one, else probabilities."""
-    if hasattr(estimator, "decision_function"):
-        scores = end.ranking if end.ranking is not None else end.logits
-        if scores is not None:
-            return scores
+    scores = end.logits if end.ranking is None else end.ranking
+    if hasattr(estimator, "decision_function") and scores is not None:
+        return scores
     if end.task == "binary" and not end.is_scores:
         return op.Gather(end.prediction, op.const(np.array([1])), axis=1)
     return end.prediction

@@ -7,8 +7,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.objective import Objective, averaged, summed
-from ortpipe.stages.convert.sources.estimators.attributes import parameter
-from ortpipe.stages.convert.sources.estimators.end import End, sigmoid_end, softmax_end
+from ortpipe.stages.convert.sources.estimators.end import End, parameter, sigmoid_end, softmax_end
 
 HIDDEN = {"relu": "Relu", "tanh": "Tanh", "logistic": "Sigmoid", "identity": None}
 

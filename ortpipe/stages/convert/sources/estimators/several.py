@@ -11,8 +11,7 @@ from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.objective import Objective, Strengths
 from ortpipe.stages.convert.sources.estimators import class_path, end_of
-from ortpipe.stages.convert.sources.estimators.attributes import member
-from ortpipe.stages.convert.sources.estimators.end import End, scores_end
+from ortpipe.stages.convert.sources.estimators.end import End, member, scores_end
 from ortpipe.stages.convert.sources.estimators.linear_classifiers import one_vs_rest as normalized
 from ortpipe.stages.convert.sources.estimators.meta import ALONE, margin
 

@@ -1,5 +1,7 @@
 """Probabilities of several classes from those of their pairs."""
 
+import itertools
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -7,7 +9,7 @@ import pytest
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.dialects.coupling import couple, pairs_of
+from ortpipe.stages.convert.dialects.kernels import couple
 
 
 @pytest.mark.parametrize("count", [3, 7])
@@ -15,7 +17,7 @@ def test_coupled_probabilities_are_where_the_objective_of_wu_lin_and_weng_is_lea
     """SciPy minimizes Σ (r_ji·p_i − r_ij·p_j)² over the simplex, the second of the paper's objectives."""
     from scipy.optimize import minimize
 
-    pairs = pairs_of(count)
+    pairs = list(itertools.combinations(range(count), 2))
     first = np.random.default_rng(0).uniform(0.02, 0.98, (4, len(pairs)))
     graph = ir.Graph(
         [ir.val("r", ir.DataType.DOUBLE, ["N", len(pairs)])], [], nodes=[], name="g", opset_imports={"": 21}
