@@ -32,7 +32,7 @@ import schema_once
 LARGEST = 200_000  # bytes of a message
 NEVER = ("ray",)  # what an import starts threads of
 USUAL = (  # what nearly every command imports, or what takes seconds: once here, and not in the first forks as well
-    *("ortpipe.app.cli", "ortpipe.app.assemble", "ortpipe.app.sweep.sweep", "ortpipe.app.tracking.recorders.mlflow"),
+    *("ortpipe.app.cli", "ortpipe.app.execute", "ortpipe.app.sweep.sweep", "ortpipe.app.tracking.recorders.mlflow"),
     *("ortpipe.app.tracking.mlflow_run", "ortpipe.data.sources.bundled", "ortpipe.stages.derive.engines.native"),
     *("ortpipe.stages.convert.sources.sklearn_estimator", "sklearn.datasets", "sklearn.neural_network"),
     *("sklearn.preprocessing", "sklearn.utils._pprint", "pyarrow.parquet", "matplotlib.backends.backend_agg"),

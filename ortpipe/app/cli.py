@@ -56,7 +56,7 @@ def _application(config: DictConfig) -> float | None:
 
 def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
     is_sweep = hydra_config.mode is not None and hydra_config.mode.name == "MULTIRUN"
-    from ortpipe.app.assemble import execute
+    from ortpipe.app.execute import execute
     from ortpipe.app.schema import build
 
     if not is_sweep:  # a sweep must collect the garbage of its jobs

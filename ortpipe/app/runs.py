@@ -14,9 +14,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import read_write
 
 from ortpipe import Artifact
-from ortpipe.app.assemble import execute
 from ortpipe.app.claim import claimed, output_folder
 from ortpipe.app.compose import Composition, check_working_folder
+from ortpipe.app.execute import execute
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.lookup import recorded
 from ortpipe.app.redact import know_command

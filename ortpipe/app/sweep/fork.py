@@ -22,7 +22,7 @@ from ortpipe.pipeline.store import Store
 
 CONVERTS, ESTIMATORS = "convert", "sklearn"  # the stage that usually needs scikit-learn, unless its result is stored
 NEEDED = {  # modules that jobs import late, by the word in the config, or the loaded module, that requires them
-    "": ("ortpipe.app.assemble", "ortpipe.app.schema", "pyarrow.parquet"),
+    "": ("ortpipe.app.execute", "ortpipe.app.schema", "pyarrow.parquet"),
     ESTIMATORS: ("sklearn.datasets", "sklearn.neural_network", "sklearn.pipeline"),
     "mlflow": ("mlflow.onnx", "pandas"),
 }

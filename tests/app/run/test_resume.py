@@ -81,6 +81,7 @@ def test_a_stopped_run_prints_the_command_that_continues_it_in_whatever_folder(t
     [line] = [line for line in error.splitlines() if line.startswith("continue with: ortpipe ")]
     done = ortpipe(*shlex.split(line.removeprefix("continue with: ortpipe ")), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert "  continues after epoch " in done.stderr
     assert trained(tmp_path) == unkilled
 
 
@@ -90,6 +91,8 @@ def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     assert "resume must be the folder of a run." in done.stderr
     short = ("train.epochs=2", "train.checkpoint.epochs=1", "convert.source.params.max_iter=3")
     assert ortpipe("recorder=none", *short, cwd=tmp_path).returncode == 0
+    done = ortpipe("recorder=none", *short, f"resume={runs(tmp_path)[-1]}", cwd=tmp_path)
+    assert "is not needed: train's result is in the store" in done.stderr
     done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={runs(tmp_path)[-1]}", cwd=tmp_path)
     assert done.returncode == 1
     assert "the same model, data and train settings" in done.stderr

@@ -1,0 +1,151 @@
+"""Run a typed config: describe the run in its record, and connect the plan with its listeners."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hydra.conf import HydraConf
+
+from ortpipe import FLOW, Artifact, Data, OrtpipeError
+from ortpipe.app.assemble import open_run, plan_of, store_of
+from ortpipe.app.redact import redacted
+from ortpipe.app.run.data_facts import data_facts, in_words
+from ortpipe.app.run.environment import command_of, environment
+from ortpipe.app.run.folder import RunFolder
+from ortpipe.app.run.record import RunRecord, config_text, origin_tags, replaced
+from ortpipe.app.run.screen import Screen, closing
+from ortpipe.app.run.stage_log import StageLogs
+from ortpipe.app.schema import RunConfig
+from ortpipe.app.stop import before_the_end, stop_if_asked
+from ortpipe.app.sweep import Job
+from ortpipe.app.tracking import with_versions
+from ortpipe.app.words import SETTINGS
+from ortpipe.data import feed_inputs
+from ortpipe.errors import under, words
+from ortpipe.metrics.named import check_objective, check_rows, check_value
+from ortpipe.pipeline.events import Began, Event, Listener, RunFailed, StageFinished, StageProgressed
+from ortpipe.pipeline.run import run
+from ortpipe.stages import Checkpoint, trained_loss
+
+EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
+
+
+@words(SETTINGS)
+def execute(
+    config: RunConfig,
+    resolved: dict[str, Any],
+    hydra: HydraConf,
+    job: Job | None = None,
+    command: str | None = None,
+) -> None:
+    """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets.
+
+    `command` is the equivalent command if the run was started from Python.
+    """
+    started, resolved = time.perf_counter(), with_versions(resolved)
+    context = open_run(vars(config))
+    data: Data = context["data"]
+    with under("objective"):
+        check_rows(config.objective, validated=data.validation is not None)
+    registers = resolved["recorder"].get("register") is not None
+    facts = environment(config.seed, command or command_of(hydra, registers=registers))
+    record = RunRecord(Path(hydra.runtime.output_dir), "", {}) if job is None else job.record
+    continues = config.resume is not None and Path(config.resume).absolute() == record.folder
+    if job is None and not continues and (notice := replaced(record.folder)):
+        print(notice, file=sys.stderr, flush=True)
+    _describe(record, config, resolved, facts, data)
+    before_the_end(record.abandon)
+    recording = config.recorder(record, resolved)
+    record.mlflow = recording.run_id
+
+    def example(artifact: Artifact) -> dict[str, Any]:
+        return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE_ROWS))
+
+    def values(artifact: Artifact) -> dict[str, float]:
+        return _values(artifact, config, data)
+
+    screen = Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
+    listeners: list[Listener] = [
+        _name_settings,
+        StageLogs(record.folder),
+        RunFolder(record, config_text(resolved), facts, values, example, config.figures and job is None),
+        _guard(config, data, values, job),
+        *([] if job is not None and job.manifest.live else [screen]),
+        *([] if config.resume is None else [_tell_resumed(config.resume, context["start"])]),
+        recording,
+    ]
+    store = store_of(config, {"folder": str(record.folder), "mlflow": recording.run_id}, resolved["data"])
+    artifact = run(plan_of(config), context, listeners, store)
+    if job is None:
+        summary = {**recording.summary, "took": f"{time.perf_counter() - started:.1f} s"}
+        print(closing(artifact, record.folder, summary), flush=True)
+    recording.check()
+
+
+def _describe(
+    record: RunRecord, config: RunConfig, resolved: Mapping[str, Any], facts: Mapping[str, str], data: Data
+) -> None:
+    """Add the facts that are known at the start to a record."""
+    record.name = record.name or redacted(config.name)
+    record.tags |= {**origin_tags(facts, record.folder), "ortpipe.seed": facts["seed"], "ortpipe.data": data.digest()}
+    record.plan = {stage.name: choice(resolved[stage.name]) for stage in FLOW}
+    record.data = {"source": resolved["data"]["source"], **data_facts(data)}
+    if data.notes:
+        record.notes["data"] = tuple(data.notes)
+
+
+def choice(config: Mapping[str, Any]) -> str:
+    """Return the first catalogue member that a stage's config chooses, or "".
+
+    >>> choice({"reduction": "mean", "loss": {"name": "l2"}}), choice({"terms": {}})
+    ('l2', '')
+    """
+    return next((str(value["name"]) for value in config.values() if isinstance(value, dict) and "name" in value), "")
+
+
+def _values(artifact: Artifact, config: RunConfig, data: Data) -> dict[str, float]:
+    """Return the values of a trained model by which a sweep can compare its jobs."""
+    part = "train" if data.validation is None else "validation"
+    measured = artifact.facts.lineage[-1].get("validation", {})
+    validated = {f"validation/{name}": value for name, value in measured.items()}
+    return {f"{part}/loss": trained_loss(artifact.tensors, config.train.early_stop), **validated}
+
+
+def _name_settings(event: Event) -> None:
+    """Put the keys of settings into an error, before other listeners read it."""
+    if isinstance(event, RunFailed) and isinstance(event.error, OrtpipeError):
+        event.error.said_in(SETTINGS)
+
+
+def _guard(
+    config: RunConfig, data: Data, values: Callable[[Artifact], Mapping[str, float]], job: Job | None
+) -> Listener:
+    """Return a listener that raises if the objective does not fit the model, or if the run is to stop."""
+
+    def guard(event: Event) -> None:
+        if isinstance(event, StageFinished) and event.number == 2:  # add_loss determines the measured metrics
+            check_objective(config.objective, event.artifact.facts, weighted=data.weighted)
+        if isinstance(event, StageFinished) and event.number == len(FLOW) and job is not None:
+            check_value(config.objective, values(event.artifact))
+        if isinstance(event, RunFailed):
+            return
+        stop_if_asked()  # after a last checkpoint
+        if job is not None:
+            job.stop_with_leader()
+
+    return guard
+
+
+def _tell_resumed(folder: str, start: Checkpoint | None) -> Listener:
+    """Return a listener that prints whether training continues from the checkpoint in a run's folder."""
+
+    def tell(event: Event) -> None:
+        match event:
+            case StageProgressed(name="train", report=Began()) if start is not None:
+                print(f"  continues after epoch {start.epochs} of {folder}", file=sys.stderr, flush=True)
+            case StageFinished(name="train") if event.hit is not None:
+                print(f"  resume={folder} is not needed: train's result is in the store", file=sys.stderr, flush=True)
+
+    return tell
