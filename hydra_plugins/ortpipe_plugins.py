@@ -44,7 +44,7 @@ class ProductSweeper(Sweeper):
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         """Run all jobs; return the results of each batch."""
-        from ortpipe.app.sweep.product import choices, sample, write_config
+        from ortpipe.app.sweep.overrides import choices, sample, write_config
 
         assert self.launcher is not None
         assert self.config is not None

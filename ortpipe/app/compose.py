@@ -25,6 +25,7 @@ from ortpipe.app.redact import recordable
 from ortpipe.app.tracking import uri_of
 from ortpipe.bounded import DEPTH, EVENTS, check_yaml, read
 from ortpipe.errors import ConfigError
+from ortpipe.pipeline.flatten import flatten
 from ortpipe.quoting import quoted
 
 if TYPE_CHECKING:
@@ -125,15 +126,8 @@ def resolved(config: DictConfig) -> dict[str, Any]:
 
 
 def _unresolvable(error: OmegaConfBaseException, config: DictConfig) -> ConfigError:
-    nodes: list[tuple[str, Any]] = [("", OmegaConf.to_container(config, resolve=False))]
-    texts = dict[str, str]()  # by the keys whose values do not resolve
-    while nodes:
-        path, node = nodes.pop()
-        if isinstance(node, dict | list):
-            inner = node.items() if isinstance(node, dict) else enumerate(node)
-            nodes += [(f"{path}.{name}".lstrip("."), value) for name, value in inner]
-        elif isinstance(node, str) and "${" in node and not _resolves(config, path):
-            texts[path] = node
+    values: Any = flatten(OmegaConf.to_container(config, resolve=False))  # type: ignore[arg-type]
+    texts = {key: str(value) for key, value in values.items() if "${" in str(value) and not _resolves(config, key)}
     origins = [key for key, text in texts.items() if {*REFERENCE.findall(text)}.isdisjoint(texts)]
     key, reason = next(iter([*origins, *texts]), "a value"), str(error).splitlines()[0]
     fix = "Write the full dotted name of another key."
@@ -145,7 +139,7 @@ def _unresolvable(error: OmegaConfBaseException, config: DictConfig) -> ConfigEr
 
 def _resolves(config: DictConfig, key: str) -> bool:
     try:
-        OmegaConf.select(config, key)
+        OmegaConf.to_container(OmegaConf.create({"value": OmegaConf.select(config, key)}), resolve=True)
     except OmegaConfBaseException:
         return False
     return True

@@ -36,6 +36,7 @@ LONG = 8  # characters from which on a secret is masked inside words too
 VARIABLE = re.compile(r"PASSW|PWD$|_PASS$|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|STORE_KEY")
 PATH = re.compile(r"[/~.]|[A-Za-z]:[\\/]")
 ENVIRONMENT = re.compile(r"\$\{\s*oc\.env:\s*(\w+)")
+REFERENCE = re.compile(rf"{ENVIRONMENT.pattern}(?:[^{{}}]|{{(?:[^{{}}]|{{[^{{}}]*}})*}})*}}")  # whole, with its default
 
 HINT = re.compile(  # none of the patterns below matches a text without one of these
     r"://|%3a%2f%2f|pass|pwd|secret|token|key|cred|auth|sas|cookie|bearer|basic\s|jwt"
@@ -304,20 +305,11 @@ def _environment_reference(raw: str) -> str | None:
     >>> _environment_reference("${oc.env:HOST,'sqlite:///${paths.outputs}/a.db'}"), _environment_reference("${data.x}")
     ('${oc.env:HOST}', None)
     """
-    parts, remaining, names = [], raw, []
-    while (match := ENVIRONMENT.search(remaining)) is not None:
-        end, depth = match.end(), 1
-        while depth and end < len(remaining):
-            depth += {"{": 1, "}": -1}.get(remaining[end], 0)
-            end += 1
-        parts += [remaining[: match.start()], f"${{oc.env:{match[1]}}}"]
-        names.append(match[1])
-        remaining = remaining[end:]
-    literals = [*parts[::2], remaining]
+    names, literals = REFERENCE.findall(raw), REFERENCE.split(raw)[::2]
     is_plain = "".join(literals).replace("${oc.decode:", "").count("${") == 0
     clean = all(redacted(text) == text for text in literals)
     available = names and all(name in os.environ for name in names)
-    return "".join([*parts, remaining]) if available and is_plain and clean else None
+    return REFERENCE.sub(r"${oc.env:\1}", raw) if available and is_plain and clean else None
 
 
 class _Formatter(logging.Formatter):

@@ -1,13 +1,15 @@
 """ortpipe cache: list, verify and clean the store."""
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 
+from humanize import naturaldelta, naturalsize
+
 from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
-from ortpipe.app.units import bound, size, span
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline import gc
 from ortpipe.pipeline.gc import Usage
@@ -20,6 +22,8 @@ ABOUT = """List, verify and clean the store (paths.cache).
   gc      remove the entries that --keep does not keep, and the temporary files of killed runs
   rm      remove entries by stage, or by the beginning of their key or of their artifact's digest
 Files that a run folder links to stay in that folder."""
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -59,13 +63,12 @@ def listing(store: Store) -> str:
     rows = []
     for usage in usages:
         entry = usage.entry
-        times = span(now - entry.made), span(now - usage.used), f"{entry.seconds:.2f} s"
+        times = naturaldelta(now - entry.made), naturaldelta(now - usage.used), f"{entry.seconds:.2f} s"
         producer = " ".join(value if name == "folder" else f"{name} {value}" for name, value in entry.run.items())
-        rows.append([entry.stage, entry.key[:12], *times, size(usage.bytes), producer])
+        rows.append([entry.stage, entry.key[:12], *times, naturalsize(usage.bytes), producer])
     lines = aligned(rows, heads) if rows else ["  ".join(heads)]
-    artifacts = store.folder / "artifacts"
-    artifact_count = len({usage.entry.output for usage in usages})
-    lines.append(f"{len(usages)} entries, {artifact_count} artifacts, {size(gc.size(artifacts))} in {store.folder}")
+    count, bytes_stored = len({usage.entry.output for usage in usages}), gc.size(store.folder / "artifacts")
+    lines.append(f"{len(usages)} entries, {count} artifacts, {naturalsize(bytes_stored)} in {store.folder}")
     damaged_entries = list((store.folder / "damaged").glob("*"))
     if damaged_entries:
         lines.append(f"{len(damaged_entries)} damaged, set aside in {store.folder / 'damaged'}")
@@ -91,12 +94,26 @@ def _evictable(store: Store, keep: Sequence[str]) -> list[Usage]:
     if not keep:
         rule, fix = "ortpipe cache gc must know what to keep.", "Write --keep 30d or --keep 5GB."
         raise ConfigError(rule, got="no --keep", fix=fix)
-    ages, sizes = zip(*(bound(text) for text in keep), strict=True)
+    ages, sizes = zip(*(_bound(text) for text in keep), strict=True)
     max_age = min((age for age in ages if age is not None), default=None)
     max_bytes = min((count for count in sizes if count is not None), default=None)
     return gc.evictable(
         gc.usage(store, _warn), since=None if max_age is None else time.time() - max_age, most=max_bytes
     )
+
+
+def _bound(text: str) -> tuple[float | None, int | None]:
+    """Parse an age, returned in seconds, or a size, returned in bytes; the other is None.
+
+    >>> _bound("30d"), _bound("5GB")
+    ((2592000.0, None), (None, 5000000000))
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([A-Za-z]+)", text.strip())
+    if match is not None and match[2] in SECONDS:
+        return float(match[1]) * SECONDS[match[2]], None
+    if match is not None and match[2].upper() in BYTES:
+        return None, int(float(match[1]) * BYTES[match[2].upper()])
+    raise ConfigError("A bound must be an age or a size.", got=text, fix="Write 30d, 12h, 5GB or 500MB.")
 
 
 def _matches(store: Store, names: Sequence[str]) -> list[Usage]:
@@ -124,6 +141,6 @@ def _remove(store: Store, usages: list[Usage], *, dry: bool) -> None:
         rule = "Entries of a store are removed by those who may write to its folders."
         fix = "Ask the owner to remove them, or for the right to write (chmod g+ws FOLDER): see docs/howto/cache.md."
         raise ConfigError(rule, got=error, fix=fix) from error
-    freed = "would be removed" if dry else f"removed, {size(removed)} freed"
-    rows = aligned([usage.entry.stage, usage.entry.key[:12], size(usage.bytes)] for usage in usages)
+    freed = "would be removed" if dry else f"removed, {naturalsize(removed)} freed"
+    rows = aligned([usage.entry.stage, usage.entry.key[:12], naturalsize(usage.bytes)] for usage in usages)
     print(*rows, f"{len(usages)} entries {freed}", sep="\n")

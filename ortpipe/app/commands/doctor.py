@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from importlib.util import cache_from_source
@@ -84,11 +83,7 @@ def _runtime(config: RunConfig) -> Iterator[Finding]:
 
 def _packages(config: RunConfig) -> Iterator[Finding]:
     has_problem = False
-    dependencies = [
-        requirement
-        for requirement in requirements()
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-    ]
+    dependencies = requirements()
     for requirement in dependencies:
         version = versions((requirement.name,)).get(requirement.name)
         if version is None or not requirement.specifier.contains(version, prereleases=True):
@@ -105,13 +100,9 @@ def _packages(config: RunConfig) -> Iterator[Finding]:
 
 
 def requirements() -> list[Requirement]:
-    """Return ortpipe's dependencies, from pyproject.toml in a checkout, else from the installed metadata."""
-    project = Path(__file__).resolve().parents[3] / "pyproject.toml"
-    if project.is_file():
-        lines = tomllib.loads(project.read_text(encoding="utf-8"))["project"]["dependencies"]
-    else:
-        lines = metadata.requires("ortpipe") or []
-    return [Requirement(line) for line in lines]
+    """Return ortpipe's dependencies on this platform, without its extras."""
+    parsed = map(Requirement, metadata.requires("ortpipe") or [])
+    return [needed for needed in parsed if needed.marker is None or needed.marker.evaluate({"extra": ""})]
 
 
 def _folders(config: RunConfig) -> Iterator[Finding]:

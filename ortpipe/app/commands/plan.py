@@ -4,10 +4,11 @@ import sys
 import time
 from collections.abc import Sequence
 
+import humanize
+
 from ortpipe.app.assemble import open_run, plan_of, store_of
 from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
-from ortpipe.app.units import span
 from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
 from ortpipe.pipeline.flatten import differing
 from ortpipe.pipeline.store import VARIABLE
@@ -49,7 +50,7 @@ def _why(status: StageStatus) -> str:
     if status.entry is None:
         return ", ".join(_reasons(status))
     producer = status.entry.run.get("folder", "another run")
-    ago = span(time.time() - status.entry.made)
+    ago = humanize.naturaldelta(time.time() - status.entry.made)
     return f"computed {ago} ago in {status.entry.seconds:.2f} s by {producer}"
 
 

@@ -43,7 +43,8 @@ def run(arguments: Sequence[str]) -> None:
         print(to_dot(subject.model, parameters), end="")
     elif options.svg is not None:
         if (picture := local(options.svg, "--svg")).suffix != ".svg":
-            raise ConfigError("The name of a picture must end in .svg.", got=options.svg, fix="Change its ending.")
+            rule, name = "The name of a picture must end in .svg.", options.svg or "an empty name"
+            raise ConfigError(rule, got=name, fix="Change its ending.")
         print(f"picture  {atomic_write(picture, to_svg(subject.model, parameters))}")
     elif options.json:
         print(json.dumps(describe(subject), indent=1))

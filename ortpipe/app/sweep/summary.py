@@ -126,19 +126,24 @@ class Summary:
         It has only the objective, one more value and one test metric: a wide table pushes the rest of the page out of
         view.
         """
-        ranked, varying, tested = self.ranked[:SHOWN], self.varying, self.tested
-        measured = [*self.measured[:2], *sorted(tested, key=lambda name: name != f"test/{self.objective}")[:1]]
-        heads = {"job": "job", **names(varying), **{name: heading(name, measured) for name in measured}}
-        cells = {row["job"]: row for row in self.cells()}
-        tables = [_table([[_short(cells[r.job.number][c], c) for c in heads] for r in ranked], list(heads.values()))]
+        measured = [*self.measured[:2], *sorted(self.tested, key=lambda name: name != f"test/{self.objective}")[:1]]
+        tables = [_table(rows, heads) for heads, rows in self._tables(self.ranked[:SHOWN], measured)]
+        return "\n\nMean ± deviation over seeds:\n\n".join(tables) + "\n"
+
+    def _tables(
+        self, rows: Sequence[Row], measured: Sequence[str], before: Sequence[str] = (), after: Sequence[str] = ()
+    ) -> list[tuple[list[str], list[list[str]]]]:
+        """Return heads and cells of a table of jobs and, if there are any, of groups of seeds."""
+        varying, cells = names(self.varying), {row["job"]: row for row in self.cells()}
+        titles = {"best": "", **varying, **{name: heading(name, measured) for name in measured}}
+        columns = [*before, "job", *varying, *measured, *after]
+        lines = [[_short(cells[row.job.number][column], column) for column in columns] for row in rows]
+        tables = [([titles.get(column, column) for column in columns], lines)]
         if groups := self.over_seeds():
-            heads = {**names(varying), "seeds": "seeds", **{name: heading(name, measured) for name in measured}}
-            columns = [column for column in heads if column in groups[0]]  # not the seeds
-            tables += [
-                "Mean ± deviation over seeds:",
-                _table([[row[c] for c in columns] for row in groups], [heads[c] for c in columns]),
-            ]
-        return "\n\n".join(tables) + "\n"
+            columns = [column for column in [*varying, "seeds", *measured] if column in groups[0]]
+            lines = [[group[column] for column in columns] for group in groups]
+            tables.append(([titles.get(column, column) for column in columns], lines))
+        return tables
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the best job's values and test metrics, and the number of jobs by status."""
@@ -148,21 +153,14 @@ class Summary:
 
     def as_text(self) -> str:
         """Return the text for the console: the jobs, the best first, then the errors of failed ones."""
-        ranked, varying, measured = self.ranked, self.varying, [*self.measured, *self.tested]
-        order = [*ranked, *(row for row in self.rows if row not in ranked)]
-        cells = {row["job"]: row for row in self.cells()}
-        heads = {"best": "", "job": "job", **names(varying), **{name: heading(name, measured) for name in measured}}
-        heads |= {"hits": "hits"} if any(row.run.stages for row in self.rows) else {}
-        heads |= {"seconds": "seconds", "status": "status"}
-        rows = [[_short(cells[row.job.number][column], column) for column in heads] for row in order[:SHOWN]]
-        more = [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
-        lines = [*aligned(rows, [*heads.values()], text_columns=0), *more]
-        if groups := self.over_seeds():
-            titles = {**names(varying), **{name: heading(name, measured) for name in measured}}
-            table = aligned(
-                [list(row.values()) for row in groups], [titles.get(name, name) for name in groups[0]], text_columns=0
-            )
-            lines += ["", "mean ± deviation over seeds", *table]
+        order = [*self.ranked, *(row for row in self.rows if row not in self.ranked)]
+        hits = ["hits"] if any(row.run.stages for row in self.rows) else []
+        measured, after = [*self.measured, *self.tested], [*hits, "seconds", "status"]
+        (heads, jobs), *means = self._tables(order[:SHOWN], measured, ["best"], after)
+        lines = aligned(jobs, heads, text_columns=0)
+        lines += [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
+        for heads, groups in means:
+            lines += ["", "mean ± deviation over seeds", *aligned(groups, heads, text_columns=0)]
         return "\n".join([*lines, *self._errors()])
 
     def _errors(self) -> list[str]:

@@ -31,8 +31,7 @@ from ortpipe.app.stop import Stopped
 from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.live import LiveTable, can_draw
-from ortpipe.app.sweep.overrides import planned
-from ortpipe.app.sweep.product import choose
+from ortpipe.app.sweep.overrides import choose, planned
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking import Recording

@@ -125,7 +125,8 @@ def test_a_provider_that_is_not_here_is_a_problem(call: Callable[..., str], caps
     assert "training" in found
 
 
-def test_what_ortpipe_needs_is_read_from_the_checkout() -> None:
+def test_what_ortpipe_needs_is_listed_without_its_extras() -> None:
     names = [needed.name for needed in requirements()]
     assert {"onnx", "hydra-core", "pyyaml"} <= set(names)
     assert len(names) == len(set(names))
+    assert "pytest" not in names

@@ -91,9 +91,10 @@ def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     assert "resume must be the folder of a run." in done.stderr
     short = ("train.epochs=2", "train.checkpoint.epochs=1", "convert.source.params.max_iter=3")
     assert ortpipe("recorder=none", *short, cwd=tmp_path).returncode == 0
-    done = ortpipe("recorder=none", *short, f"resume={runs(tmp_path)[-1]}", cwd=tmp_path)
+    first = runs(tmp_path)[-1]
+    done = ortpipe("recorder=none", *short, f"resume={first}", cwd=tmp_path)
     assert "is not needed: train's result is in the store" in done.stderr
-    done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={runs(tmp_path)[-1]}", cwd=tmp_path)
+    done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={first}", cwd=tmp_path)
     assert done.returncode == 1
     assert "the same model, data and train settings" in done.stderr
     run = next(p for p in tmp_path.glob("outputs/runs/*/*") if (p / "checkpoint.safetensors").is_file())

@@ -11,7 +11,7 @@ from hydra.types import RunMode
 
 from ortpipe.app.compose import packaged_conf
 from ortpipe.app.sweep.fork import Workers
-from ortpipe.app.sweep.product import choices, sample
+from ortpipe.app.sweep.overrides import choices, sample
 from ortpipe.errors import ConfigError
 
 
