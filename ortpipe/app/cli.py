@@ -120,20 +120,15 @@ def main() -> None:
         sys.exit(128 + getattr(signal, "SIGPIPE", 13))  # Windows has no SIGPIPE
     except (OrtpipeError, ValueError, OSError, *REFUSALS) as error:
         ours = readable(error)
-        notes = _notes(error)
+        notes = getattr(error, "__notes__", [])  # its stage, log, and the command that continues the run
         if wants_trace:
             ours.__notes__ = notes
             raise ours  # noqa: B904 - it may be that error itself
         print(f"error: {ours}", *notes, sep="\n", file=sys.stderr)
         sys.exit(1)
     except (KeyboardInterrupt, Stopped) as stop:
-        print("\nstopped; nothing half-written was left.", *_notes(stop), sep="\n", file=sys.stderr)
+        print("\nstopped; nothing half-written was left.", *getattr(stop, "__notes__", []), sep="\n", file=sys.stderr)
         sys.exit(getattr(stop, "code", 130))
-
-
-def _notes(error: BaseException) -> list[str]:
-    """Return the notes on the error that ended the run: the stage, its log, the command that continues the run."""
-    return getattr(error, "__notes__", [])
 
 
 def readable(error: Exception) -> OrtpipeError:

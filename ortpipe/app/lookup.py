@@ -179,6 +179,5 @@ def download(client: MlflowClient, run_id: str, name: str, folder: Path) -> None
         for file in files:
             place = folder / file.path
             place.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(
-                client.download_artifacts(run_id, file.path, fresh), place
-            )  # the layout in `fresh` depends on the server
+            fetched = client.download_artifacts(run_id, file.path, fresh)  # in a layout that depends on the server
+            os.replace(fetched, place)

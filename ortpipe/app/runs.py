@@ -104,15 +104,8 @@ class Run:
 
     def _repr_html_(self) -> str:
         """Return the metrics as a table, for notebooks."""
-        states = list(dict.fromkeys(state for by_state in self.metrics.values() for state in by_state))
-        head = "".join(f"<th>{html.escape(state)}</th>" for state in ("metric", *states))
-        rows = "".join(
-            f"<tr><td>{html.escape(name)}</td>"
-            + "".join(f"<td>{by_state[state]:.4g}</td>" if state in by_state else "<td></td>" for state in states)
-            + "</tr>"
-            for name, by_state in self.metrics.items()
-        )
-        return f"<div>{html.escape(repr(self))}</div><table><tr>{head}</tr>{rows}</table>"
+        table = _pandas().DataFrame(self.metrics).T.to_html(float_format="{:.4g}".format, na_rep="")
+        return f"<div>{html.escape(repr(self))}</div>{table}"
 
 
 class Sweep:

@@ -30,7 +30,7 @@ def test_a_run_that_python_started_is_read_back(run):
     np.testing.assert_array_equal(epochs["value"], run.artifact("train").tensors["losses/train"])
     assert [o.name for o in run.model.graph.output] == [o.name for o in run.artifact("evaluate").model.graph.output]
     page = run._repr_html_()
-    assert "<td>r2</td>" in page
+    assert "<th>r2</th>" in page
     assert f"{run.metrics['r2']['trained']:.4g}" in page
 
 

@@ -63,9 +63,7 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
         raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
     values = completed(values, secrets)
     stages = RunRecord.read(folder).stages
-    sys.path[:] = [
-        os.path.abspath(path) for path in sys.path
-    ]  # an empty path means the working folder, which changes below
+    sys.path[:] = map(os.path.abspath, sys.path)  # an empty path means the working folder, which changes below
     if place is not None and Path(place).is_dir():
         os.chdir(place)  # for relative paths
     elif place is not None:

@@ -113,11 +113,8 @@ def _estimator(
 ) -> tuple[Decision[Any], Path, str]:
     """Write the estimator of a file, or the run's own; return which weights were written, where, and the check."""
     if file.suffix in PICKLES and file.exists() and not trust:
-        rule, fix = (
-            "A pickle runs code when it is opened, so it is opened only on request.",
-            "Add --trust if you made it.",
-        )
-        raise ConfigError(rule, got=file, fix=fix)
+        rule = "A pickle runs code when it is opened, so it is opened only on request."
+        raise ConfigError(rule, got=file, fix="Add --trust if you made it.")
     if file.exists():
         original = read_estimator(file, trust)
     else:

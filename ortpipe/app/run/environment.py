@@ -81,7 +81,5 @@ def continuing(command: str, checkpoint: Path | None = None) -> str:
     if checkpoint is None:
         return command
     words = [word for word in shlex.split(command) if not word.startswith("resume=")]
-    plain = re.fullmatch(
-        r"[\w/.-]+", str(checkpoint), re.ASCII
-    )  # other characters may have a meaning in Hydra's grammar
+    plain = re.fullmatch(r"[\w/.-]+", str(checkpoint), re.ASCII)  # others may have a meaning in Hydra's grammar
     return shlex.join([*words, f"resume={checkpoint if plain else quoted(str(checkpoint))}"])

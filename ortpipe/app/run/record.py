@@ -9,7 +9,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -140,9 +140,7 @@ class RunRecord(Config):
     folder: Path  # its location; not part of the file
     name: str  # its displayed name
     tags: dict[str, str]  # known at the start, such as its process
-    plan: dict[StageName, str] = field(
-        default_factory=dict
-    )  # the stages in order, each with its choice from a catalogue
+    plan: dict[StageName, str] = field(default_factory=dict)  # the stages in order, with choices from catalogues
     data: dict[str, Any] = field(default_factory=dict)  # see `data_facts`
     id: Id = field(default_factory=lambda: uuid.uuid4().hex)  # independent of the recorder
     started: Time = field(default_factory=now)  # in milliseconds since 1970, as is `ended`
@@ -197,9 +195,7 @@ class RunRecord(Config):
         facts = {"format": FORMAT, **vars(self)}
         del facts["folder"]
         facts |= hidden({name: facts[name] for name in ("name", "tags", "data", "error", "notes")})
-        lines = {
-            name: json.dumps(value, default=vars) for name, value in facts.items()
-        }  # indenting takes ten times as long
+        lines = {name: json.dumps(value, default=vars) for name, value in facts.items()}  # indenting is slow
         if self.stages:
             lines["stages"] = "[\n  " + ",\n  ".join(json.dumps(vars(stage)) for stage in self.stages) + "\n ]"
         text = ",\n".join(f' "{name}": {value}' for name, value in lines.items())
@@ -249,12 +245,21 @@ def config_text(values: Mapping[str, Any]) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the config in a run's folder as plain data, with no ${…} resolved."""
-    file = folder / "config.yaml"
+    return _read(folder, "config.yaml", parse_yaml, dict[str, Any])
+
+
+def read_environment(folder: Path) -> dict[str, str]:
+    """Return the environment of a run from its folder."""
+    return _read(folder, "environment.json", parse_json, dict[str, str])
+
+
+def _read(folder: Path, name: str, parse: Callable[[str], Any], kind: Any) -> Any:
+    """Return the content of a file in a run's folder, of the annotated type."""
     try:
-        values: dict[str, Any] = checked(parse_yaml(read_below(folder, file.name).decode()), dict[str, Any], "it")
-        checked({name: values.get(name, {}) for name in GROUPS}, dict[str, dict[str, Any]], "it")
+        values = checked(parse(read_below(folder, name).decode()), kind, "it")
+        checked({group: values.get(group, {}) for group in GROUPS}, dict[str, dict[str, Any]], "it")
     except (OSError, ValueError, yaml.YAMLError) as error:
-        rule, actual = "A run's config.yaml must not be modified or damaged.", f"{file}: {_reason(error)}"
+        rule, actual = f"A run's {name} must not be modified or damaged.", f"{folder / name}: {_reason(error)}"
         raise ConfigError(rule, got=actual, fix="Choose another run.") from error
     return values
 
@@ -269,17 +274,6 @@ def replaced(folder: Path) -> str | None:
         return None
     started = datetime.fromtimestamp(record.started / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     return f"replaces the run of {started} in {folder} ({record.status.lower()})"
-
-
-def read_environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a run from its folder."""
-    file = folder / "environment.json"
-    try:
-        facts: dict[str, str] = checked(parse_json(read_below(folder, file.name)), dict[str, str], "it")
-    except (OSError, ValueError) as error:
-        rule, actual = "A run's environment.json must not be modified or damaged.", f"{file}: {_reason(error)}"
-        raise ConfigError(rule, got=actual, fix="Choose another.") from error
-    return facts
 
 
 def is_copy(folder: Path) -> bool:

@@ -28,9 +28,7 @@ def _panel(summary: Summary, key: str, axes: Axes) -> None:
     heights = [row.run.values[summary.column] for row in ranked]
     places = _places([row.job.varies.get(key, "") for row in ranked], axes)
     distinct = {name: len({row.job.varies.get(name, "") for row in ranked}) for name in summary.varying if name != key}
-    colour_key = next(
-        (name for name, count in distinct.items() if 1 < count <= MAX_GROUPS), None
-    )  # its values get colours
+    colour_key = next((name for name, count in distinct.items() if 1 < count <= MAX_GROUPS), None)
     groups = [row.job.varies.get(colour_key, "") if colour_key else "" for row in ranked]
     for i, group in enumerate(sorted(set(groups), key=_sort_key)):
         points = sorted((x, y) for x, y, of in zip(places, heights, groups, strict=True) if of == group)

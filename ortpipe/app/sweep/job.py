@@ -43,10 +43,8 @@ class Job:
 
     def __init__(self, hydra: HydraConf) -> None:
         sweep, self.manifest = read_sweep(Path(hydra.sweep.dir))
-        self.leader, self._looked = (
-            sweep.tags,
-            0.0,
-        )  # the tags of the sweep's own process, and the time of the last check
+        self.leader = sweep.tags  # of the sweep's own process
+        self._looked = 0.0  # time of the last check
         varied = hidden(varying(list(hydra.overrides.task), self.manifest.fixed))
         self.job = JobRecord(sweep.id, int(hydra.job.num), varied)
         tags = {"ortpipe.sweep": str(sweep.folder), "ortpipe.job": str(self.job.number), **this_process()}

@@ -15,11 +15,11 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.app.tracking.client import PARENT, client_at, reached
+    from ortpipe.app.tracking.mlflow_run import record_run, run_folders
     from ortpipe.app.tracking.model import name_best
     from ortpipe.app.tracking.models import with_files, with_versions
     from ortpipe.app.tracking.recorders import RECORDERS, Recorder, Recording
     from ortpipe.app.tracking.recorders.mlflow import Mlflow
     from ortpipe.app.tracking.sqlite import database_of, uri_of
-    from ortpipe.app.tracking.sync import record_run, run_folders
 else:
     __getattr__, __dir__, __all__ = door(__name__)

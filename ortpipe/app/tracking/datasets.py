@@ -25,9 +25,7 @@ def datasets(run: RunRecord) -> list[Any]:
     origin = source.get("path") or source.get("function")
     if source.get("path") and has_file(run.folder, "environment.json"):
         origin = os.path.join(read_environment(run.folder).get("folder", ""), origin)
-    kind, location = (
-        ("local", {"uri": str(origin)}) if origin else ("code", {"tags": {"mlflow.source.name": "ortpipe"}})
-    )
+    location = {"uri": str(origin)} if origin else {"tags": {"mlflow.source.name": "ortpipe"}}
     columns = run.data.get("columns", {})
     fields = [
         {
@@ -49,7 +47,7 @@ def datasets(run: RunRecord) -> list[Any]:
         dataset = Dataset(
             f"{name} {part}",
             short_digest,
-            kind,
+            "local" if origin else "code",
             json.dumps(location),
             schema if len(schema) <= MAX_SCHEMA else None,
             json.dumps(profile),

@@ -129,14 +129,13 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
     of the test rows.
     """
     end, stage_ends = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
+    trained_at, evaluated_at = (stage_ends.get(stage) or end for stage in ("train", "evaluate"))
     points: list[Point] = []
     for name in sorted(results.series, key=lambda name: (name == STEP, WATCHED in name)):
         values = results.series[name]
         epochs = max((len(series) for series_name, series in results.series.items() if series_name != STEP), default=0)
         steps = _spaced(np.flatnonzero(~np.isnan(values)) + 1)
-        at = times_of(
-            steps * (epochs / len(values)) if name == STEP else steps, run.epochs, stage_ends.get("train") or end
-        )
+        at = times_of(steps * (epochs / len(values)) if name == STEP else steps, run.epochs, trained_at)
         points += [
             Point(LOSSES.get(name, name), float(values[step - 1]), int(moment), int(step))
             for step, moment in zip(steps, at, strict=True)
@@ -144,10 +143,7 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
         ]
     loss = next((value for name, value in run.values.items() if name.endswith("/loss")), None)
     if loss is not None:  # of the restored model: the curves end with the last epoch
-        epochs, trained_at = (
-            results.kept_epoch or len(results.series.get("losses/train", ())),
-            stage_ends.get("train") or end,
-        )
+        epochs = results.kept_epoch or len(results.series.get("losses/train", ()))
         points.append(Point("loss/kept", loss, trained_at, epochs, model))
         points.append(Point("loss/kept_epoch", epochs, trained_at, 0))
     dataset = {} if test_dataset is None else {"dataset_name": test_dataset.name, "dataset_digest": test_dataset.digest}
@@ -157,10 +153,7 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
                 metric_name = f"{name}/{state}" if name == "jobs" else f"{state}/{name}"
                 points.append(Point(metric_name, value, end, 0))
             else:
-                points.append(
-                    Point(f"test/{name}/{state}", value, stage_ends.get("evaluate") or end, 0, model, **dataset)
-                )
-    evaluated_at = stage_ends.get("evaluate") or end
+                points.append(Point(f"test/{name}/{state}", value, evaluated_at, 0, model, **dataset))
     validated = {name: value for name, value in run.values.items() if not name.endswith("/loss")}
     points += [Point(f"{name}/trained", value, evaluated_at, 0, model) for name, value in validated.items()]
     for name, edges in run.intervals.items():

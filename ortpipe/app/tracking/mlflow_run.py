@@ -1,9 +1,8 @@
-"""A run's record in MLflow, updated from its results and its folder, during the run or later."""
+"""A run's record in MLflow, updated from its results and its folder, during the run or later (`ortpipe sync`)."""
 
 import functools
 import itertools
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import Any
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.example import EXAMPLE, read_example
-from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord
+from ortpipe.app.run.process import HOST, PID
+from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord, is_copy
 from ortpipe.app.tracking.client import ERROR, NOTE, PARENT, open_store, reached, terminate
 from ortpipe.app.tracking.datasets import datasets
 from ortpipe.app.tracking.description import description
@@ -21,6 +21,7 @@ from ortpipe.app.tracking.metrics import LONGEST, Results, epoch_metrics, metric
 from ortpipe.app.tracking.model import log_model, logged_model, register
 from ortpipe.app.tracking.target import Target
 from ortpipe.bounded import all_regular, file_below, files_below, has_file, parse_json, read_below
+from ortpipe.errors import TrackingError
 from ortpipe.files import atomic_write
 from ortpipe.stages import Epoch
 
@@ -217,20 +218,34 @@ def is_run(folder: Path) -> bool:
 def log_points(client: Any, run_id: str, points: Sequence[Any]) -> None:
     """Record points, MLflow's `Metric`s; a point that is recorded already is not duplicated."""
     for first in range(0, len(points), POINTS):
-        _send(client, run_id, points[first : first + POINTS])
+        client.log_batch(run_id, metrics=points[first : first + POINTS])
 
 
-def _send(client: Any, run_id: str, points: Sequence[Any]) -> None:
-    """Send points; print a warning for each that MLflow rejects, so that it takes no other along."""
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folders of all runs in a folder, itself included; a sweep's own folder comes before its jobs'."""
+    records = sorted(path.parent for path in files_below(folder) if path.name == FILE)
+    folders = [path for path in records if is_run(path) and not is_copy(path)]
+    if not folders:
+        fix = "Name the folder of a run or sweep: see outputs/runs and outputs/multiruns."
+        raise TrackingError(f"A run's folder must have a {FILE}.", got=folder, fix=fix)
+    return folders
+
+
+def record_run(target: Target, folder: Path) -> MlflowRun:
+    """Create or complete a run's MLflow record from its folder; a job's sweep is recorded first."""
+    run = RunRecord.read_closed(folder)
+    if run.status == RUNNING:
+        raise TrackingError(
+            "Only a run that has ended can be recorded from its folder.",
+            got=f"{folder}: process {run.tags.get(PID)} on {run.tags.get(HOST)} is still running it",
+            fix="Wait for it to end; if it was killed, sync on the machine that it ran on.",
+        )
+    sweep = folder.absolute().parent
+    parent = record_run(target, sweep).run_id if has_file(sweep, FILE) else None
+    mlflow_run = MlflowRun(target, run, parent)
     try:
-        client.log_batch(run_id, metrics=points)
+        mlflow_run.push()
     except Exception as error:
-        if getattr(error, "error_code", None) != "INVALID_PARAMETER_VALUE":
-            raise
-        if len(points) > 1:
-            half = len(points) // 2
-            _send(client, run_id, points[:half])
-            _send(client, run_id, points[half:])
-        else:
-            reason = str(error).partition("\n")[0][:300]
-            print(f"warning: MLflow rejects the metric {points[0].key!r}: {reason}", file=sys.stderr)
+        fix = "Correct the error, and run the same command again: nothing is recorded twice."
+        raise TrackingError("Every part of a run must be recorded.", got=f"{folder}: {error}", fix=fix) from error
+    return mlflow_run

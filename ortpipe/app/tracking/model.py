@@ -247,12 +247,9 @@ def register(client: MlflowClient, target: Target, model_id: str) -> str:
         )
         versions = [*json.loads(model.tags.get(VERSIONS, "[]")), {"name": target.register, "version": version.version}]
         client.set_logged_model_tags(model_id, {VERSIONS: json.dumps(versions)})
-    version_name, later_version = (
-        f"{target.register} version {version.version}",
-        _later_version(client, target, model.source_run_id),
-    )
-    if later_version is not None:
-        return f"{version_name}; {target.alias} stays version {later_version}, of a run that began later"
+    version_name = f"{target.register} version {version.version}"
+    if (later := _later_version(client, target, model.source_run_id)) is not None:
+        return f"{version_name}; {target.alias} stays version {later}, of a run that began later"
     client.set_registered_model_alias(target.register, target.alias, version.version)
     return f"{version_name}, as {target.alias}"
 

@@ -125,10 +125,7 @@ def _location(client: MlflowClient, uri: str, passed: tuple[str, ...] = ()) -> t
     source = client.get_model_version_download_uri(name, str(version))
     exact = f"models:/{name}/{version}"
     if exact in passed:
-        rule, fix = (
-            "A registered version must lead to a model.",
-            "Register it again, from a run.",
-        )
+        rule, fix = "A registered version must lead to a model.", "Register it again, from a run."
         raise TrackingError(rule, key="path", got=f"{uri}, which leads back to itself", fix=fix)
     return (_location(client, source, (*passed, exact))[0] if is_uri(source) else source), exact
 

@@ -3,10 +3,7 @@
 from pathlib import Path
 from urllib.parse import unquote
 
-PLAIN, ENCODED = (
-    "sqlite:///",
-    "sqlite+pysqlite:///",
-)  # for the first, MLflow creates the folder without decoding its name
+PLAIN, ENCODED = "sqlite:///", "sqlite+pysqlite:///"  # MLflow creates the first one's folder without decoding it
 
 
 def database_of(uri: str) -> Path | None:

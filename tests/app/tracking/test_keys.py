@@ -66,15 +66,6 @@ def test_keys_are_valid_and_distinct_by_construction(names: list[str]) -> None:
         assert not path_not_unique(text)
 
 
-def test_a_metric_that_mlflow_rejects_costs_no_other(client: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    from mlflow.entities import Metric
-
-    run = new_run(client)
-    log_points(client, run, [Metric("bad[0]" if i == 7 else f"m{i}", i, 0, 0) for i in range(30)])
-    assert client.get_run(run).data.metrics.keys() == {f"m{i}" for i in range(30)} - {"m7"}
-    assert "warning: MLflow rejects the metric 'bad[0]'" in capsys.readouterr().err
-
-
 def test_no_column_name_costs_a_run_its_metrics(client: Any, tmp_path: Path) -> None:
     run = new_run(client)
     record = RunRecord(tmp_path, "mine", {}, status=FINISHED, ended=5)
