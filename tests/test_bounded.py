@@ -278,7 +278,6 @@ PLACES += ("stages/convert/sources/onnx_file.py", "stages/convert/sources/stored
 OWN_FILES = {  # what a file may still read: what this process or this installation wrote, and names in a folder
     "app/claim.py": "names in the run's own folder",
     "app/commands/cache.py": "the number of damaged entries",
-    "app/commands/doctor.py": "the checkout's own pyproject.toml",
     "app/commands/init.py": "the packaged project",
     "app/compose.py": "names of configs",
     "app/key_origin.py": "the user's own configs",
