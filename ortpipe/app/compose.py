@@ -139,7 +139,9 @@ def _unresolvable(error: OmegaConfBaseException, config: DictConfig) -> ConfigEr
 
 def _resolves(config: DictConfig, key: str) -> bool:
     try:
-        OmegaConf.to_container(OmegaConf.create({"value": OmegaConf.select(config, key)}), resolve=True)
+        value = OmegaConf.select(config, key)
+        if OmegaConf.is_config(value):
+            OmegaConf.to_container(value, resolve=True)
     except OmegaConfBaseException:
         return False
     return True
