@@ -188,8 +188,7 @@ def _example(word: str) -> str:
 
 def test_every_example_is_run_below() -> None:
     words = (
-        "evaluate(train(",
-        "GridSearchCV(",
+        "classifier.score(",
         "to_onnx(",
         'InferenceSession("scans',
         "class Net(",
@@ -198,10 +197,12 @@ def test_every_example_is_run_below() -> None:
         "slope × ink",
         "positions",
         "log_p",
+        "evaluate(train(",
         "Given(task=",
         "ortpipe.Run(a folder",
         "def wines(",
         "step.backward(",
+        "GridSearchCV(",
         "trainer.fit(",
         "class Tilted",
         "class Feather",
@@ -271,6 +272,11 @@ def test_the_example_of_a_given_model_has_a_loss_of_classes() -> None:
 def test_the_example_of_rows_that_python_has_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert float(_printed(_example("def wines("))[-1]) > 0.5
+
+
+def test_the_estimator_of_the_readme_fits() -> None:
+    [line] = _printed(_example("classifier.score("))
+    assert float(line.split()[0]) > 0.9
 
 
 def test_the_example_of_the_estimators_finds_a_model_of_named_columns() -> None:
