@@ -206,12 +206,12 @@ def in_words(name: str, words: Mapping[str, str]) -> str:
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return a sentence that lists the valid choices and suggests the closest one.
 
-    >>> nearest("adm", ["sgd", "adam"])
-    "Did you mean 'adam'? Valid: adam, sgd."
-    >>> nearest("xyz", ["sgd", "adam"])
-    'Valid: adam, sgd.'
+    >>> nearest("adm", ["sgd", "adam"]), nearest("encode", ["encoding"])
+    ("Did you mean 'adam'? Valid: adam, sgd.", 'Valid: encoding.')
     """
     valid = sorted(choices)
-    match = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    guess = f"Did you mean {match[0]!r}? " if match else ""
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    edits = [edit for match in close for edit in difflib.SequenceMatcher(None, name, match).get_opcodes()]
+    is_other_word = any(edit == "replace" and max(j - i, m - k) > 2 for edit, i, j, k, m in edits)
+    guess = f"Did you mean {close[0]!r}? " if close and not is_other_word else ""
     return f"{guess}Valid: {', '.join(valid) or 'none'}."

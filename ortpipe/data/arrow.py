@@ -11,15 +11,34 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def plain_column(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array of values, without chunks or a dictionary; views of text, as of polars, as text."""
+def plain_column(column: pa.Array | pa.ChunkedArray, *, coded: bool = False) -> pa.Array:
+    """Return a column as one array of values, without chunks or a dictionary; views of text, as of polars, as text.
+
+    If `coded`, text may keep a dictionary.
+    """
     import pyarrow as pa
 
     array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
     has_dictionary = pa.types.is_dictionary(array.type)
     values = array.dictionary if has_dictionary else array
+    if has_dictionary and coded and is_text(values.type) and not values.null_count:
+        return array
     values = values.cast("string") if pa.types.is_string_view(values.type) else values
     return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode() if has_dictionary else values
+
+
+def distinct(column: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Return the distinct values of a column in order of appearance, and each row's place, null for a missing value.
+
+    >>> import pyarrow as pa
+    >>> column = pa.DictionaryArray.from_arrays([2, 0, None, 2], ["a", "b", "c"])
+    >>> [part.to_pylist() for part in distinct(column)]
+    [['c', 'a'], [0, 1, None, 0]]
+    """
+    codes = getattr(column, "indices", column)
+    encoded = codes.dictionary_encode()
+    values = encoded.dictionary if codes is column else column.dictionary.take(encoded.dictionary)
+    return values, encoded.indices
 
 
 def as_numpy(column: pa.Array | pa.ChunkedArray) -> np.ndarray:

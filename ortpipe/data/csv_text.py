@@ -1,27 +1,43 @@
-"""The text of a CSV file as batches of columns, in memory or in a temporary file.
+"""The text of a CSV file as batches of columns, one for each block of text that Arrow parses at a time."""
 
-Both give the same types and the same batches: one for each block of text that Arrow parses at a time.
-"""
+from __future__ import annotations
 
 import codecs
 import contextlib
 import dataclasses
+import functools
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 from pyarrow import csv
 
-from ortpipe.data.position import Position, by_line, open_binary
+from ortpipe.data.position import Position, by_line, offset_position, open_binary
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.spill import Place, SpillFile, fits, folder
+from ortpipe.data.spill import SpillFile, fits, folder
+from ortpipe.data.table_reader import Group
 from ortpipe.errors import DataError
 
+STRADDLES = "straddles two block boundaries"  # Arrow's message about a row that is longer than a block
 CONVERSION_ERROR = re.compile(r"In CSV column #(\d+):.* CSV conversion error to ")
 BLOCK, LONGEST = 2**20, 2**24  # bytes of text that are parsed at a time, and of the longest row
+MOMENTS = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ns")]
+KINDS = [
+    pa.null(),
+    pa.int64(),
+    pa.bool_(),
+    pa.date32(),
+    pa.time32("s"),
+    *MOMENTS,
+    pa.float64(),
+    pa.string(),
+    pa.binary(),
+]
+WIDER = dict(itertools.pairwise(KINDS))  # the type that Arrow tries next if not all values of a column are of one
 SHOWN = 12  # bytes shown around one that is no text
 
 
@@ -120,125 +136,105 @@ class CsvFile:
             rule = "Every line of a CSV file must have one field per column."
             raise DataError(rule, got=f"{self.path}: {error}", fix=fix) from error
 
-    @property
-    def read_options(self) -> csv.ReadOptions:
-        """Arrow's options; only one thread counts the lines of errors."""
-        return csv.ReadOptions(
+    def open(self, parse: csv.ParseOptions, *, whole: bool = False) -> pa.RecordBatchReader:
+        """Return Arrow's reader; only with one thread does it count the lines of errors.
+
+        Types follow from the first block, or from the `whole` file, which is then in memory.
+        """
+        read = csv.ReadOptions(
             use_threads=False, block_size=self.block, column_names=self.names, encoding=self.encoding
         )
-
-    @property
-    def convert_options(self) -> csv.ConvertOptions:
-        """Arrow's options."""
-        return csv.ConvertOptions(
+        convert = csv.ConvertOptions(
             null_values=[*csv.ConvertOptions().null_values, *self.missing],
             column_types=dict(self.types),
             include_columns=list(self.columns),
         )
-
-    def open(self, parse: csv.ParseOptions) -> csv.CSVStreamingReader:
-        """Return Arrow's reader of the file."""
-        return csv.open_csv(self.path, self.read_options, parse, self.convert_options)
+        return (
+            csv.read_csv(self.path, read, parse, convert).to_reader()
+            if whole
+            else csv.open_csv(self.path, read, parse, convert)
+        )
 
     def header(self) -> list[str]:
         """Return the fields of the first line, or the names."""
         with self.parsed() as parse, dataclasses.replace(self, block=LONGEST).open(parse) as reader:
             return list(reader.schema.names)
 
-    def words(self, columns: tuple[str, ...], most: int) -> Iterator[pa.RecordBatch]:
+    def words(self, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
         """Yield columns as text, at most `most` rows at a time."""
         types = dict.fromkeys(columns, pa.string())
-        file = dataclasses.replace(self, types=types, columns=columns, block=LONGEST)
+        file = dataclasses.replace(self, types=types, columns=tuple(columns), block=LONGEST)
         with file.parsed() as parse, file.open(parse) as reader:
             for batch in reader:
                 yield from (batch.slice(first, most) for first in range(0, batch.num_rows, most))
 
+    def table(self, *, on_disk: bool) -> CsvTable:
+        """Read the text block by block into memory or a temporary file; again if a later block needs other settings.
 
-@dataclass
-class CsvBatches:
-    """The non-empty batches of a file.
+        Later blocks may have other types than the first one, or a row that is longer than a block. Times of day stay as
+        they are written: Arrow would read 05:00 as a time, whose text is 05:00:00.
 
-    Attributes:
-        schema: the schema of every batch.
-        get: returns a batch by its number.
-        lengths: the number of rows of each batch.
-        size: the bytes of the batches in a temporary file.
-    """
+        Raises:
+            DataError: a line is wrong, or there is no room for the temporary file.
+        """
+        if on_disk and not fits(size := self.path.stat().st_size):
+            raise _no_room(f"{size / 1e6:,.0f} MB of {self.path}, and less than twice as much free space in {folder()}")
+        file, names = self, list[str]()
+        with self.parsed() as parse:
+            while True:
+                try:
+                    with file.open(parse, whole=not on_disk) as blocks:
+                        names = blocks.schema.names
+                        types = {**dict(zip(names, blocks.schema.types, strict=True)), **file.types}
+                        file = dataclasses.replace(file, types=types)
+                        table = self._keep(blocks, SpillFile() if on_disk else None)
+                except OSError as error:
+                    raise _no_room(f"{error}, in {folder()}") if on_disk else error from error
+                except pa.ArrowInvalid as error:
+                    column = CONVERSION_ERROR.match(str(error))
+                    name = names[int(column[1])] if column is not None and names else ""
+                    if STRADDLES in str(error) and file.block < LONGEST:
+                        file = dataclasses.replace(file, block=LONGEST)
+                    elif name in file.types.keys() - self.types and (wider := WIDER.get(file.types[name])) is not None:
+                        file = dataclasses.replace(file, types={**file.types, name: wider})
+                    else:
+                        raise
+                else:
+                    times = {name: pa.string() for name, kind in file.types.items() if pa.types.is_time(kind)}
+                    if not times:
+                        return table
+                    file = dataclasses.replace(file, types={**file.types, **times})
+
+    def _keep(self, blocks: pa.RecordBatchReader, spill: SpillFile | None) -> CsvTable:
+        """Return the blocks as a table, in memory or in a file."""
+        groups, first, size = list[Group](), 0, 0
+        for batch in prefetch(filter(len, blocks)):
+            get = functools.partial(spill.get, spill.put(batch)) if spill else lambda batch=batch: batch
+            read, position = functools.partial(_read, get), offset_position(self.position, first)
+            groups.append(Group(str(self.path), None, read, position, follows=first > 0))
+            first, size = first + len(batch), size + batch.nbytes
+        empty = Group(str(self.path), None, lambda columns, most: iter(()), self.position)
+        return CsvTable(blocks.schema, groups or [empty], size)
+
+
+class CsvTable(NamedTuple):
+    """The columns of a file, with a group for each block that is not empty, but at least one."""
 
     schema: pa.Schema
-    get: Callable[[int], pa.RecordBatch]
-    lengths: list[int] = field(default_factory=list)
-    size: int = 0
+    groups: list[Group]
+    size: int  # bytes
 
-    def read(self, number: int, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
-        """Yield these columns of a batch, at most `most` rows at a time."""
-        if self.lengths:
-            batch = self.get(number).select(columns)
-            yield from (batch.slice(first, most) for first in range(0, len(batch), most))
-
-    def note(self, file: str) -> str:
-        """Return the note about the temporary file."""
+    @property
+    def note(self) -> str:
+        """The note about the temporary file."""
         size = max(1, round(self.size / 1e6))
         where = f"an unnamed temporary file in {folder()} (TMPDIR), which is freed when the process ends"
-        return f"the columns of {file}, {size:,} MB, are in {where}"
+        return f"the columns of {self.groups[0].file}, {size:,} MB, are in {where}"
 
 
-def load_batches(file: CsvFile, parse: csv.ParseOptions) -> CsvBatches:
-    """Read a whole file and return its batches."""
-    table = csv.read_csv(file.path, file.read_options, parse, file.convert_options)
-    batches = [batch for batch in table.to_batches() if len(batch)]
-    return CsvBatches(table.schema, batches.__getitem__, list(map(len, batches)))
-
-
-def spill_batches(file: CsvFile, parse: csv.ParseOptions) -> CsvBatches:
-    """Read a file block by block into a temporary file, and again if a later block has other types.
-
-    Raises:
-        DataError: there is no room for the temporary file.
-    """
-    types, names = file.types, list[str]()
-    while True:
-        try:
-            with dataclasses.replace(file, types=types).open(parse) as blocks:
-                names = blocks.schema.names
-                types = {**dict(zip(names, blocks.schema.types, strict=True)), **types}
-                return _spill_blocks(file.path, blocks)
-        except pa.ArrowInvalid as error:
-            match = CONVERSION_ERROR.match(str(error))
-            name = names[int(match[1])] if match is not None and names else None
-            wider_type = None if name is None or name in file.types else _wider_type(types[name])
-            if name is None or wider_type is None:
-                raise
-            types = {**types, name: wider_type}
-
-
-def _wider_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type that Arrow tries next if not all values of a column are of this one."""
-    moments = [pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("s", "ns")]
-    kinds = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), *moments, pa.float64()]
-    kinds += [pa.string(), pa.binary()]
-    return kinds[kinds.index(kind) + 1] if kind in kinds[:-1] else None
-
-
-def _spill_blocks(path: Path, blocks: csv.CSVStreamingReader) -> CsvBatches:
-    """Write blocks to a temporary file and return its batches."""
-    if not fits(size := path.stat().st_size):
-        raise _no_room(f"{size / 1e6:,.0f} MB of {path}, and less than twice as much free space in {folder()}")
-    try:
-        file = SpillFile()
-    except OSError as error:
-        raise _no_room(f"{error}, in {folder()}") from error
-    places = list[Place]()
-    batches = CsvBatches(blocks.schema, lambda number: file.get(places[number]))
-    for batch in prefetch(blocks):
-        if len(batch):
-            try:
-                places.append(file.put(batch))
-            except OSError as error:
-                raise _no_room(f"{error}, in {folder()}") from error
-            batches.lengths.append(len(batch))
-            batches.size += batch.nbytes
-    return batches
+def _read(get: Callable[[], pa.RecordBatch], columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+    batch = get().select(columns)
+    yield from (batch.slice(first, most) for first in range(0, len(batch), most))
 
 
 def _no_room(actual: str) -> DataError:

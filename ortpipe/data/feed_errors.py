@@ -25,12 +25,16 @@ def reject_inputs(names: Sequence[str], rows: Rows, *, any_read: bool) -> NoRetu
     """Raise for arrays with other names than the model's inputs."""
     rule = "Data must hold exactly the model's inputs, by name."
     fix = f"The model reads {', '.join(names)}: remove other arrays, or name them as labels or weights."
-    if rows.kept and not any_read:
-        fix = (
-            f"The model reads {', '.join(names)}: {{@data.source.inputs}}={{{names[0]}: null}} makes one input of all "
-        )
-        fix += "columns of numbers, and a list in place of null one of these columns."
+    if not any_read and (of_table := array_fix(rows, names[0])):
+        fix = f"The model reads {', '.join(names)}.{of_table}"
     raise DataError(rule, got=f"arrays {', '.join(sorted(rows.inputs))}", fix=fix)
+
+
+def array_fix(rows: Rows, name: str) -> str:
+    """Return how the columns of a table become one input, as the end of a fix; "" for rows of arrays."""
+    setting = f"{{@data.source.inputs}}={{{name}: null}}"
+    columns = "makes one input of all columns of numbers, and a list in place of null one of these columns"
+    return f" {setting} {columns}." if rows.kept else ""
 
 
 def reject_width(name: str, sizes: Sequence[int], expected: Sequence[int | None], rows: Rows) -> NoReturn:

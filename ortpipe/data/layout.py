@@ -50,7 +50,7 @@ class TableLayout:
         """Return whether an input is a column by itself."""
         return self.inputs[name] == (name,)
 
-    @property
+    @functools.cached_property
     def raw(self) -> set[str]:
         """The columns that are raw inputs and nothing else; only these may hold dates and missing values."""
         used_otherwise = {*self.source.labels, self.source.sample_weight, self.part}
@@ -64,9 +64,10 @@ class TableLayout:
         return np.result_type(*(self.dtypes[column] for column in self.inputs[name]))
 
     def column(self, table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
-        """Return a column's values, as text if the source lists it as categorical."""
-        values = plain_column(table.column(name))
-        return values.cast("string") if name in self.source.categorical else values
+        """Return a column's values, as text if the source lists it as categorical; raw text may be coded."""
+        values = plain_column(table.column(name), coded=name in self.raw)
+        is_text = str(values.type) == "string" or hasattr(values, "dictionary")
+        return values.cast("string") if name in self.source.categorical and not is_text else values
 
     def numbers(self, table: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
         """Return a column of numbers."""

@@ -37,11 +37,8 @@ class DataConfig(Config):
 def load(config: DataConfig) -> Data:
     """Read a source and split its rows."""
     before = stamps(getattr(config.source, "path", None), config.split)
-    with under("source"), own.blamed(type(config.source), "data source", DataError):
-        rows: Any = config.source(config.split)
-    if not isinstance(rows, RowSet):
-        rule, fix = "A data source must return Rows.", "Return Rows(inputs={'X': features}, label=labels)."
-        raise DataError(rule, got=f"{own.path_of(type(config.source))} returned a {type(rows).__name__}", fix=fix)
+    with under("source"):
+        rows = read_source(config.source, config.split)
     rows = rows if config.tokens is None else config.tokens(rows)
     with under("split"):
         data = split(rows, config.split)
@@ -50,3 +47,13 @@ def load(config: DataConfig) -> Data:
     return dataclasses.replace(
         data, files=before, class_weight=weights, notes=(*data.notes, *(notes if weights else ()))
     )
+
+
+def read_source(source: Source, split: SplitConfig | None = None) -> RowSet:
+    """Return the rows of a source, which may be a user's own."""
+    with own.blamed(type(source), "data source", DataError):
+        rows: Any = source(split)
+    if not isinstance(rows, RowSet):
+        rule, fix = "A data source must return Rows.", "Return Rows(inputs={'X': features}, label=labels)."
+        raise DataError(rule, got=f"{own.path_of(type(source))} returned a {type(rows).__name__}", fix=fix)
+    return rows

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ortpipe.data.arrow import as_numpy
+from ortpipe.data.arrow import as_numpy, distinct
 from ortpipe.data.position import Position
 from ortpipe.errors import DataError
 from ortpipe.quoting import listing
@@ -118,9 +118,8 @@ def texts(column: pa.Array, missing: Sequence[str] = ()) -> tuple[np.ndarray, np
 
     Dates and times are in UTC, marked by a final Z if the column has a time zone.
     """
-    encoded = column.dictionary_encode()
-    values = encoded.dictionary
-    codes = encoded.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    values, indices = distinct(column)
+    codes = indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
     if _is_dates(values):
         days = str(values.type).startswith("date")
         moments = np.array(values.to_numpy(zero_copy_only=False), "M8[D]" if days else "M8[us]")

@@ -59,7 +59,7 @@ class TableReader:
     def __init__(
         self, source: TableSource, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], part: str | None
     ) -> None:
-        self._groups = groups
+        self._groups, self._schemas = groups, schemas
         self.layout = layout = lay_out(source, schemas, part)
         raw = layout.raw
         self._plain_numbers = {name: dtype for name, dtype in layout.dtypes.items() if name not in raw}
@@ -169,7 +169,8 @@ class TableReader:
         import pyarrow as pa
 
         layout, column, source = self.layout, self.layout.column(table, name), self.layout.source
-        raw, text_column = name in layout.raw, self._texts.get(name) if is_text(table.column(name).type) else None
+        raw, is_words = name in layout.raw, is_text(self._schemas[file].field(name).type)
+        text_column = self._texts.get(name) if is_words else None
         _check_missing(column, name, position, source, raw=raw)
         content = self._raw_readers[name].update(column, file) if name in self._raw_readers else []
         if name in layout.dtypes:

@@ -82,7 +82,7 @@ class UnseenTable:
                 columns = [_numbers(table, column, self.missing, position, gaps=False) for column in names]
                 inputs[name] = np.stack(columns, axis=1)
             elif kind == onnx.TensorProto.STRING:
-                words, places_of = texts(plain_column(table.column(name)), self.missing)
+                words, places_of = texts(plain_column(table.column(name), coded=True), self.missing)
                 words = in_form(self.forms.get(name), name, words, places_of, position)
                 inputs[name] = words[places_of]
                 self._count_unknown(name, words, places_of, position)

@@ -157,10 +157,6 @@ BAD = {
         ["data.split.column=sex"],
         ["train, validation and test", "'m' in column 'sex', line 2 of patients.csv"],
     ),
-    "a former setting": (
-        ["+data.source.encode=keep"],
-        ["data.source.encode is not a key", "the model encodes the columns"],
-    ),
     "a module that is away": (
         ["data=function", "data.source.function=nowhere:rows"],
         ["nowhere: ModuleNotFoundError"],

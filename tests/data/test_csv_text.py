@@ -11,7 +11,7 @@ import pytest
 from pyarrow import csv
 
 from ortpipe.data import csv_text
-from ortpipe.data.csv_text import CsvFile, load_batches, spill_batches
+from ortpipe.data.csv_text import CsvFile
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.stream import Stream
@@ -36,34 +36,37 @@ VALUES = {
 }
 
 
-def read_by(load, file, lines, **types):
-    """Return the batches of a file of these lines, read in several blocks."""
+def read_by(file, lines, *, on_disk, **types):
+    """Return the table of a file of these lines, read in several blocks, and the batches of its groups."""
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return load(CsvFile(file, types=types, block=20 * max(map(len, lines))), csv.ParseOptions())
+    table = CsvFile(file, types=types, block=20 * max(map(len, lines))).table(on_disk=on_disk)
+    names = table.schema.names
+    return table.schema, [batch for group in table.groups for batch in group.read(names, 10**9)]
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_types_and_batches_are_those_of_the_whole_file(count, tmp_path):
-    cases = list(itertools.permutations(VALUES, count))
+    cases, file = list(itertools.permutations(VALUES, count)), tmp_path / "rows.csv"
     header = ",".join(f"column {number}" for number in range(len(cases)))
     lines = [",".join(VALUES[case[stage]] for case in cases) for stage in range(count) for _ in range(ROWS)]
-    whole, streamed = (
-        read_by(load, tmp_path / "rows.csv", [f"{header},y", *(f"{line},1" for line in lines)])
-        for load in (load_batches, spill_batches)
-    )
-    assert dict(zip(cases, streamed.schema.types, strict=False)) == dict(zip(cases, whole.schema.types, strict=False))
-    assert streamed.lengths == whole.lengths
-    assert len(whole.lengths) > 2
-    for number in range(len(whole.lengths)):
-        assert streamed.get(number).equals(whole.get(number))
+    lines = [f"{header},y", *(f"{line},1" for line in lines)]
+    (schema, streamed), (_, held) = (read_by(file, lines, on_disk=on_disk) for on_disk in (True, False))
+    whole = csv.read_csv(file)
+    times = [name for name, kind in zip(whole.column_names, whole.schema.types, strict=True) if pa.types.is_time(kind)]
+    as_words = csv.ConvertOptions(column_types=dict.fromkeys(times, pa.string()))
+    whole = csv.read_csv(file, convert_options=as_words)
+    assert dict(zip(cases, schema.types, strict=False)) == dict(zip(cases, whole.schema.types, strict=False))
+    assert pa.Table.from_batches(streamed).equals(whole)
+    assert len(streamed) == len(held) > 2
+    assert all(map(pa.RecordBatch.equals, streamed, held))
 
 
 def test_a_column_that_the_user_calls_words_stays_one_of_words(tmp_path):
     lines = ["a,b", *["01,1"] * 100, *["x,2"] * 100]
-    for load in (load_batches, spill_batches):
-        batches = read_by(load, tmp_path / "rows.csv", lines, a=pa.string())
-        assert list(map(str, batches.schema.types)) == ["string", "int64"]
-        assert batches.get(0).column(0)[0].as_py() == "01"
+    for on_disk in (False, True):
+        schema, [first, *_] = read_by(tmp_path / "rows.csv", lines, on_disk=on_disk, a=pa.string())
+        assert list(map(str, schema.types)) == ["string", "int64"]
+        assert first.column(0)[0].as_py() == "01"
 
 
 def test_what_is_no_text_in_a_late_block_is_refused_by_line_streamed_too(tmp_path, monkeypatch):

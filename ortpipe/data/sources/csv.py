@@ -2,30 +2,27 @@
 
 import codecs
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import pyarrow as pa
-from pyarrow import csv
 
 from ortpipe.data.arrow import matches
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.csv_text import LONGEST, CsvBatches, CsvFile, load_batches, spill_batches
+from ortpipe.data.csv_text import CsvFile
 from ortpipe.data.files import files_with_parts
 from ortpipe.data.layout import TableLayout
-from ortpipe.data.position import offset_position
-from ortpipe.data.rows import PIECE, Rows, RowSet
+from ortpipe.data.rows import PIECE, RowSet
 from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import Group, TableReader
+from ortpipe.errors import DataError
 from ortpipe.quoting import listing
 from ortpipe.settings import Fix, Must
 
 DELIMITERS = {chr(code) for code in range(1, 128)} - {'"', "\r", "\n"}
-STRADDLES = "straddles two block boundaries"  # Arrow's message about a row that is longer than a block
 
 
 def is_encoding(name: str) -> bool:
@@ -65,6 +62,8 @@ class Csv(TableSource, Windowed):
         encoding: of its text, by Python's name, such as `latin-1` or `cp1252`.
     """
 
+    endings: ClassVar[tuple[str, ...]] = (".csv", ".csv.gz")
+
     path: str
     delimiter: Delimiter = ","
     names: tuple[str, ...] | None = None
@@ -72,65 +71,61 @@ class Csv(TableSource, Windowed):
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Return all rows."""
-        files = files_with_parts(self.path, split, (".csv", ".csv.gz"))
-        size = sum(self._file(file).check() for file in dict.fromkeys(file for file, _ in files))
-        streams = self.window is not None and (4 * size > LIMIT if self.stream is None else self.stream)
-        tables: dict[Path, CsvBatches] = {}
-        for file in dict.fromkeys(file for file, _ in files):
-            tables[file] = self._batches(self._file(file), spill_batches if streams else load_batches)
-        groups = [group for file, part in files for group in self._groups(file, tables[file], part)]
-        schemas = {str(file): table.schema for file, table in tables.items()}
+        paths = files_with_parts(self.path, split, self.endings)
+        files = {path: self._file(path) for path, _ in paths}
+        size = sum(file.check() for file in files.values())
+        on_disk = self.window is not None and (4 * size > LIMIT if self.stream is None else self.stream)
+        tables = {path: file.table(on_disk=on_disk) for path, file in files.items()}
+        groups = [dataclasses.replace(group, part=part) for path, part in paths for group in tables[path].groups]
+        schemas = {str(path): table.schema for path, table in tables.items()}
         reader = TableReader(self, schemas, groups, split.column if split else None)
-        zeros = {name: note for file in tables for name, note in self._leading_zeros(file, reader.layout).items()}
-        spill_notes = [table.note(str(file)) for file, table in tables.items() if table.size]
+        zeros = {name: note for file in files.values() for name, note in _leading_zeros(file, reader.layout).items()}
+        reader.notes = (*reader.notes, *zeros.values())
         rows = self.rows_of(reader)
-        notes = (*reader.notes, *zeros.values(), *(spill_notes if isinstance(rows, Stream) else []))
-        if isinstance(rows, Rows):
-            return rows.replace(notes=notes)
-        rows.notes = notes
+        if on_disk and isinstance(rows, Stream):
+            rows.notes = (*reader.notes, *(table.note for table in tables.values()))
         return rows
 
-    def _groups(self, file: Path, table: CsvBatches, part: int | None) -> Iterator[Group]:
-        """Yield a group for each block of a file, but at least one."""
-        first = 0
-        for number, rows in enumerate(table.lengths or [0]):
-            position = offset_position(self._file(file).position, first)
-            yield Group(str(file), part, functools.partial(table.read, number), position, follows=number > 0)
-            first += rows
+    def new_rows(self, columns: Sequence[str]) -> tuple[pa.Schema, Group]:
+        """Return the schema and the rows of a file, all text; without a header line its columns are those in `names`.
+
+        The file has a header line if its first line names the columns; without one, it may lack the labels.
+        """
+        file = self._file(Path(self.path))
+        file.check()
+        if self.names:
+            first_line = dataclasses.replace(file, names=None).header()
+            names = None if {*columns} <= {*first_line} else self._names_of(len(first_line))
+            file = dataclasses.replace(file, names=names)
+        schema = pa.schema([(name, pa.string()) for name in file.header()])
+        return schema, Group(self.path, None, file.words, file.position)
+
+    def _names_of(self, count: int) -> tuple[str, ...]:
+        """Return the names of `count` columns: all, or those without labels."""
+        every = self.names or ()
+        inputs = tuple(name for name in every if name not in self.labels)
+        if count not in (len(every), len(inputs)):
+            rule = "A file without a header line must have the columns of the run's {at}names, label or not."
+            fix = f"They are {', '.join(every[:24])}; or add a header line to the file."
+            raise DataError(rule, got=f"{count} fields in the first line of {self.path}", fix=fix)
+        return every if count == len(every) else inputs
 
     def _file(self, path: Path) -> CsvFile:
         types = dict.fromkeys(self.categorical, pa.string())
         return CsvFile(path, separator(self.delimiter), self.names, self.encoding, self.missing, types)
 
-    def _batches(self, file: CsvFile, read: Callable[[CsvFile, csv.ParseOptions], CsvBatches]) -> CsvBatches:
-        """Read a file in blocks, in longer ones if it has a row that is longer; times of day stay as they are written.
 
-        Arrow would read 05:00 as a time, whose text is 05:00:00.
-        """
-        with file.parsed() as parse:
-            try:
-                batches = read(file, parse)
-            except pa.ArrowInvalid as error:
-                if STRADDLES not in str(error):
-                    raise
-                file = dataclasses.replace(file, block=LONGEST)
-                batches = read(file, parse)
-            times = {column.name: pa.string() for column in batches.schema if pa.types.is_time(column.type)}
-            return read(dataclasses.replace(file, types={**file.types, **times}), parse) if times else batches
-
-    def _leading_zeros(self, file: Path, layout: TableLayout) -> dict[str, str]:
-        """Return notes by column about codes such as 01234, which lose their zeros when read as numbers."""
-        integers = [name for name in layout.used if name in layout.dtypes and layout.dtypes[name].kind == "i"]
-        notes: dict[str, str] = {}
-        if not integers:
-            return notes
-        for piece in self._file(file).words(tuple(integers), PIECE):
-            for name in [name for name in integers if name not in notes]:
-                zeros = matches(piece.column(name), r"^[-+]?0\d")
-                if zeros.any():
-                    code = piece.column(name)[int(zeros.argmax())].as_py()
-                    notes[name] = (
-                        f"column {name!r} is read as numbers: {code} as {int(code)}; if these are codes, list it: "
-                        f"{listing('data.source.categorical', name)}"
-                    )
-        return notes
+def _leading_zeros(file: CsvFile, layout: TableLayout) -> dict[str, str]:
+    """Return notes by column about codes such as 01234, which lose their zeros when read as numbers."""
+    integers = [name for name in layout.used if name in layout.dtypes and layout.dtypes[name].kind == "i"]
+    notes: dict[str, str] = {}
+    for piece in file.words(integers, PIECE) if integers else ():
+        for name in [name for name in integers if name not in notes]:
+            zeros = matches(piece.column(name), r"^[-+]?0\d")
+            if zeros.any():
+                code = piece.column(name)[int(zeros.argmax())].as_py()
+                notes[name] = (
+                    f"column {name!r} is read as numbers: {code} as {int(code)}; if these are codes, list it: "
+                    f"{listing('data.source.categorical', name)}"
+                )
+    return notes

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ortpipe.data.arrays import Array, ArraySource, map_array
 from ortpipe.data.files import files_of
@@ -15,9 +16,11 @@ class Npy(ArraySource):
     `path` is the folder, or a file such as X.npy, which is then the only input; the label `y` is y.npy in its folder.
     """
 
+    endings: ClassVar[tuple[str, ...]] = (".npy",)
+
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
         """Map the arrays of a folder, or of a file and the files beside it that the settings name."""
-        files = files_of(str(path), (".npy",))
+        files = files_of(str(path), self.endings)
         if path.is_file():
             names = (self.label, self.sample_weight, column, *self.heads.values())
             beside = [path.with_name(f"{name}.npy") for name in names if name]

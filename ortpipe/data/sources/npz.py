@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ortpipe.data.arrays import Array, ArraySource, npz_arrays
 from ortpipe.errors import DataError
@@ -10,6 +11,8 @@ from ortpipe.errors import DataError
 @dataclass(frozen=True)
 class Npz(ArraySource):
     """An .npz file: uncompressed arrays (numpy.savez) are memory-mapped, compressed ones read into memory."""
+
+    endings: ClassVar[tuple[str, ...]] = (".npz",)
 
     def arrays(self, path: Path, column: str | None) -> dict[str, Array]:
         """Return the arrays of the archive."""

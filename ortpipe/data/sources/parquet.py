@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,32 +34,28 @@ class Parquet(TableSource, Windowed):
         path: the file, or a folder whose `.parquet` files are read, sorted by name.
     """
 
+    endings: ClassVar[tuple[str, ...]] = (".parquet",)
+
     path: str
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read all rows once to check them; return them in memory or as a stream."""
         schemas, groups = {}, []
-        for file, part in files_with_parts(self.path, split, (".parquet",)):
-            before = stamp(str(file))
-            with _open(file) as opened_file:
-                metadata, schemas[str(file)] = opened_file.metadata, opened_file.schema_arrow
-            first = 0
+        for file, part in files_with_parts(self.path, split, self.endings):
+            before, first = stamp(str(file)), 0
+            metadata = _metadata(file, before)
+            schemas[str(file)] = metadata.schema.to_arrow_schema()
             for number in range(metadata.num_row_groups):
-                read = functools.partial(_tables, file, before, number)
+                read = functools.partial(_batches, file, before, [number])
                 groups.append(Group(str(file), part, read, offset_position(by_row(str(file)), first)))
                 first += metadata.row_group(number).num_rows
         return self.rows_of(TableReader(self, schemas, groups, split.column if split else None))
 
-
-def parquet_schema(file: Path) -> pa.Schema:
-    """Return the schema of a file."""
-    with _open(file) as opened_file:
-        return opened_file.schema_arrow
-
-
-def parquet_batches(file: Path, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield columns of a file, at most `most` rows at a time."""
-    yield from _batches(file, list(columns), most)
+    def new_rows(self, columns: Sequence[str]) -> tuple[pa.Schema, Group]:
+        """Return the schema and the rows of the file."""
+        file, before = Path(self.path), stamp(self.path)
+        group = Group(self.path, None, functools.partial(_batches, file, before, None), by_row(self.path))
+        return _metadata(file, before).schema.to_arrow_schema(), group
 
 
 @functools.lru_cache(maxsize=8)
@@ -74,34 +71,34 @@ def _open(file: Path, metadata: parquet.FileMetaData | None = None, texts: Seque
         raise DataError("A Parquet file must be readable.", got=f"{file}: {error}", fix="Write it again.") from error
 
 
-def _tables(file: Path, before: Stamp, group: int, columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a row group, at most `most` at a time; pyarrow.dataset would read the group at once."""
+def _batches(
+    file: Path, before: Stamp, groups: list[int] | None, columns: Sequence[str], most: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows, at most `most` at a time; pyarrow.dataset would read a row group at once.
+
+    Text comes as a dictionary, which may hold a text once for any number of rows.
+    """
     if (now := stamp(str(file))) != before:
         raise DataError(
             "A file that is read for every epoch must stay as it was when it was first read.",
             got=f"{file}, which {'is gone' if now is None else 'was written anew'}",
             fix="Start again, and do not change the files during the run.",
         )
-    yield from _batches(file, columns, most, _metadata(file, before), [group])
-
-
-def _batches(
-    file: Path,
-    columns: list[str],
-    most: int,
-    metadata: parquet.FileMetaData | None = None,
-    groups: list[int] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield rows, at most `most` at a time; Arrow would decode text that a dictionary holds once to any size."""
-    with _open(file, metadata) as opened_file:
-        schema, metadata = opened_file.schema_arrow, opened_file.metadata
-    schema = pa.schema([schema.field(name) for name in columns])
-    texts = [field.name for field in schema if is_text(field.type)]
+    metadata = _metadata(file, before)
+    schema = metadata.schema.to_arrow_schema()
+    texts = [name for name in columns if is_text(schema.field(name).type)]
     with _open(file, metadata, texts) as opened_file:
-        for batch in opened_file.iter_batches(most, row_groups=groups, columns=columns, use_threads=False):
-            for column in batch.select(texts).columns:
-                lengths = pc.binary_length(column.dictionary).take(column.indices)
-                if (size := pc.sum(lengths, min_count=0).as_py()) > MOST_BYTES:
-                    rule = f"The text of a column in one row group must have at most {MOST_BYTES:,} bytes."
-                    raise DataError(rule, got=f"{size:,} in {file}", fix="Write the file with smaller row groups.")
-            yield batch.select(columns).cast(schema)
+        for batch in opened_file.iter_batches(most, row_groups=groups, columns=list(columns), use_threads=False):
+            for name in texts:
+                _check_size(batch.column(name), file)
+            yield batch.select(list(columns))
+
+
+def _check_size(column: pa.DictionaryArray, file: Path) -> None:
+    """Reject text that takes too many bytes when each row has its own copy."""
+    lengths = pc.binary_length(column.dictionary)
+    if (pc.max(lengths).as_py() or 0) * len(column) > MOST_BYTES:
+        size = pc.sum(lengths.take(column.indices), min_count=0).as_py()
+        if size > MOST_BYTES:
+            rule = f"The text of a column in one row group must have at most {MOST_BYTES:,} bytes."
+            raise DataError(rule, got=f"{size:,} in {file}", fix="Write the file with smaller row groups.")

@@ -1,7 +1,8 @@
-"""ortpipe predict: what a model makes of a table's rows is what it makes of the same rows in training."""
+"""ortpipe predict gives the same predictions for a table as the model in training."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, DataError, OrtpipeError
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
+from ortpipe.settings import Config
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.convert.stage import convert
@@ -142,6 +144,46 @@ def test_a_file_without_names_is_read_as_the_run_s_own(rows: Path, left: tuple[s
     other.write_text(nameless.read_text().replace('"red"', '"red","x"', 1))
     with pytest.raises(DataError, match=r"line \d+ of "):
         predict(model, other, tmp_path / "no.csv", settings)
+
+
+@dataclass(frozen=True)
+class Pipes(Config):
+    """A source of a user: a file with | between its fields."""
+
+    path: str
+    target: str
+
+    def __call__(self, split: SplitConfig | None = None) -> Rows:
+        names, *lines = [line.split("|") for line in Path(self.path).read_text().splitlines()]
+        label = names.index(self.target)
+        columns = {name: np.array([line[place] for line in lines]) for place, name in enumerate(names)}
+        columns["age"] = columns["age"].astype(float)
+        del columns["id"], columns[self.target]
+        return Rows(columns, np.array([line[label] for line in lines]))
+
+
+def test_rows_are_read_by_the_run_s_own_source_on_request(rows: Path, tmp_path: Path) -> None:
+    model, _ = found(rows)
+    given, outputs = tmp_path / "given.txt", [tmp_path / "own.csv", tmp_path / "csv.csv"]
+    given.write_text(rows.read_text().replace('"', "").replace(",", "|"))
+    settings = {"name": f"{__name__}:Pipes", "target": "kind"}
+    with pytest.raises(ConfigError, match=r"only on request(.|\n)*test_predict:Pipes(.|\n)*--trust"):
+        predict(model, given, outputs[0], settings, ["id"])
+    assert predict(model, given, outputs[0], settings, ["colour"], trust=True) == N
+    assert predict(model, rows, outputs[1], {}, ["colour"]) == N
+    assert outputs[0].read_text() == outputs[1].read_text()
+    with pytest.raises(ConfigError, match=r"a data source reads(.|\n)*\.csv, \.csv\.gz, \.npy, \.npz, \.parquet"):
+        predict(model, given, tmp_path / "no.csv", {})
+
+
+def test_rows_of_arrays_are_read_as_the_run_reads_them(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(N, 3)), np.arange(float(N))
+    np.savez(tmp_path / "rows.npz", X=x, y=y)
+    artifact = convert(None, ConvertConfig(MLP((4,), dropout=0.0)), data=split(Rows({"X": x}, y), SplitConfig()))
+    model = FoundModel("model", artifact.model, {}, artifact.facts.as_json())
+    assert predict(model, tmp_path / "rows.npz", tmp_path / "made.parquet", {"name": "npz"}) == N
+    [expected] = Session(model.model).run({"X": x.astype(np.float32)}, ["prediction"])
+    np.testing.assert_array_equal(parquet.read_table(tmp_path / "made.parquet")["prediction"], expected.ravel())
 
 
 @pytest.mark.parametrize(("given", "output"), [("none.csv", "x.csv"), ("{rows}", "x.txt"), ("{rows}", "{rows}")])

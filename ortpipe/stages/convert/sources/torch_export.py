@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from ortpipe.data.feed_errors import array_fix
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.graph.choice.choice import some
@@ -137,7 +138,7 @@ def from_module(
     examples = _examples(module, types, data, str(floats).removeprefix("torch."))
     with _mode(module, None if module.training else True):
         check_momentum(module)
-        program = _export(module, examples, settings)
+        program = _export(module, examples, settings, array_fix(data.train.head(1), next(iter(examples))))
     modes = Modes(program)
     notes = [IN_INFERENCE] if not module.training and any(trains for _, _, trains in modes.nodes) else []
     frozen = {name: "requires_grad is False" for name, p in module.named_parameters() if not p.requires_grad}
@@ -219,7 +220,7 @@ def _examples(module: Any, types: Mapping[str, str], data: Data, floats: str) ->
         raise ConvertError(
             "Data must hold the arguments of the module's forward by name.",
             got=f"arrays {', '.join(sorted(given_rows))} for forward({', '.join(parameters)})",
-            fix="Give the arrays these names, and leave out others.",
+            fix=f"Give the arrays these names, and leave out others.{array_fix(rows, [*required, *given_rows][0])}",
         )
     text_inputs = [name for name, array in given_rows.items() if array.dtype.kind in "OUST"]
     if text_inputs:
@@ -236,8 +237,8 @@ def _examples(module: Any, types: Mapping[str, str], data: Data, floats: str) ->
     return {name: torch().as_tensor(array).to(getattr(torch(), kinds[name])) for name, array in given_rows.items()}
 
 
-def _export(module: Any, examples: Mapping[str, Any], settings: GraphSettings) -> Any:
-    """Export a module as a program, for any number of rows if possible."""
+def _export(module: Any, examples: Mapping[str, Any], settings: GraphSettings, of_table: str) -> Any:
+    """Export a module as a program, for any number of rows if possible; `of_table` is a fix for rows of a table."""
     rows = {name: {0: torch().export.Dim.AUTO} for name in examples}
     try:
         with _quiet():
@@ -248,7 +249,7 @@ def _export(module: Any, examples: Mapping[str, Any], settings: GraphSettings) -
             "torch.export must be able to export a module.",
             got=f"{settings.origin} with {shapes}: {type(error).__name__}: {_last_line(error)}",
             fix="If inputs need other types, set {at}types; else rewrite what the message names, or export "
-            "the module yourself and give the file as {at}path.",
+            f"the module yourself and give the file as {{at}}path.{of_table}",
         ) from error
 
 
