@@ -27,10 +27,15 @@ def check_all(facts: Facts, config: AddLossConfig, data: Data | None) -> Facts:
     _check_heads(facts, config, data)
     label_facts = {}
     for head, head_facts in facts.predictions.items():
-        with under(*config.path(head)):
+        with under(*path_of(config, head)):
             label_facts[head] = _checked(head_facts, config.of(head), None if data is None else data.of(head), head)
     heads = {name: dataclasses.replace(head, **label_facts[name]) for name, head in facts.heads.items()}
     return dataclasses.replace(facts, **label_facts[""], heads=heads)
+
+
+def path_of(config: AddLossConfig, head: str) -> tuple[str, ...]:
+    """Return the path of the settings of a head's loss."""
+    return ("heads", head) if head in config.heads else ()
 
 
 def _check_heads(facts: Facts, config: AddLossConfig, data: Data | None) -> None:

@@ -64,7 +64,3 @@ class AddLossConfig(HeadLoss):
         if not head:
             return self
         return self.heads.get(head) or HeadLoss(self.loss, elements=self.elements, padding=self.padding)
-
-    def path(self, head: str) -> tuple[str, ...]:
-        """Return the path of the settings of a head's loss."""
-        return ("heads", head) if head in self.heads else ()

@@ -21,6 +21,7 @@ from ortpipe.errors import LossError, under
 from ortpipe.facts import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.add_loss.checks import path_of
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 from ortpipe.stages.add_loss.stage import LossPart, is_of_rows, label_input, part_of, terms_of, with_columns
@@ -163,7 +164,7 @@ def add_heads(op: Builder, facts: Facts, config: AddLossConfig, part: LossPart) 
     """Write the losses of heads; return the prediction's part with the sum of all losses, in the type of its own."""
     parts, heads = {"": part}, dict(facts.heads)
     for head, head_facts in list(facts.predictions.items())[1:]:
-        with under(*config.path(head)):
+        with under(*path_of(config, head)):
             parts[head] = part_of(op, head_facts, config, head, part.weight)
         heads[head] = dataclasses.replace(heads[head], **parts[head].facts)
     total, words = part.loss, list[str]()

@@ -1,4 +1,4 @@
-"""One logit of two classes, raw scores that a loss needs, and losses of a margin."""
+"""One logit of two classes, the one-hot true class, raw scores that a loss needs, and losses of a margin."""
 
 from typing import ClassVar
 
@@ -19,6 +19,12 @@ def required(scores: Scores, loss: str) -> Value:
             "scores, set {@convert.source.scores}=logits.",
         )
     return scores.logits
+
+
+def truth(op: Builder, label: Value, scores: Scores) -> Value:
+    """Return the one-hot 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type."""
+    assert scores.classes is not None
+    return op.cast(op.Equal(label, op.const(np.arange(scores.classes))), scores.prediction)
 
 
 def logit(op: Builder, scores: Scores, loss: str) -> Value:

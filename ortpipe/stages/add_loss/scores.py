@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder as Builder
@@ -44,9 +43,3 @@ class Scores(NamedTuple):
         sizes = [d if isinstance(d, int) else d.value for d in self.prediction.shape]
         rows, *inner = [None if str(d).startswith("unk__") else d for d in sizes]  # a name from shape inference
         return ["N" if rows is None else rows, *inner]
-
-
-def truth(op: Builder, label: Value, scores: Scores) -> Value:
-    """Return the one-hot 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type."""
-    assert scores.classes is not None
-    return op.cast(op.Equal(label, op.const(np.arange(scores.classes))), scores.prediction)

@@ -47,12 +47,10 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     graph, op = model.graph, Builder(model.graph, "penalty")
     total = loss = query.value(graph, facts.loss)
     rows = row_count(op, facts, loss) if auto_terms and per_row else None
-    for name, strengths, factor in (
-        *((*term, None) for term in terms),
-        *((*term, rows) for term in auto_terms.items()),
-    ):
+    for number, (name, strengths) in enumerate((*terms, *auto_terms.items())):
         for charge in charges(op, query.value(graph, name), strengths):
-            total = op.Add(total, charge if factor is None else op.Mul(charge, factor))
+            is_scaled = rows is not None and number >= len(terms)  # the terms of `auto` per row
+            total = op.Add(total, op.Mul(charge, rows) if is_scaled else charge)
     total.type, total.shape = loss.type, loss.shape
     graph.outputs[graph.outputs.index(loss)] = total
     op.rename(loss, f"{facts.loss}/data")

@@ -15,8 +15,9 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import ClipConfig
 from ortpipe.stages.train.engine import Runs, loader
 from ortpipe.stages.train.mini_batch import EpochLoop
-from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, build_step, gradients_of, input_types
+from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, build_step, gradients_of
 from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.validation import input_types
 
 SHOWN = 3  # the largest gradients that a message names
 

@@ -10,7 +10,7 @@ from ortpipe.artifact import Arrays
 from ortpipe.data.spill import Place, SpillFile
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.engine import Runs
-from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.mini_batch import EpochLoop
 
 

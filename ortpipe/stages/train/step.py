@@ -89,11 +89,6 @@ class TrainStep:
         return under(PARAMETER, self.unpack(values))
 
 
-def input_types(model: ir.Model) -> dict[str, np.dtype]:
-    """Return the type of every input, by name."""
-    return {str(value.name): value.dtype.numpy() for value in model.graph.inputs if value.dtype is not None}
-
-
 def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     """Return the model of the loss, the gradients and the next running statistics for the batches of one step."""
     facts = artifact.facts

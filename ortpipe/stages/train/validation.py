@@ -1,6 +1,7 @@
 """Evaluate the validation rows with the current parameters: the loss, and the monitored metric."""
 
 import numpy as np
+import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.rows import Data, Rows, RowSet
@@ -12,7 +13,6 @@ from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.step import input_types
 from ortpipe.stages.train.training import Feed
 
 KEPT = 200_000  # the most rows that a metric is computed on, evenly spaced
@@ -73,6 +73,11 @@ class Validation:
             float(self._session.run({**{k: v[cut] for k, v in fed.items()}, **parameters})[0]) for cut in cuts
         )
         return (a + b - together) / self._count
+
+
+def input_types(model: ir.Model) -> dict[str, np.dtype]:
+    """Return the type of every input, by name."""
+    return {str(value.name): value.dtype.numpy() for value in model.graph.inputs if value.dtype is not None}
 
 
 def check_monitor(name: str, facts: Facts, data: Data) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from ortpipe.app.run.screen import Screen
 from ortpipe.pipeline.events import RunStarted, StageNotice, StageProgressed, StageStarted
-from ortpipe.stages.train.losses import Epoch
+from ortpipe.stages.train.epoch_results import Epoch
 
 
 def test_a_wait_before_the_first_epoch_does_not_count_as_slow_training(capsys: pytest.CaptureFixture[str]) -> None:

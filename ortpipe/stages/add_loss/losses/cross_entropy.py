@@ -6,7 +6,8 @@ from typing import Annotated
 from annotated_types import Gt, Lt
 
 from ortpipe.settings import Share
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value, truth
+from ortpipe.stages.add_loss.margins import truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
 @dataclass(frozen=True)

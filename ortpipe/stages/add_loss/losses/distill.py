@@ -13,7 +13,8 @@ from ortpipe.graph.core.operators import having
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.settings import Positive
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, truth
+from ortpipe.stages.add_loss.margins import truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores
 
 LINEAR = having("product", "sum")  # an output of these operators holds raw scores
 SAME = having("view")

@@ -9,8 +9,8 @@ from annotated_types import Gt, Lt
 from ortpipe.errors import LossError
 from ortpipe.settings import NotNegative, Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.margins import logit, one_column
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value, truth
+from ortpipe.stages.add_loss.margins import logit, one_column, truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 Weight = Annotated[float, Gt(0), Lt(1)]
 

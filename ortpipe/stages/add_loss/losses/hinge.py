@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ortpipe.stages.add_loss.margins import MarginLoss, required
-from ortpipe.stages.add_loss.scores import Builder, Scores, Value, truth
+from ortpipe.stages.add_loss.margins import MarginLoss, required, truth
+from ortpipe.stages.add_loss.scores import Builder, Scores, Value
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from ortpipe.stages.add_loss.losses.modified_huber import ModifiedHuber
 from ortpipe.stages.add_loss.losses.perceptron import Perceptron
 from ortpipe.stages.add_loss.losses.squared_hinge import SquaredHinge
 from ortpipe.stages.add_loss.losses.squared_margin import SquaredMargin
-from ortpipe.stages.add_loss.margins import log_sigmoid_input, required
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value, truth
+from ortpipe.stages.add_loss.margins import log_sigmoid_input, required, truth
+from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 TWO_CLASS_LOSSES = {
     "hinge": Hinge,
