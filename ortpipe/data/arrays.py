@@ -16,10 +16,9 @@ from ortpipe.bounded import check_archive
 from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.part_names import check_parts
 from ortpipe.data.position import by_row, offset_position
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.reader import Labelled
+from ortpipe.data.reader import Labelled, check_parts
 from ortpipe.data.row_checks import check_finite
 from ortpipe.data.rows import Rows, RowSet, row_bytes
 from ortpipe.data.stream import Labels, Windowed

@@ -149,11 +149,8 @@ class CsvFile:
             column_types=dict(self.types),
             include_columns=list(self.columns),
         )
-        return (
-            csv.read_csv(self.path, read, parse, convert).to_reader()
-            if whole
-            else csv.open_csv(self.path, read, parse, convert)
-        )
+        options = read, parse, convert
+        return csv.read_csv(self.path, *options).to_reader() if whole else csv.open_csv(self.path, *options)
 
     def header(self) -> list[str]:
         """Return the fields of the first line, or the names."""

@@ -66,8 +66,8 @@ class TableLayout:
     def column(self, table: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
         """Return a column's values, as text if the source lists it as categorical; raw text may be coded."""
         values = plain_column(table.column(name), coded=name in self.raw)
-        is_text = str(values.type) == "string" or hasattr(values, "dictionary")
-        return values.cast("string") if name in self.source.categorical and not is_text else values
+        is_coded = hasattr(values, "dictionary")
+        return values.cast("string") if name in self.source.categorical and not is_coded else values
 
     def numbers(self, table: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
         """Return a column of numbers."""

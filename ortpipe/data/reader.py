@@ -1,12 +1,15 @@
 """Reading the rows of a stream group by group, and the part of each row."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from ortpipe.data.config import PARTS
 from ortpipe.data.draw import TRAIN, Draw, changed_error
+from ortpipe.data.position import Position
 from ortpipe.data.rows import Rows
+from ortpipe.errors import DataError, nearest
 
 # the labels of each head, and the parts if the data name them
 Labelled = tuple[dict[str, np.ndarray], np.ndarray | None]
@@ -68,3 +71,12 @@ def _check_group(draw: Draw, group: int, seen: np.ndarray) -> None:
     """Raise if a group, read to its end, has other numbers of rows or of classes than when it was counted."""
     if any(draw.config.fractions) and (seen != draw.before[group + 1]).any():
         raise changed_error(f"another number of rows, or other labels, in group {group + 1}")
+
+
+def check_parts(codes: np.ndarray, words: Any, column: str, position: Position) -> None:
+    """Reject a split column that holds another word than a part's name (code -1)."""
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        [word] = words[row : row + 1].tolist()
+        rule, fix = "split.column may hold only train, validation and test.", nearest(str(word), PARTS)
+        raise DataError(rule, got=f"{word!r} in column {column!r}, {position(row)}", fix=fix)

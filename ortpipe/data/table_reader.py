@@ -14,11 +14,10 @@ from ortpipe.data.arrow import as_numpy, is_text, places, plain_column
 from ortpipe.data.config import PARTS
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.layout import lay_out
-from ortpipe.data.part_names import check_parts
 from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumnReader
-from ortpipe.data.reader import Labelled
+from ortpipe.data.reader import Labelled, check_parts
 from ortpipe.data.rows import PIECE, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
