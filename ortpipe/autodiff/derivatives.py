@@ -16,7 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.autodiff.backward import ranked
 from ortpipe.autodiff.expand import expanded
-from ortpipe.autodiff.merge import merge_repeated, without_identities
+from ortpipe.autodiff.of_loss import merge_repeated, without_identities
 from ortpipe.autodiff.products import PRODUCTS
 from ortpipe.autodiff.rules.linear import transposed
 from ortpipe.autodiff.walk import named

@@ -3,10 +3,9 @@
 from ortpipe.autodiff.table import OperatorTable
 
 FAMILIES = {
-    "arithmetic": "Add Cast CastLike Div Exp Identity Log Mean Mul Neg Reciprocal Relu Sqrt Sub Sum Where",
+    "arithmetic": "Add Cast CastLike Div Exp Gemm Identity Log Mean Mul Neg Reciprocal Relu Sqrt Sub Sum Where",
     "control_flow": "If Loop Scan",
     "convolution": "Col2Im Conv ConvTranspose",
-    "einsum": "Einsum",
     "elementwise": (
         "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Elu Erf Floor Gelu HardSigmoid HardSwish "
         "Hardmax LeakyRelu LogSoftmax Max Min Mish Mod PRelu Pow Round Selu Shrink Sigmoid Sign Sin Sinh Softmax "
@@ -17,7 +16,7 @@ FAMILIES = {
         "Compress CumSum Dropout Gather GatherElements GatherND OneHot ReverseSequence ScatterElements ScatterND TopK "
         "Trilu Unique"
     ),
-    "linear": "Gemm MatMul",
+    "linear": "Einsum MatMul",
     "normalization": (
         "BatchNormalization InstanceNormalization LRN LayerNormalization LpNormalization MeanVarianceNormalization"
     ),
