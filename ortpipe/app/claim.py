@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ortpipe.app.local_path import local
 from ortpipe.errors import ConfigError
 from ortpipe.files import TEMPORARY, delete
 from ortpipe.pipeline.locks import lock
@@ -49,6 +48,8 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
 
 def output_folder(paths: Mapping[str, Any], folder: str, key: str) -> Path:
     """Return the absolute path of the folder that `key` sets for a run or sweep; reject a URI, also among the paths."""
+    from ortpipe.app.local_path import local  # with annotated_types, which --help does not need
+
     for name, path in {**{f"paths.{name}": path for name, path in paths.items()}, key: folder}.items():
         if path is not None:
             local(str(path), name)

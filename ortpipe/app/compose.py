@@ -20,7 +20,6 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from ortpipe.app.key_origin import REFERENCE, KeyOrigins
-from ortpipe.app.local_path import local
 from ortpipe.app.redact import recordable
 from ortpipe.app.tracking import uri_of
 from ortpipe.bounded import DEPTH, EVENTS, check_yaml, read
@@ -185,6 +184,8 @@ class Composition:
     @property
     def cache(self) -> Path | None:
         """The folder of the store, if there is one."""
+        from ortpipe.app.local_path import local  # with annotated_types, which --help does not need
+
         folder = self.values["paths"]["cache"]
         return None if folder is None else local(folder, "paths.cache")
 
