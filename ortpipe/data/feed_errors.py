@@ -34,7 +34,7 @@ def array_fix(rows: Rows, name: str) -> str:
     """Return how the columns of a table become one input, as the end of a fix; "" for rows of arrays."""
     setting = f"{{@data.source.inputs}}={{{name}: null}}"
     columns = "makes one input of all columns of numbers, and a list in place of null one of these columns"
-    return f" {setting} {columns}." if rows.kept else ""
+    return f" For a table, {setting} {columns}." if rows.kept else ""
 
 
 def reject_width(name: str, sizes: Sequence[int], expected: Sequence[int | None], rows: Rows) -> NoReturn:

@@ -10,7 +10,10 @@ import onnx  # noqa: E402
 import onnx_ir as ir  # noqa: E402
 from torch import nn  # noqa: E402
 
+from ortpipe.data.config import SplitConfig  # noqa: E402
+from ortpipe.data.raw_columns import RawColumn  # noqa: E402
 from ortpipe.data.rows import Data, Rows  # noqa: E402
+from ortpipe.data.split import split  # noqa: E402
 from ortpipe.errors import ConvertError  # noqa: E402
 from ortpipe.graph.forms.modes import set_seeds, to_inference  # noqa: E402
 from ortpipe.runtime.session import Session  # noqa: E402
@@ -275,6 +278,14 @@ class Branching(nn.Module):
 
     def forward(self, x):
         return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize("columns", [("age",), ("age", "bmi")])
+def test_an_error_about_the_columns_of_a_table_names_the_setting_for_one_array(columns):
+    raw = {name: RawColumn("number") for name in columns}
+    data = split(Rows({name: np.arange(20.0) for name in columns}, np.arange(20.0), kept=raw), SplitConfig())
+    with pytest.raises(ConvertError, match=r"For a table, data's source.inputs={input: null} makes one input"):
+        convert(nn.Linear(len(columns), 1), data=data)
 
 
 @pytest.mark.parametrize(
