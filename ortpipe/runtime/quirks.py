@@ -48,6 +48,9 @@ QUIRKS = {
         "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", ALL, "graph/importing/lower.py"
     ),
     "fused_pads": Quirk("Pad", "its result is the kernel of a Conv", "fuses the two", ALL, "autodiff/derivatives.py"),
+    "removed_dropout": Quirk(
+        "Dropout", "training, its mask unread", "removed", ("1.23.2", "1.30.0"), "runtime/session.py"
+    ),
     "empty_scan": Quirk("Scan", "no steps", "an error", ALL, "autodiff/products.py"),
     "empty_crop": Quirk("Pad", "negative pads that remove a whole axis", "an error", FIXED, "fast/blocked.py"),
 }
@@ -55,13 +58,16 @@ QUIRKS = {
 _UNFUSED = re.compile(r"Failed to find kernel for com\.microsoft\.\w+\(\d+\) \(node:'[^']*?/?(\w+Fusion)/")
 
 
-def fatal_fusions(model: onnx.ModelProto) -> set[str]:
-    """Return the optimizations that would crash the process when a session loads the model (`fused_convolution`)."""
+def wrong_optimizations(model: onnx.ModelProto) -> set[str]:
+    """Return the optimizations that crash the process (`fused_convolution`) or omit dropout (`removed_dropout`)."""
+    wrong = set[str]()
     for inner in graphs(model.graph):
+        if any(node.op_type == "Dropout" and len(node.input) > 2 for node in inner.node):
+            wrong.add("EliminateDropout")
         images = {node.output[0] for node in inner.node if node.op_type == "Conv"}
         if images and images - {name for node in inner.node for name in node.input} - {y.name for y in inner.output}:
-            return {"ConvActivationFusion"}
-    return set()
+            wrong.add("ConvActivationFusion")
+    return wrong
 
 
 def failing_fusions(error: Exception) -> set[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # for large models, other devices, subnormal numbers and know
     from ortpipe.graph.files.serial import on_disk
     from ortpipe.graph.forms.modes import moves_statistics
     from ortpipe.runtime.providers import check_chosen, check_compiled_in
-    from ortpipe.runtime.quirks import failing_fusions, fatal_fusions
+    from ortpipe.runtime.quirks import failing_fusions, wrong_optimizations
     from ortpipe.runtime.subnormal import flushed
 else:
     later(__name__)
@@ -143,8 +143,8 @@ def _first() -> None:
 
 def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provider: str) -> Any:
     """Return the runtime's session, without the optimizations that fail for this model."""
-    convolves = any(node.op_type == "Conv" for graph in graphs(model.graph) for node in graph.node)
-    without: set[str] = fatal_fusions(model) if convolves else set()
+    kinds = {node.op_type for graph in graphs(model.graph) for node in graph.node}
+    without: set[str] = wrong_optimizations(model) if kinds & {"Conv", "Dropout"} else set()
     try:
         if weigh(model) > MAPPED or is_large(model):
             with on_disk(model, weights) as path:

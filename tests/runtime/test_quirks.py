@@ -14,6 +14,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKern
 
 from ortpipe.runtime.library import ort
 from ortpipe.runtime.quirks import QUIRKS
+from ortpipe.runtime.session import Session
 
 ROOT = Path(__file__).resolve().parents[2]
 SCAN = """g (float[1] c, float[s,1] x) => (float[1] d, float[s,1] z) { d, z = Scan<num_scan_inputs=1,
@@ -24,6 +25,10 @@ FUSED = """g (float[1,4,5,5] x) => (float[1,4,3,3] y) <float[4,4,3,3] w = {NUMBE
              else_branch = e () => (float[1,4,3,3] s) { s = Neg(a) }> }"""
 NORMALIZED = """g (float[2,1] x, float[1] scale, float[1] b, float[1] m, float[1] v) => (float[2,1] y) {
   y, m1, v1 = BatchNormalization<training_mode=1>(x, scale, b, m, v) }"""
+
+DROPPED = """g (float[1000] x) => (float[1000] y) {
+  share = Constant<value=float {0.5}>() on = Constant<value=bool {1}>() a = Abs(x)
+  d = Dropout(a, share, on) y = Neg(d) }"""
 
 
 def session(text):
@@ -110,6 +115,7 @@ PROBES = {  # quirk → whether the installed runtime has it
         x=np.ones((1, 1, 3, 3), np.float32),
         w=np.ones((1, 1, 2, 2), np.float32),
     ),
+    "removed_dropout": lambda: run(DROPPED, x=np.ones(1000, np.float32)).all(),
     "empty_scan": lambda: fails(SCAN, c=float32(1), x=np.zeros((0, 1), np.float32)),
     "empty_crop": lambda: fails(
         "g (float[2,2] x, int64[4] p) => (float[a,b] y) { y = Pad(x, p) }",
@@ -130,3 +136,9 @@ def test_the_installed_runtime_has_the_quirks_of_its_version(name):
     if ort.__version__ not in QUIRKS[name].versions:
         pytest.skip(f"onnxruntime {ort.__version__} {'also has' if there else 'no longer has'} it: adapt the table")
     assert there, f"onnxruntime {ort.__version__} no longer has it: adapt the table"
+
+
+def test_dropout_in_training_drops_if_no_node_reads_its_mask():
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 18]> {DROPPED}')
+    [y] = Session(model).run({"x": np.ones(1000, np.float32)})
+    assert 400 < np.count_nonzero(y == 0) < 600

