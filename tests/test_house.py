@@ -249,7 +249,7 @@ HEAVY = {
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
     *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers"),
 }
-LATE, TYPE_ONLY, LONGEST = 90, 20, 400
+LATE, TYPE_ONLY, LONGEST = 91, 20, 400
 
 
 def late_imports() -> dict[str, str]:
