@@ -15,7 +15,7 @@ ROWS = (
     {"app": (20, 260), "compat": (330, 130), "sklearn": (510, 130)},
     {"flow": (80, 130), "fast": (810, 130)},
     {"pipeline": (20, 130), "stages": (180, 760)},
-    {"metrics": (225, 130), "runtime": (540, 200)},
+    {"parallel": (60, 130), "metrics": (225, 130), "runtime": (540, 200)},
     {"data": (225, 130)},
     {"artifact": (60, 295), "autodiff": (810, 130)},
     {"graph": (415, 130)},
@@ -27,7 +27,7 @@ TOPS, HEIGHTS = (20, 110, 190, 360, 440, 520, 600, 680), (60, 46, 134, 60, 46, 4
 WITH = {"artifact_folder": "artifact", "artifact_show": "artifact", "facts": "artifact"}
 TITLES = {"base": "errors, settings, files, hashing, …", "artifact": "artifact, facts"}
 # Guests are used only through the names in their __init__.py. Those inside of a box: left edge, top, width.
-GUESTS = {"compat", "sklearn", "fast", "autodiff"}
+GUESTS = {"compat", "sklearn", "fast", "autodiff", "parallel"}
 INSIDE = {
     "commands": (30, 48, 75),
     "sweep": (112, 48, 75),

@@ -247,7 +247,7 @@ HEAVY = {
         "cloudpickle",
     ),
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
-    *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers"),
+    *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers", "ray"),
 }
 LATE, TYPE_ONLY, LONGEST = 91, 20, 400
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,6 +70,11 @@ class Stream(RowSet):
         self._reader, self._part, self._head, self.window, self.notes = reader, part, head, window, reader.notes
         self.counts, self.labels, self.row_bytes = reader.counts, reader.labels.get(head), reader.row_bytes
         self._spill, self._first_rows = spill, [] if first_rows is None else first_rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the stream without its temporary file, which each process writes for itself."""
+        spill = None if self._part is None else PartSpill(self._reader, self._part[1], self.window)
+        return Stream, (self._reader, self.window, self._part, self._head, spill)
 
     def __len__(self) -> int:
         if self._part is None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ortpipe.stages.train.random_weights import random_parameters
     from ortpipe.stages.train.rates import steps_per_epoch
     from ortpipe.stages.train.step import build_step
-    from ortpipe.stages.train.training import Checkpoint
-    from ortpipe.stages.train.xla_engine import Compiled
+    from ortpipe.stages.train.training import Checkpoint, Remark
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -68,14 +68,12 @@ def _findings(check: Callable[[RunConfig], Iterator[Finding]], config: RunConfig
 
 
 def _runtime(config: RunConfig) -> Iterator[Finding]:
-    from ortpipe.runtime import DISTRIBUTIONS, about
+    from ortpipe.runtime import DISTRIBUTIONS, about, check_provider
 
     runtime = about()
     name = next(iter(versions(DISTRIBUTIONS)))
     engines = "engines native and ort" if runtime.builds_gradients else "engine native (ort needs onnxruntime-training)"
     yield Finding("runtime", f"{name} {runtime.version}; {engines}; {', '.join(runtime.providers)}")
-    from ortpipe.runtime import check_provider
-
     with under("runtime"):
         check_provider(config.runtime)
     yield Finding("provider", f"{config.runtime.provider}, threads: {config.runtime.threads} of {os.cpu_count()} cores")

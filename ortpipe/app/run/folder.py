@@ -252,8 +252,7 @@ def losses_parquet(artifact: Artifact) -> bytes:
     Columns: `kind` (string: step, train, validation, or the name of a monitored metric), `number` (int64, the step or
     epoch, from 1), `value` (float64, null if not evaluated), `rate` (float64, of a step; null elsewhere).
     """
-    import pyarrow as pa
-    from pyarrow import parquet
+    import pyarrow.parquet
 
     tensors = artifact.tensors
     epochs = {kind: tensors[f"losses/{kind}"] for kind in ("train", "validation") if f"losses/{kind}" in tensors}
@@ -262,11 +261,13 @@ def losses_parquet(artifact: Artifact) -> bytes:
     rates = np.full(sum(lengths), np.nan)
     rates[: len(tensors.get("losses/rate", ()))] = tensors.get("losses/rate", ())
     columns = {
-        "kind": pa.array(np.repeat(list(kinds), lengths)),
-        "number": pa.array(np.concatenate([np.arange(1, n + 1) for n in lengths])),
-        "value": pa.array(np.concatenate([*kinds.values()]).astype(np.float64), from_pandas=True),  # nan becomes null
-        "rate": pa.array(rates, from_pandas=True),
+        "kind": pyarrow.array(np.repeat(list(kinds), lengths)),
+        "number": pyarrow.array(np.concatenate([np.arange(1, n + 1) for n in lengths])),
+        "value": pyarrow.array(
+            np.concatenate([*kinds.values()]).astype(np.float64), from_pandas=True
+        ),  # nan becomes null
+        "rate": pyarrow.array(rates, from_pandas=True),
     }
     buffer = io.BytesIO()
-    parquet.write_table(pa.table(columns), buffer)
+    pyarrow.parquet.write_table(pyarrow.table(columns), buffer)
     return buffer.getvalue()

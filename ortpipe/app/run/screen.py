@@ -11,7 +11,7 @@ from ortpipe import Artifact, Facts
 from ortpipe.app.table import aligned
 from ortpipe.metrics.titles import label
 from ortpipe.pipeline import events
-from ortpipe.stages import Compiled, Epoch
+from ortpipe.stages import Epoch, Remark
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
@@ -50,8 +50,8 @@ class Screen:
                         self._print(f"  {self._trains}")
             case events.StageProgressed(report=Epoch() as epoch):
                 self._progress(epoch, event.seconds)
-            case events.StageProgressed(report=Compiled() as compiled) if self._job is None:
-                self._print(f"  {compiled}")
+            case events.StageProgressed(report=Remark(text=text)) if self._job is None:
+                self._print(f"  {text}")
             case events.StageNotice() if self._job is None or not event.stored:
                 self._print(f"  {event.message}")
             case events.StageFinished():

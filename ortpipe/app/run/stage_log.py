@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.pipeline import events
-from ortpipe.stages import Checkpoint, Compiled, Epoch
+from ortpipe.stages import Checkpoint, Epoch, Remark
 
 MOST_LINES = 1000  # lines about epochs; of more epochs, evenly spaced ones and the last are logged
 
@@ -44,8 +44,8 @@ class StageLogs(logging.Handler):
                     self._log_pending()
             case events.StageProgressed(report=Checkpoint(epochs=epochs)):
                 self._log(f"checkpoint after epoch {epochs}")
-            case events.StageProgressed(report=Compiled() as compiled):
-                self._log(str(compiled))
+            case events.StageProgressed(report=Remark(text=text)):
+                self._log(text)
             case events.StageNotice():
                 self._log(event.message)
             case events.StageFinished():

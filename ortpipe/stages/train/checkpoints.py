@@ -20,10 +20,12 @@ def key_of(training: Training) -> str:
     config = training.config
     settings = {name: repr(value) for name, value in sorted(vars(config).items()) if name not in FREE}
     settings["monitor"] = config.early_stop.monitor
+    if config.parallel is not None:
+        settings["parallel"] = f"{config.parallel.slices} slices, every {config.parallel.every}"
     for part in map(type, (config.optimizer, config.schedule)):
         if own.is_own(part):
             settings[own.path_of(part)] = own_code.code(part)
-    return digest_of("checkpoint", training.digest, training.data.digest(), settings)
+    return digest_of("checkpoint", training.whole.digest(), training.data.digest(), settings)
 
 
 def check_start(training: Training, step: TrainStep) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import METRICS
+from ortpipe.parallel import ParallelConfig
 from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Share, Times, one_of
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
@@ -89,6 +90,7 @@ class TrainConfig(Config):
             float32; null: 1024 for float16, 1 for bfloat16.
         validate_every: epochs between two evaluations of the validation rows; the last epoch is always evaluated.
         early_stop: when to stop before the last epoch; with validation rows, the best weights are restored.
+        parallel: how training is split over workers; null: one process trains.
         checkpoint: how often to write a checkpoint.
     """
 
@@ -110,9 +112,14 @@ class TrainConfig(Config):
     loss_scale: Positive | None = None
     validate_every: Count = 1
     early_stop: EarlyStopConfig = EarlyStopConfig()
+    parallel: ParallelConfig | None = None
     checkpoint: CheckpointConfig = field(default=CheckpointConfig(), metadata={"identity": False})
 
     def __post_init__(self) -> None:
+        if self.parallel is not None and self.accumulate > 1:
+            rule, actual = "Workers already accumulate the gradients of slices.", f"accumulate={self.accumulate}"
+            fix = "Set {at}accumulate=1 and a larger {at}batch_size."
+            raise ConfigError(rule, key="accumulate", got=actual, fix=fix)
         if changed := [key for key in self.optimizer.decides if getattr(self, key) != _DEFAULTS[key]]:
             keys = ", ".join(f"{{at}}{key}" for key in changed)
             raise ConfigError(

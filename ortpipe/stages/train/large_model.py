@@ -9,7 +9,6 @@ import numpy as np
 from ortpipe.artifact import Arrays
 from ortpipe.data.spill import Place, SpillFile
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.engine import Runs
 from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.mini_batch import EpochLoop
 
@@ -27,9 +26,9 @@ class LargeLoop(EpochLoop):
             if result.number < result.epochs:  # the initial values are in the caller's memory in any case
                 snapshot.move_to_disk()
 
-    def _results(self, runs: Runs, feeds: Arrays, count: int) -> Sequence[np.ndarray]:
+    def _results(self, number: int, size: int, feeds: Arrays, count: int) -> Sequence[np.ndarray]:
         """Return the carried values and the losses in arrays that are freed when they are no longer used."""
-        session, before = cast(Session, runs), [self.values[name] for name in self.step.carried]
+        session, before = cast(Session, self.load(number, size)), [self.values[name] for name in self.step.carried]
         arrays = [np.empty(array.shape, array.dtype) for array in before]  # in C order, unlike perhaps the start's
         arrays.append(np.empty(count, self.step.dtype))
         session.run_into(feeds, dict(zip(session.outputs, arrays, strict=False)))

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
 from ortpipe.doors import later
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.engine import Runs, loader, runs_in_onnxruntime
+from ortpipe.stages.train.engine import loader, runs_in_onnxruntime
 from ortpipe.stages.train.epoch_results import EarlyStop, Epoch, Losses
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import TrainStep, build_step
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # for starts, settings and values beyond a plain training
     from ortpipe.stages.train.checkpoints import check_start, losses_so_far, save, save_whole_epochs
     from ortpipe.stages.train.diagnosis import diverged_epoch, diverged_step
     from ortpipe.stages.train.large_model import LargeLoop as large_loop
+    from ortpipe.stages.train.parallel import parallel_loop
 else:
     later(__name__)
 
@@ -42,7 +43,8 @@ def solve(training: Training) -> dict[str, np.ndarray]:
         check_start(training, step)
     values = step.pack(step.init(initial) if before is None else before)
     large = sum(array.nbytes for array in values.values()) >= LARGE_STATE and runs_in_onnxruntime(training.runtime)
-    loop: EpochLoop = (large_loop if large else EpochLoop)(training, step, initial, values)
+    kind = parallel_loop if config.parallel is not None else large_loop if large else EpochLoop
+    loop: EpochLoop = kind(training, step, initial, values)
     stop = EarlyStop(config.early_stop, loop.whole)
     stop(loop.losses.watched, loop.whole)
     if best := under("best", before or {}):
@@ -61,6 +63,8 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     except BaseException as error:
         save_whole_epochs(error, loop, stop)
         raise
+    finally:
+        loop.close()
     restored = config.early_stop.patience is not None and training.validate is not None
     return loop.tensors(stop.best_values if restored else loop.values)
 
@@ -97,7 +101,7 @@ class EpochLoop:
     def epochs(self) -> Iterator[Epoch]:
         """Yield after each epoch; raise if a training or validation loss, or a parameter, is not finite."""
         for number in range(len(self.losses.train) + 1, self.training.config.epochs + 1):
-            sums = [loss for chunk in self._batches.epoch(number) for loss in self._steps(number, chunk)]
+            sums = [loss for chunk in self._chunks(number) for loss in self._steps(number, chunk)]
             loss = math.fsum(sums) / self._rows  # exact, and independent of chunks
             metrics = self._validated(number)
             self.losses.add(loss, metrics)
@@ -105,6 +109,12 @@ class EpochLoop:
             watched, rate = {**(metrics or {})}, float(self.losses.rate[-1][-1])
             validation, steps = watched.pop(LOSS, None), self.done - self._begun
             yield Epoch(number, self.training.config.epochs, loss, validation, rate, self.done, steps, watched)
+
+    def close(self) -> None:
+        """Free what the loop holds."""
+
+    def _chunks(self, number: int) -> Iterator[Any]:
+        return self._batches.epoch(number)
 
     def tensors(self, values: Arrays) -> dict[str, np.ndarray]:
         """Return train's tensors with these carried values."""
@@ -122,22 +132,24 @@ class EpochLoop:
             raise diverged_epoch(self, metrics)
         return metrics
 
-    def _steps(self, number: int, chunk: Arrays) -> list[float]:
+    def _steps(self, number: int, chunk: Any) -> list[float]:
         """Run one step per batch of a chunk; return each step's sum of its rows' losses."""
         config = self.training.config
-        parts = updates(config, chunk) if config.accumulate > 1 or config.drop_last else [chunk]
-        return [loss for part in parts for loss in self._run(number, part)]
+        losses = list[float]()
+        for part in updates(config, chunk) if config.accumulate > 1 or config.drop_last else [chunk]:
+            count, *sizes = next(iter(part.values())).shape[: 2 + (config.accumulate > 1)]  # K batches per step
+            losses += self._run(number, part, count, sizes)
+        return losses
 
-    def _run(self, number: int, batches: Arrays) -> list[float]:
+    def _run(self, number: int, batches: Arrays, count: int, sizes: Sequence[int]) -> list[float]:
+        """Run `count` steps on batches of the given size, or of K batches of a size."""
         step, config = self.step, self.training.config
-        # with accumulation, a step reads K batches
-        count, *sizes = next(iter(batches.values())).shape[: 2 + (config.accumulate > 1)]
         steps = np.arange(self.done + 1, self.done + count + 1)
         exact = rates(config, steps, number, self._total) * factor(config, self.losses.watched)
         scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
         feeds = {**self.values, **batches, **scalars}
         self.latest = number, sizes[-1], feeds
-        results = self._results(self.load(number, sizes[-1]), feeds, count)
+        results = self._results(number, sizes[-1], feeds, count)
         losses, used = results[len(step.carried)], exact.astype(step.dtype)
         if not np.isfinite(losses).all():
             raise diverged_step(self, losses, used)
@@ -149,5 +161,6 @@ class EpochLoop:
         rows = math.prod(sizes[:-1] if self.training.artifact.facts.reduction == "sum" else sizes)
         return (losses.astype(np.float64) * rows).tolist()
 
-    def _results(self, runs: Runs, feeds: Arrays, count: int) -> Sequence[np.ndarray]:
-        return runs.run(feeds)
+    def _results(self, number: int, size: int, feeds: Arrays, count: int) -> Sequence[np.ndarray]:
+        """Return the carried values and the losses after `count` steps of an epoch, on batches of `size` rows."""
+        return self.load(number, size).run(feeds)

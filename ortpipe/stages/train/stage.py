@@ -8,7 +8,6 @@ monitored.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
-from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import ModelError, TrainError
@@ -27,8 +25,9 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import typed
 from ortpipe.stages.train import mini_batch
 from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.plan import plan
 from ortpipe.stages.train.rates import rows_per_epoch
-from ortpipe.stages.train.training import Checkpoint, Feed, Training
+from ortpipe.stages.train.training import Checkpoint, Training
 
 if TYPE_CHECKING:  # for models, settings and results beyond a plain training
     from ortpipe.data.labels import check_labels
@@ -38,8 +37,6 @@ if TYPE_CHECKING:  # for models, settings and results beyond a plain training
     from ortpipe.stages.train.full_batch import in_memory
     from ortpipe.stages.train.full_batch import solve as solve_full_batch
     from ortpipe.stages.train.outcome import kept_epoch, kept_note, rounding_note, still_note
-    from ortpipe.stages.train.preprocessing import without_preprocessing
-    from ortpipe.stages.train.validation import Validation as validation
     from ortpipe.stages.train.validation import check_monitor
 else:
     later(__name__)
@@ -81,7 +78,7 @@ def train(
     """
     config = config or TrainConfig()
     _check_inputs(artifact, config, data)
-    training = _plan(artifact, config, data, runtime, report, start)
+    training = plan(artifact, config, data, runtime, report, start)
     tensors = _solve(training, artifact)
     forward, tensors = _trained_model(artifact, tensors)
     return artifact.next("train", VERSION, model=forward, **_facts(artifact, forward, tensors, config, data))
@@ -122,26 +119,6 @@ def _check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: 
             query.select(list(values), facts.parameters, TrainError, key, fixed_names)
     if config.early_stop.monitor != LOSS:
         check_monitor(config.early_stop.monitor, facts, data)
-
-
-def _plan(
-    artifact: Artifact,
-    config: TrainConfig,
-    data: Data,
-    runtime: RuntimeConfig | None,
-    report: Callable[[object], None],
-    start: Checkpoint | Arrays | None,
-) -> Training:
-    """Return the plan of the run: the inputs of steps, and the evaluation of validation rows."""
-    facts, model, rest = artifact.facts, artifact.signature, artifact
-    feed: Feed = functools.partial(feeds, model, facts)
-    read = [value.type.tensor_type.elem_type for value in model.graph.input if value.name in facts.inputs]
-    if data.train.head(1).kept or ir.DataType.STRING in read:  # text and raw columns of a table
-        rest, feed = without_preprocessing(artifact, data.train, feed, runtime)
-    validate = None
-    if data.validation is not None:
-        validate = validation(rest, data.validation, config.early_stop.monitor, runtime, feed)
-    return Training(rest, config, data, runtime, report, start, validate, feed, artifact.digest())
 
 
 def _solve(training: Training, artifact: Artifact) -> dict[str, np.ndarray]:

@@ -21,7 +21,9 @@ from ortpipe.stages.train.speed import speed
 
 if TYPE_CHECKING:  # for settings beyond the optimizer
     from ortpipe.stages.train.accumulate import accumulated
+    from ortpipe.stages.train.exchanged import exchanged
     from ortpipe.stages.train.setting_links import links_of_settings, loss_scale
+    from ortpipe.stages.train.slice_draws import draw_by_seed
     from ortpipe.stages.train.vector import with_known_shapes
 else:
     later(__name__)
@@ -44,7 +46,7 @@ class TrainStep:
     batch: tuple[str, ...]  # the names of the batch's inputs
     scalars: Mapping[str, Scalar]  # the links' scalars, by name
     dtype: np.dtype  # of scalars and losses
-    seed: str  # the name of the initializer that starts the backward pass
+    seed: str  # the name of the initializer that starts the backward pass; empty if gradients are inputs
     gradients: tuple[str, ...]  # the names of the variables' gradients
 
     @property
@@ -84,6 +86,10 @@ class TrainStep:
             tensors |= {f"{folder}/{name}": array for name, array in self.layout.unpack(variables).items()}
         return tensors
 
+    def weights(self, values: Arrays) -> dict[str, np.ndarray]:
+        """Return the parameters that the next step starts from: not their averages."""
+        return under(ITERATE if ITERATE in self.folders else PARAMETER, self.unpack(values))
+
     def parameters(self, values: Arrays) -> dict[str, np.ndarray]:
         """Return the result of training from carried values: parameters or their averages, and statistics."""
         return under(PARAMETER, self.unpack(values))
@@ -94,8 +100,20 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     facts = artifact.facts
     assert facts.loss is not None
     model = artifact.ir_model([facts.loss, *facts.gradients.values(), *facts.statistics.values()])
-    result: ir.Model = model if config.accumulate == 1 else accumulated(model, facts)
-    return result
+    if config.parallel is not None and config.parallel.every == "step":
+        values = query.values(model.graph)
+        _, wide, _ = _types(values[facts.loss], {name: values[name] for name in facts.gradients})
+        return exchanged(model, facts, wide)
+    if config.parallel is not None:
+        draw_by_seed(model)
+    return model if config.accumulate == 1 else accumulated(model, facts)
+
+
+def loss_seed(model: ir.Model, facts: Facts, config: TrainConfig) -> None:
+    """Start the backward pass of a gradient model at the loss scale."""
+    values = query.values(model.graph)
+    narrow, _, _ = _types(values[str(facts.loss)], {name: values[name] for name in facts.gradients})
+    _set_seed(values[str(facts.output_gradient)], loss_scale(config, narrow) if narrow in HALVES else 1)
 
 
 @gc_paused()
@@ -129,7 +147,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
         batch=tuple(str(value.name) for value in batch),
         scalars={str(value.name): function for value, function in update.scalars.items()},
         dtype=wide.numpy(),
-        seed=str(seed.name),
+        seed=str(seed.name) if seed.uses() else "",
         gradients=tuple(str(gradient.name) for _, gradient in written.values()),
     )
 

@@ -30,6 +30,13 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Remark:
+    """A sentence about how training runs, for the screen and the log."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Training:
     """The inputs of one `train` call."""
 
@@ -41,7 +48,7 @@ class Training:
     start: Checkpoint | Arrays | None
     validate: Callable[[Arrays], dict[str, float]] | None  # evaluates the validation rows, if there are any
     feed: Feed  # returns the model's inputs for some rows
-    digest: str  # of the whole gradient model
+    whole: Artifact  # the gradient model with its preprocessing
 
     @property
     def before(self) -> Arrays | None:

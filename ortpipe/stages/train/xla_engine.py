@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import onnx
 
@@ -10,18 +9,7 @@ from ortpipe.graph.core.apart import Weights
 from ortpipe.runtime import xla
 from ortpipe.stages.train.engine import Runs
 from ortpipe.stages.train.epoch_graph import BATCHES
-from ortpipe.stages.train.training import Training
-
-
-@dataclass(frozen=True)
-class Compiled:
-    """XLA has compiled the epoch graph of a batch size."""
-
-    size: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"compiled for batches of {self.size} rows in {self.seconds:.2f} s"
+from ortpipe.stages.train.training import Remark, Training
 
 
 def load_in_xla(
@@ -34,7 +22,7 @@ def load_in_xla(
     @functools.cache
     def load(size: int) -> xla.Program:
         def report(seconds: float) -> None:
-            training.report(Compiled(size, seconds))
+            training.report(Remark(f"compiled for batches of {size} rows in {seconds:.2f} s"))
 
         return xla.Program(*sized(size), runtime, steps=BATCHES, report=report)
 

@@ -25,5 +25,5 @@ class LBFGS(Optimizer):
     improvement: NotNegative = 1e-14
     solver: ClassVar[Literal["minibatch", "lbfgs"]] = "lbfgs"
     decides: ClassVar[tuple[str, ...]] = (
-        *("schedule", "warmup", "accumulate", "clip", "weight_decay", "factors", "average"),
+        *("schedule", "warmup", "accumulate", "clip", "weight_decay", "factors", "average", "parallel"),
     )

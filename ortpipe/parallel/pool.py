@@ -1,0 +1,170 @@
+"""Distribute slices over workers, and replace workers that die or hang."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from ortpipe.doors import later
+from ortpipe.errors import TrainError
+from ortpipe.parallel.config import ParallelConfig
+from ortpipe.parallel.slices import slice_bounds
+from ortpipe.parallel.worker import SliceWork, Transport, Worker, WorkerLostError
+
+if TYPE_CHECKING:
+    from ortpipe.parallel.process import Processes as processes
+    from ortpipe.parallel.ray_actor import Actors as actors
+else:
+    later(__name__)
+
+Check = Callable[[str, int, Any], None]  # of a worker's name, a slice and its result
+START = 60.0  # seconds more for the first answer of a worker, which has to import packages first
+LOSSES = 3  # workers that may be lost with the same slice, before the slice counts as the cause
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A worker was replaced."""
+
+    name: str
+    reason: str
+    slices: Sequence[int]
+
+    def __str__(self) -> str:
+        slices = ", ".join(str(number + 1) for number in self.slices)
+        return f"replaced {self.name}, which {self.reason}; slice {slices} is computed again"
+
+
+class _Running(NamedTuple):
+    worker: Worker
+    slices: list[int]
+    begun: float  # by time.monotonic; that of a new worker is later
+
+
+class Pool:
+    """Workers with the same work, up to as many as there are slices; an error of `run` ends all of them."""
+
+    def __init__(self, work: SliceWork, config: ParallelConfig, report: Callable[[object], None]) -> None:
+        self._config, self._report = config, report
+        start = processes if config.transport == "processes" else actors
+        self._transport: Transport = start(work)
+        self._numbers = itertools.count(1)
+        self._idle: list[Worker] = []
+        self._running: dict[Future[list[Any]], _Running] = {}
+        self._answered = set[Worker]()  # at least once
+        self.adapt()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in (*self._idle, *(running.worker for running in self._running.values())):
+            worker.kill()
+        self._idle.clear()
+        self._running.clear()
+
+    def adapt(self) -> None:
+        """Start workers until there are as many as configured, or as the machine or the cluster has room for."""
+        count = min(self._config.workers or self._transport.capacity(), self._config.slices)
+        while len(self._idle) < count:
+            self._idle.append(self._transport.start(next(self._numbers)))
+
+    @property
+    def size(self) -> int:
+        """The number of workers between two calls of `run`."""
+        return len(self._idle)
+
+    def run(self, shared: Any, slices: int, check: Check) -> list[Any]:
+        """Return the results of the slices 0 … slices − 1 in order; `check` raises for a wrong one.
+
+        Raises:
+            TrainError: several workers were lost with the same slice, or a worker returned something else.
+        """
+        try:
+            return self._run(self._transport.share(shared), slices, check)
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self, shared: Any, slices: int, check: Check) -> list[Any]:
+        results, losses = dict[int, Any](), collections.Counter[int]()
+        waiting = _parts(slices, len(self._idle))
+        while len(results) < slices:
+            while waiting and self._idle:
+                worker, part = self._idle.pop(0), waiting.pop(0)
+                begun = time.monotonic() + (0.0 if worker in self._answered else START)
+                self._running[worker.submit(shared, part)] = _Running(worker, part, begun)
+            done, _ = wait(self._running, self._patience(), FIRST_COMPLETED)
+            for future in done or self._late():
+                worker, part, _ = self._running.pop(future)
+                self._idle.append(worker)
+                try:
+                    answers = future.result(0)
+                except (WorkerLostError, TimeoutError) as error:
+                    self._idle[-1] = self._replace(worker, part, losses, lost=not isinstance(error, TimeoutError))
+                    waiting += [[number] for number in part]
+                else:
+                    results |= _checked(worker.name, part, answers, check)
+                    self._answered.add(worker)
+        return [results[number] for number in range(slices)]
+
+    def _patience(self) -> float | None:
+        """Return the seconds until the first running worker is late; None: never."""
+        if self._config.timeout is None:
+            return None
+        first = min(running.begun for running in self._running.values())
+        return max(0.0, first + self._config.timeout - time.monotonic())
+
+    def _late(self) -> list[Future[list[Any]]]:
+        """Return the calls that take longer than the timeout."""
+        end = time.monotonic() - (self._config.timeout or math.inf)
+        return [future for future, running in self._running.items() if running.begun <= end]
+
+    def _replace(self, worker: Worker, part: Sequence[int], losses: collections.Counter[int], *, lost: bool) -> Worker:
+        """End a worker and start another one; raise if this is not the first time with these slices."""
+        reason = "ended" if lost else f"gave no answer for {self._config.timeout:g} s"
+        worker.kill()
+        losses.update(part)
+        worst, count = max(losses.items(), key=lambda item: item[1])
+        if count == LOSSES:
+            raise TrainError(
+                "Workers must return a result for every slice.",
+                got=f"{LOSSES} workers in turn that {reason} with slice {worst + 1}",
+                fix="See what the workers print; often the cause is too little memory. "
+                "Set fewer {@train.parallel.workers}, or a longer {@train.parallel.timeout}.",
+            )
+        self._report(Replaced(worker.name, reason, part))
+        return self._transport.start(next(self._numbers))
+
+
+def _parts(slices: int, workers: int) -> list[list[int]]:
+    """Return neighbouring slices for each worker.
+
+    >>> _parts(5, 2), _parts(1, 2)
+    ([[0, 1], [2, 3, 4]], [[0]])
+    """
+    return [list(range(*bounds)) for bounds in slice_bounds(slices, workers)]
+
+
+def _checked(worker: str, part: Sequence[int], answers: Any, check: Check) -> dict[int, Any]:
+    """Return a worker's results by slice."""
+    if not isinstance(answers, list) or len(answers) != len(part):
+        actual = len(answers) if isinstance(answers, list) else f"{type(answers).__name__} instead of"
+        raise TrainError(
+            "A worker must return one result per slice.",
+            got=f"{actual} results of {worker} for {len(part)} slices",
+            fix="Run the same version of ortpipe on every machine.",
+        )
+    for number, answer in zip(part, answers, strict=True):
+        check(worker, number, answer)
+    return dict(zip(part, answers, strict=True))

@@ -1,0 +1,76 @@
+"""Workers as Ray actors: on this machine, or on the nodes of the cluster that this process is connected to."""
+
+import importlib.util
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from ortpipe.errors import EngineError
+from ortpipe.parallel.worker import SliceWork, Transport, Worker, WorkerLostError
+
+
+class Actor(Worker):
+    """A Ray actor that holds the work."""
+
+    def __init__(self, number: int, ray: Any, actor: Any) -> None:
+        self._ray, self._actor, self.name = ray, actor, f"worker {number} (Ray actor)"
+
+    def submit(self, shared: Any, slices: Sequence[int]) -> Future[list[Any]]:
+        """Start a call."""
+        result = Future[list[Any]]()
+
+        def done(reply: Future[list[Any]]) -> None:
+            error = reply.exception()
+            if isinstance(error, self._ray.exceptions.RayTaskError):
+                result.set_exception(error.cause if isinstance(error.cause, Exception) else error)
+            elif error is not None:  # the actor or its node is gone, or the object with its arguments
+                result.set_exception(WorkerLostError(str(error)))
+            else:
+                result.set_result(reply.result())
+
+        self._actor.call.remote(shared, list(slices)).future().add_done_callback(done)
+        return result
+
+    def kill(self) -> None:
+        """End the actor."""
+        self._ray.kill(self._actor)
+
+
+class _Holder:
+    """Holds the work in an actor."""
+
+    def __init__(self, work: SliceWork) -> None:
+        self._work = work
+
+    def call(self, shared: Any, slices: Sequence[int]) -> list[Any]:
+        return self._work(shared, slices)
+
+
+class Actors(Transport):
+    """Starts actors, in the cluster that RAY_ADDRESS names, or in one that is started on this machine."""
+
+    def __init__(self, work: SliceWork) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise EngineError(
+                "Training on a cluster needs Ray.",
+                got="ray is not installed",
+                fix="pip install 'ortpipe[ray]', or set {@train/parallel}=processes.",
+            )
+        import ray
+
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+        self._ray = ray
+        self._class, self._work = ray.remote(num_cpus=1, max_restarts=0)(_Holder), ray.put(work)
+
+    def capacity(self) -> int:
+        """Return the number of CPUs in the cluster."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def start(self, number: int) -> Actor:
+        """Return a new actor; Ray chooses the node."""
+        return Actor(number, self._ray, self._class.remote(self._work))
+
+    def share(self, value: Any) -> Any:
+        """Return a reference to the value in Ray's object store."""
+        return self._ray.put(value)

@@ -1,0 +1,41 @@
+"""The protocols of workers and their work."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol
+
+
+class SliceWork(Protocol):
+    """The work of a worker. It is pickled; it may load its model on the first call."""
+
+    def __call__(self, shared: Any, slices: Sequence[int]) -> list[Any]:
+        """Return the result of each slice, which may depend on nothing but the work, `shared` and its number."""
+
+
+class WorkerLostError(Exception):
+    """A worker has ended without an answer."""
+
+
+class Worker(Protocol):
+    """A process that runs one call of a work at a time."""
+
+    name: str
+
+    def submit(self, shared: Any, slices: Sequence[int]) -> Future[list[Any]]:
+        """Start a call; its future raises WorkerLostError if the worker ends without an answer."""
+
+    def kill(self) -> None:
+        """End the worker at once."""
+
+
+class Transport(Protocol):
+    """Starts workers with a work."""
+
+    def capacity(self) -> int:
+        """Return how many workers the machine or the cluster has room for now."""
+
+    def start(self, number: int) -> Worker:
+        """Return a new worker."""
+
+    def share(self, value: Any) -> Any:
+        """Return a value in the form in which `submit` takes it, so that it is serialized once for all workers."""

@@ -1,0 +1,188 @@
+"""The work of one slice of a batch, for `ortpipe.parallel`."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Arrays, Artifact, Facts
+from ortpipe.data.batches import Batches
+from ortpipe.data.rows import Data, RowSet
+from ortpipe.graph.core.check import finish_apart
+from ortpipe.parallel import slice_bounds
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.engine import load_session, loader
+from ortpipe.stages.train.plan import plan
+from ortpipe.stages.train.slice_draws import SEED, draw_by_seed, seeds
+from ortpipe.stages.train.step import build_step, loss_seed
+from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.validation import input_types
+
+
+class Sent(NamedTuple):
+    """A training, in a form that can be pickled."""
+
+    model: bytes
+    weights: Arrays
+    facts: Facts
+    config: TrainConfig
+    rows: RowSet
+    class_weight: Mapping[int | str, float]
+    runtime: RuntimeConfig | None
+
+    def bounds(self, span: "Span") -> list[tuple[int, int]]:
+        """Return the rows of each slice of a span's batches."""
+        assert self.config.parallel is not None
+        return slice_bounds(span.size, self.config.parallel.slices)
+
+    def training(self) -> Training:
+        """Return the training, without validation."""
+        artifact = Artifact(onnx.ModelProto.FromString(self.model), self.facts, weights=self.weights)
+        data = Data(self.rows, class_weight=self.class_weight)
+        return plan(artifact, self.config, data, self.runtime, lambda event: None, None)
+
+
+def sent(training: Training) -> Sent:
+    """Return a training without its report, its validation and its start."""
+    model, weights = training.whole.apart()
+    rows, config = training.data.train, training.config
+    content = model.SerializeToString()
+    return Sent(content, weights, training.whole.facts, config, rows, training.data.class_weight, training.runtime)
+
+
+class Span(NamedTuple):
+    """Some batches of an epoch that have the same number of rows."""
+
+    epoch: int  # counted from 1
+    first: int  # the number of the first batch in its epoch, counted from 0
+    batches: int
+    size: int  # rows per batch
+
+
+class _Batches:
+    """The batches of epochs, read in order; going back begins the epoch again."""
+
+    def __init__(self, training: Training, names: Sequence[str]) -> None:
+        config = training.config
+
+        def feed(rows: Any) -> dict[str, np.ndarray]:
+            return {name: array for name, array in training.feed(rows).items() if name in names}
+
+        self._batches = Batches(training.data.train, feed, config.batch_size, seed=config.seed, shuffle=config.shuffle)
+        self._epoch, self._next, self._iterator = 0, 0, iter(list[Arrays]())
+
+    def take(self, span: Span) -> list[Arrays]:
+        """Return the batches of a span."""
+        if span.epoch != self._epoch or span.first < self._next:
+            self._epoch, self._next, self._iterator = span.epoch, 0, self._of_epoch(span.epoch)
+        while self._next < span.first:
+            next(self._iterator)
+            self._next += 1
+        self._next += span.batches
+        return [next(self._iterator) for _ in range(span.batches)]
+
+    def _of_epoch(self, number: int) -> Iterator[Arrays]:
+        for chunk in self._batches.epoch(number):
+            for batch in range(len(next(iter(chunk.values())))):
+                yield {name: array[batch] for name, array in chunk.items()}
+
+
+class SliceGradient(NamedTuple):
+    """The result of a slice."""
+
+    loss: float
+    gradient: np.ndarray  # of all parameters as one vector, in their order
+    statistics: np.ndarray  # next running statistics as one vector
+    seconds: float  # that the slice took
+
+
+class GradientWork:
+    """Computes the loss, the gradient and the next running statistics of slices of one batch.
+
+    `shared` is the batch, a span of one, and the values of parameters and statistics by name.
+    """
+
+    def __init__(self, sent: Sent, wide: str) -> None:
+        self._sent, self._wide = sent, wide
+        self._run: Any = None
+
+    def __call__(self, shared: tuple[Span, Arrays], slices: Sequence[int]) -> list[SliceGradient]:
+        """Return the results of some slices."""
+        if self._run is None:
+            self._load()
+        span, values = shared
+        [batch] = self._batches.take(span)
+        bounds = self._sent.bounds(span)
+        cast = {name: values[name].astype(self._types[name]) for name in values}
+        results = list[SliceGradient]()
+        for number in slices:
+            rows = {name: array[slice(*bounds[number])] for name, array in batch.items()}
+            if self._seeded:
+                rows[SEED] = np.array(seeds(self._sent.config.seed, span.epoch, [span.first], number)[0])
+            results.append(self._gradient(cast, rows))
+        return results
+
+    def _load(self) -> None:
+        training = self._sent.training()
+        facts = training.artifact.facts
+        self._names = [str(facts.loss), *facts.gradients.values(), *facts.statistics.values()]
+        model = training.artifact.ir_model(self._names)
+        carried = {*facts.gradients, *facts.statistics}
+        self._seeded = draw_by_seed(model)
+        self._types = input_types(model)
+        read = [str(v.name) for v in model.graph.inputs if v.name not in carried and v.name != facts.output_gradient]
+        loss_seed(model, facts, training.config)
+        self._batches, self._count = _Batches(training, read), len(facts.gradients)
+        proto, weights = finish_apart(model, deep=True)
+        self._run = load_session(training.runtime, proto, weights).run
+
+    def _gradient(self, values: Arrays, rows: Arrays) -> SliceGradient:
+        begun = time.perf_counter()
+        loss, *results = self._run({**values, **rows}, self._names)
+        gradient, statistics = results[: self._count], results[self._count :]
+        seconds = time.perf_counter() - begun
+        return SliceGradient(float(loss), _flat(gradient, self._wide), _flat(statistics, self._wide), seconds)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_sent": self._sent, "_wide": self._wide, "_run": None}
+
+
+class LocalWork:
+    """Trains on slices of some batches, each from the same values.
+
+    `shared` is the span of batches, the carried values by name, and the links' scalars [batches] by name.
+    """
+
+    def __init__(self, sent: Sent) -> None:
+        self._sent = sent
+        self._step: Any = None
+
+    def __call__(self, shared: tuple[Span, Arrays, Arrays], slices: Sequence[int]) -> list[list[np.ndarray]]:
+        """Return the carried values and the losses [batches] of some slices."""
+        if self._step is None:
+            training = self._sent.training()
+            self._step = step = build_step(training.artifact, training.config)
+            self._batches, self._load = _Batches(training, step.batch), loader(training, step)
+        span, values, scalars = shared
+        batches, bounds = self._batches.take(span), self._sent.bounds(span)
+        results = list[list[np.ndarray]]()
+        for number in slices:
+            first, end = bounds[number]
+            rows = {name: np.stack([batch[name][first:end] for batch in batches]) for name in batches[0]}
+            if SEED in self._step.batch:
+                numbers = range(span.first, span.first + span.batches)
+                rows[SEED] = seeds(self._sent.config.seed, span.epoch, numbers, number)
+            run = self._load(span.epoch, end - first).run
+            results.append([np.array(array) for array in run({**values, **rows, **scalars})])
+        return results
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_sent": self._sent, "_step": None}
+
+
+def _flat(arrays: Sequence[np.ndarray], wide: str) -> np.ndarray:
+    """Return arrays as one vector."""
+    return np.concatenate([np.zeros(0, wide), *(np.ravel(array).astype(wide) for array in arrays)])

@@ -1,0 +1,118 @@
+"""A pool returns the results of slices in order, whatever happens to its workers."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ortpipe.errors import TrainError
+from ortpipe.parallel import ParallelConfig, Pool
+
+
+def squares():
+    """Return work; it is defined here so that it is sent by value."""
+
+    class Squares:
+        def __call__(self, shared, slices):
+            for number in slices:
+                mark = shared["marks"] / str(number)
+                if number == shared.get("dies") and not mark.exists():
+                    mark.touch()
+                    os.kill(os.getpid(), shared["signal"])
+                if number == shared.get("always dies"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if number == shared.get("raises"):
+                    raise ValueError(f"slice {number}")
+            return [number**2 for number in slices] + [0] * shared.get("too many", 0)
+
+    return Squares()
+
+
+def pool(reports, **settings):
+    return Pool(squares(), ParallelConfig(**{"slices": 5, "workers": 2, "timeout": 30.0, **settings}), reports.append)
+
+
+def accept(worker, number, answer):
+    pass
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_results_are_in_the_order_of_slices_for_any_number_of_workers(tmp_path, workers):
+    with pool([], workers=workers) as running:
+        assert running.size == workers
+        for slices in (5, 3, 1):
+            assert running.run({"marks": tmp_path}, slices, accept) == [n**2 for n in range(slices)]
+
+
+@pytest.mark.parametrize(("sign", "reason"), [(signal.SIGKILL, "ended"), (signal.SIGSTOP, "gave no answer for 3 s")])
+def test_a_worker_that_dies_or_hangs_is_replaced_and_its_slices_are_computed_again(tmp_path, sign, reason):
+    reports = []
+    with pool(reports, timeout=3.0) as running:
+        running.run({"marks": tmp_path}, 5, accept)  # so that no worker is new
+        before = {child.pid for child in psutil.Process().children()}
+        shared = {"marks": tmp_path, "dies": 3, "signal": sign}
+        assert running.run(shared, 5, accept) == [0, 1, 4, 9, 16]
+        assert running.size == 2
+        assert len(before) >= 2
+    assert [str(report) for report in reports if reason in str(report)]
+    assert not [child for child in psutil.Process().children() if child.pid in before]
+
+
+def test_a_slice_with_which_every_worker_dies_ends_the_run(tmp_path):
+    with pool([]) as running, pytest.raises(TrainError, match="3 workers in turn that ended with slice 3"):
+        running.run({"marks": tmp_path, "always dies": 2}, 5, accept)
+
+
+def test_an_error_of_the_work_is_raised_and_ends_the_workers(tmp_path):
+    with pool([]) as running:
+        with pytest.raises(ValueError, match="slice 1") as raised:
+            running.run({"marks": tmp_path, "raises": 1}, 5, accept)
+        assert "in a worker" in raised.value.__notes__[0]
+        assert running.size == 0
+        assert not psutil.Process().children()
+
+
+def test_a_wrong_answer_names_the_worker(tmp_path):
+    def reject(worker, number, answer):
+        if number == 4:
+            raise TrainError("Answers must be right.", got=worker)
+
+    for shared, check in (({"too many": 1}, accept), ({}, reject)):
+        with pool([]) as running, pytest.raises(TrainError, match=r"worker \d+ \(process \d+\)"):
+            running.run({"marks": tmp_path, **shared}, 5, check)
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import psutil, time\n"
+        "from ortpipe.parallel import ParallelConfig, Pool\n"
+        "def work():\n"
+        "    return lambda shared, slices: [n for n in slices]\n"
+        "pool = Pool(work(), ParallelConfig(slices=2, workers=2), print)\n"
+        "pool.run(0, 2, lambda *answer: None)\n"
+        "print(*[child.pid for child in psutil.Process().children()], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    driver = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    workers = [int(number) for number in re.findall(r"\d+", driver.stdout.readline())]
+    assert len(workers) == 2
+    assert all(map(psutil.pid_exists, workers))
+    driver.kill()
+    driver.wait()
+    driver.stdout.close()
+    deadline = time.monotonic() + 20
+    while any(map(alive, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def alive(pid):
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "zombie" not in status.read_text()

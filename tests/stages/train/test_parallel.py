@@ -1,0 +1,184 @@
+"""One training over several workers: the same bytes for any number of them, and close to a single process."""
+
+import dataclasses
+import os
+import re
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pytest
+import ray
+from sklearn.datasets import load_digits
+
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.load import DataConfig, load
+from ortpipe.data.sources.npz import Npz
+from ortpipe.errors import ConfigError, ConvergenceError, TrainError
+from ortpipe.parallel import ParallelConfig
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.networks.mlp import MLP
+from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.config import DeriveConfig, Lora
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.stage import penalty
+from ortpipe.stages.train.config import ClipConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
+from ortpipe.stages.train.training import Checkpoint, Remark
+
+ADAM = TrainConfig(OPTIMIZERS["adam"](0.01), epochs=2, batch_size=50)  # 5 batches of 50 rows and one of 29
+
+
+def digits(path, *, stream, weighted=False):
+    x, y = (array[:350] for array in load_digits(return_X_y=True))
+    weight = {"w": np.linspace(0.5, 2, len(y))} if weighted else {}
+    np.savez(path / "rows.npz", X=(x / 16).astype(np.float32), y=y, **weight)
+    source = Npz(str(path / "rows.npz"), sample_weight="w" if weighted else None, stream=stream)
+    return load(DataConfig(source, SplitConfig(test=0.1, validation=0.1)))
+
+
+def gradient_model(data, source=None, reduction="mean", weighted=False, terms=None, **settings):
+    forward = convert(None, ConvertConfig(source or MLP(hidden=(12,), dropout=0.0)), data=data)
+    model = add_loss(forward, AddLossConfig(LOSSES["cross_entropy"](), reduction, weighted), data=data)
+    return derive(penalty(model, PenaltyConfig(terms or {})), DeriveConfig(**settings), data=data)
+
+
+def parallel(config=ADAM, **settings):
+    return dataclasses.replace(config, parallel=ParallelConfig(**{"slices": 4, "workers": 1, **settings}))
+
+
+@pytest.mark.parametrize("every", ["step", 2, "epoch"])
+def test_any_number_of_workers_gives_the_same_bytes_in_memory_and_streamed(tmp_path, every):
+    held, streamed = (digits(tmp_path, stream=stream) for stream in (False, True))
+    model = gradient_model(held, MLP(hidden=(12,), dropout=0.2))
+    results = [
+        train(model, parallel(every=every, workers=workers), data=data)
+        for data, workers in ((held, 1), (streamed, 3), (held, 4))
+    ]
+    first = results[0].tensors
+    for result in results[1:]:
+        assert result.tensors.keys() == first.keys()
+        assert all(result.tensors[name].tobytes() == first[name].tobytes() for name in first)
+
+
+CASES = {
+    "weights": ({"weighted": True}, {}),
+    "a summed loss": ({"reduction": "sum"}, {"optimizer": OPTIMIZERS["sgd"](0.001)}),
+    "a penalty": ({"terms": {"*weight": {"l2": 0.1}}}, {}),
+    "clipping and an average": ({}, {"clip": ClipConfig(norm=0.5), "average": 0.9, "weight_decay": 0.1}),
+    "early stopping": ({}, {"early_stop": EarlyStopConfig(patience=1), "epochs": 3}),
+    "low-rank adapters": ({"adapters": Lora(rank=2)}, {}),
+    "dropped rows, in their order": ({}, {"drop_last": True, "shuffle": False}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_summed_gradients_train_as_one_process_does(tmp_path, case):
+    settings, changes = CASES[case]
+    data = digits(tmp_path, stream=False, weighted=settings.get("weighted", False))
+    model, config = gradient_model(data, **settings), dataclasses.replace(ADAM, **changes)
+    alone, split = train(model, config, data=data), train(model, parallel(config), data=data)
+    for name, tensor in alone.tensors.items():
+        np.testing.assert_allclose(split.tensors[name], tensor, rtol=2e-3, atol=2e-5, err_msg=name)
+
+
+def test_running_statistics_are_averages_over_slices(tmp_path):
+    data = digits(tmp_path, stream=False)
+    model = gradient_model(data, MLP(hidden=(12,), dropout=0.0, norm="batch"))
+    config = dataclasses.replace(ADAM, optimizer=OPTIMIZERS["sgd"](0.01), epochs=1)
+    tensors = [train(model, parallel(config, slices=slices), data=data).tensors for slices in (1, 2)]
+    alone = train(model, config, data=data).tensors
+    for name in model.facts.statistics:
+        key = f"parameter/{name}"
+        np.testing.assert_allclose(tensors[0][key], alone[key], rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(tensors[1][key], alone[key], rtol=0.3, atol=0.1)
+
+
+@pytest.mark.parametrize("every", ["step", "epoch"])
+def test_killed_and_stopped_workers_change_no_byte(tmp_path, every):
+    data, random, reports = digits(tmp_path, stream=False), np.random.default_rng(0), []
+    model, config = gradient_model(data), dataclasses.replace(ADAM, epochs=8)
+    expected = train(model, parallel(config, every=every), data=data)
+
+    def hurt(report):
+        """Hurt a worker a moment after some epochs have ended."""
+        reports.append(str(report))
+        sign = {2: signal.SIGKILL, 4: signal.SIGSTOP, 6: signal.SIGKILL}.get(getattr(report, "number", 0))
+        if sign is not None:
+            threading.Timer(random.uniform(0, 0.01), os.kill, [workers()[-1].pid, sign]).start()
+
+    settings = {"every": every, "workers": 2, "timeout": 5.0}
+    assert train(model, parallel(config, **settings), data=data, report=hurt).digest() == expected.digest()
+    assert len([report for report in reports if "is computed again" in report]) >= 3
+    assert not workers()
+
+
+def workers():
+    """Return the running workers of this process."""
+    return [child for child in psutil.Process().children() if "ortpipe.parallel.process" in child.cmdline()]
+
+
+def test_ray_actors_give_the_same_bytes_as_processes_also_when_one_is_killed(tmp_path):
+    data = digits(tmp_path, stream=True)
+    model, config, killed = gradient_model(data), dataclasses.replace(ADAM, epochs=3), []
+    expected = train(model, parallel(config), data=data)
+
+    def kill(report):
+        if getattr(report, "number", 0) == 1:
+            actors = [p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::_Holder")]
+            killed.append(actors[0].name())
+            actors[0].kill()
+
+    try:
+        settings = {"transport": "ray", "workers": 2}
+        assert train(model, parallel(config, **settings), data=data, report=kill).digest() == expected.digest()
+    finally:
+        ray.shutdown()
+    assert killed
+
+
+def test_a_run_that_continues_from_a_checkpoint_ends_with_the_same_bytes(tmp_path):
+    data = digits(tmp_path, stream=False)
+    model, checkpoints = gradient_model(data), []
+    config = dataclasses.replace(ADAM, checkpoint=dataclasses.replace(ADAM.checkpoint, epochs=1))
+    whole = train(model, parallel(config), data=data, report=checkpoints.append)
+    [first, *_] = [report for report in checkpoints if isinstance(report, Checkpoint)]
+    assert train(model, parallel(config, workers=2), data=data, start=first).digest() == whole.digest()
+    with pytest.raises(TrainError, match="a checkpoint of another run"):
+        train(model, parallel(config, slices=5), data=data, start=first)
+
+
+def test_a_run_says_how_long_a_batch_takes_to_compute_and_to_exchange(tmp_path):
+    data, reports = digits(tmp_path, stream=False), []
+    train(gradient_model(data), parallel(dataclasses.replace(ADAM, epochs=4)), data=data, report=reports.append)
+    [text] = [report.text for report in reports if isinstance(report, Remark)]
+    computed, exchanged = map(float, re.findall(r"takes (.*) ms to compute, and (.*) ms to exchange", text)[0])
+    assert 0 < computed < 1000
+    assert ("every=epoch exchanges less often" in text) == (exchanged > computed)
+
+
+def test_a_loss_that_diverges_names_the_slice(tmp_path):
+    data = digits(tmp_path, stream=False)
+    config = dataclasses.replace(ADAM, optimizer=OPTIMIZERS["sgd"](1e30))
+    with pytest.raises(ConvergenceError, match=r"of slice \d in epoch 1, batch \d, from worker"):
+        train(gradient_model(data), parallel(config), data=data)
+
+
+def test_what_slices_cannot_split_is_rejected_by_name(tmp_path):
+    with pytest.raises(ConfigError, match="accumulate"):
+        dataclasses.replace(ADAM, accumulate=2, parallel=ParallelConfig())
+    with pytest.raises(ConfigError, match="parallel"):
+        TrainConfig(OPTIMIZERS["lbfgs"](), parallel=ParallelConfig())
+    data = digits(tmp_path, stream=False)
+    summed = gradient_model(data, reduction="sum", terms={"*weight": {"l2": 0.1}})
+    with pytest.raises(TrainError, match="a summed loss with a penalty"):
+        train(summed, parallel(), data=data)
+    with pytest.raises(TrainError, match="engine=xla"):
+        train(gradient_model(data), parallel(), data=data, runtime=RuntimeConfig(engine="xla"))
