@@ -62,7 +62,7 @@ def layer(op: Backward, node: Node, dys: Gradients, x: Value, s: Value, b: Value
         g = dy * s
         spread = _mean(op, g, axes) + normal * _mean(op, g * normal, axes)
         parts.append((g - spread) * inverse)
-        ds, db = _rows(op, dy * normal, s, len(axes)), _rows(op, dy, s, len(axes)) if b is not None else None
+        ds, db = _rows(op, dy * normal, s, len(axes)), None if b is None else _rows(op, dy, b, len(axes))
     if d_mean is not None:
         parts.append(op.averaged(d_mean, x, inverse))
     if d_inverse is not None:
@@ -75,7 +75,7 @@ def _rows(op: Backward, value: Value, like: Value, width: int) -> Value:
     """Return a value summed over all but its last axes, as the rows of a matrix if their size is known."""
     shape = ranked(value)
     last = [d for d in shape[shape.rank() - width :] if isinstance(d, int)]
-    if like.shape is None or list(like.shape) != last or width == shape.rank():
+    if like.shape is None or len(last) < width or list(like.shape) != last or width == shape.rank():
         return value  # the walk sums it
     if width == 1 and shape.rank() == 2:
         return op.sum(value, [0])
