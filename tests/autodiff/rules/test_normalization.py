@@ -92,6 +92,18 @@ def test_what_onnx_reference_lacks_agrees_with_differences_in_onnxruntime(name):
     assert worst_error_in_runtime(*case(*IN_RUNTIME[name]), step=0.01) < DIFFERENCES
 
 
+def test_a_bias_per_row_is_summed_over_its_own_axes_if_the_scale_is_one_number_and_the_rows_are_unknown():
+    text = (
+        "g (float[2,N,1] x, float[1] s, float[4,1] b) => (float[a,c,d] y) { y = LayerNormalization<axis=1>(x, s, b) }"
+    )
+    rng = np.random.default_rng(2)
+    feeds = {
+        name: rng.standard_normal(shape).astype(np.float32)
+        for name, shape in {"x": (2, 4, 1), "s": (1,), "b": (4, 1)}.items()
+    }
+    assert worst_error(model_of(text), feeds) < TOLERANCE
+
+
 def test_a_layer_normalization_hands_on_what_reaches_its_mean_and_deviation():
     model = model_of(
         """g (float[N,4] x, float[4] s) => (float[a,b] y, float[a,c] mean, float[a,c] inverse)
