@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import os
 import re
@@ -218,15 +219,25 @@ def with_options_first(arguments: Sequence[str]) -> list[str]:
     return [word for i, word in enumerate(arguments) if i not in pairs] + [arguments[i] for i in pairs]
 
 
+WIDTH = 100  # columns of help texts
+
+
 class Parser(argparse.ArgumentParser):
     """A command's arguments: its options and, unless `overrides` is false, a run's key=value pairs and --config-dir.
 
     Other words are an error, except for a command with `names`, which become part of the options.
     """
 
-    def __init__(self, name: str, about: str, *, overrides: bool = True, names: bool = False) -> None:
-        form = argparse.RawDescriptionHelpFormatter
-        super().__init__(f"ortpipe {name}", description=about, allow_abbrev=False, formatter_class=form)
+    def __init__(
+        self, name: str, about: str, examples: Sequence[str] = (), *, overrides: bool = True, names: bool = False
+    ) -> None:
+        super().__init__(
+            f"ortpipe {name}",
+            description=about,
+            epilog="\n  ".join(["examples:", *examples]),
+            allow_abbrev=False,
+            formatter_class=functools.partial(argparse.RawDescriptionHelpFormatter, width=WIDTH),
+        )
         self.overrides, self.names = overrides, names
 
     def read(self, arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,5 +1,6 @@
 """Run a typed config: describe the run in its record, and connect the plan with its listeners."""
 
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -79,9 +80,21 @@ def execute(
     store = store_of(config, {"folder": str(record.folder), "mlflow": recording.run_id}, resolved["data"])
     artifact = run(plan_of(config), context, listeners, store)
     if job is None:
-        summary = {**recording.summary, "took": f"{time.perf_counter() - started:.1f} s"}
+        summary = {
+            **recording.summary,
+            "next": next_command(config, record.folder),
+            "took": f"{time.perf_counter() - started:.1f} s",
+        }
         print(closing(artifact, record.folder, summary), flush=True)
     recording.check()
+
+
+def next_command(config: RunConfig, folder: Path) -> str:
+    """Return a command that uses the result: the prediction of rows for a model of a table's files."""
+    quoted = shlex.quote(str(folder))
+    endings = getattr(config.data.source, "endings", ())
+    rows = f"ROWS{endings[0]}" if endings else ""
+    return f"ortpipe predict {quoted} {rows} --output predicted.csv" if rows else f"ortpipe show {quoted}"
 
 
 def _describe(

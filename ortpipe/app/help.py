@@ -3,13 +3,14 @@
 Hydra prints the same, but copies its search path for each group, which takes most of a second.
 """
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from ortpipe.app.compose import Parser, group_choices, unresolved
+from ortpipe.app.compose import WIDTH, Parser, group_choices, unresolved
 
 FLAGS = ("--help", "-h")
 TEXT = """{header}
@@ -41,7 +42,7 @@ def print_help(arguments: Sequence[str]) -> None:
     hydra = HydraConfig.get()
     folders = [Path(source.path) for source in hydra.runtime.config_sources if source.schema == "file"]
     groups = [
-        f"{group}: {', '.join(sorted(choices))}"
+        textwrap.fill(f"{group}: {', '.join(sorted(choices))}", WIDTH, subsequent_indent="  ", break_on_hyphens=False)
         for group, choices in sorted(group_choices(folders).items())
         if group.partition("/")[0] != "hydra"
     ]

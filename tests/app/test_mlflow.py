@@ -156,9 +156,15 @@ def test_the_logged_model_loads_and_predicts(world: tuple[Path, object], client,
     np.testing.assert_array_equal(np.ravel(predicted["label"]), label)
 
 
-def test_the_closing_lines_name_run_and_page(world: tuple[Path, subprocess.CompletedProcess[str]], run) -> None:  # type: ignore[no-untyped-def]
+def test_the_closing_lines_name_the_report_the_next_command_the_run_and_its_page(
+    world: tuple[Path, subprocess.CompletedProcess[str]], run
+) -> None:  # type: ignore[no-untyped-def]
     folder, done = world
+    lines = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if " /" in line and "model " not in line)
+    assert Path(lines["report"]).name == "report.html"
+    assert Path(lines["report"]).is_file()
     assert run.info.run_id in done.stdout
+    assert f"next           ortpipe show {Path(lines['report']).parent}" in done.stdout
     assert f"mlflow ui --backend-store-uri sqlite:///{folder}/outputs/mlflow.db" in done.stdout
 
 

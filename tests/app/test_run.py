@@ -122,7 +122,7 @@ def test_a_user_adds_experiments_and_options_from_any_folder(only_run: Callable,
 
 
 def test_help_and_cfg_answer(cli: Callable) -> None:
-    assert f"train/optimizer: {', '.join(sorted(OPTIMIZERS))}" in cli("--help").stdout
+    assert f"train/optimizer: {', '.join(sorted(OPTIMIZERS))}" in " ".join(cli("--help").stdout.split())
     assert "hidden_layer_sizes" in cli("--cfg", "job").stdout
 
 

@@ -20,16 +20,20 @@ from ortpipe.graph import (
 )
 
 ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:
-NEW.onnx_adapter: the adapters and any other trained weights, in onnxruntime's adapter format (LoraAdapter,
-RunOptions.add_active_adapter; onnxruntime 1.20 or later).
-NEW.onnx: the model before training, with the adapters as optional inputs: one model serves many adapters.
-The run's own model.onnx has the adapters merged.
+NEW.onnx_adapter: the adapters and any other trained weights, in onnxruntime's adapter format
+(LoraAdapter, RunOptions.add_active_adapter; onnxruntime 1.20 or later). NEW.onnx: the model before
+training, with the adapters as optional inputs: one model serves many adapters. The run's own
+model.onnx has the adapters merged.
 The key=value pairs say where a run is recorded, as they did for the run itself."""
+EXAMPLES = (
+    "ortpipe adapter outputs/runs/DATE/TIME --output adapters",
+    "ortpipe adapter tuned --output adapters --force",
+)
 
 
 def run(arguments: Sequence[str]) -> None:
     """Write the adapter file and its model."""
-    parser = Parser("adapter", ABOUT)
+    parser = Parser("adapter", ABOUT, EXAMPLES)
     parser.add_argument("subject", metavar="RUN|DIGEST", help=HELP)
     parser.add_argument(
         "--output", required=True, metavar="NEW.onnx_adapter", help="the adapter file; NEW.onnx is written beside it"

@@ -16,19 +16,24 @@ from ortpipe.pipeline.gc import Usage
 from ortpipe.pipeline.store import VARIABLE, Entry, Store, key_of_environment
 
 ABOUT = """List, verify and clean the store (paths.cache).
-  ls      list the entries: when and by which run each was stored, when it was last used, its size (artifacts may be
-          shared)
-  verify  read everything and set damaged entries aside (exit code 1 if any is damaged or cannot be read now)
+  ls      list the entries: when and by which run each was stored, when it was last used, its size
+          (artifacts may be shared)
+  verify  read everything and set damaged entries aside (exit code 1 if any is damaged or cannot
+          be read now)
   gc      remove the entries that --keep does not keep, and the temporary files of killed runs
   rm      remove entries by stage, or by the beginning of their key or of their artifact's digest
 Files that a run folder links to stay in that folder."""
+EXAMPLES = (
+    "ortpipe cache ls",
+    "ortpipe cache gc --keep 30d --dry-run",
+)
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run the action on the store that the arguments configure."""
-    parser = Parser("cache", ABOUT, names=True)
+    parser = Parser("cache", ABOUT, EXAMPLES, names=True)
     parser.add_argument("action", choices=["ls", "verify", "gc", "rm"])
     parser.add_argument(
         "--keep",

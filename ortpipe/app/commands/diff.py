@@ -17,9 +17,13 @@ from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.graph import all_nodes, type_of
 from ortpipe.pipeline.flatten import flatten
 
-ABOUT = """Compare two models or runs: config, facts, graph (nodes, initializers, opset), tensors (norms, largest
-difference) and metrics. The exit code is 0 whether or not they differ, as with git diff; with --exit-code it is 2 if
-they differ (1 is an error, as with every command)."""
+ABOUT = """Compare two models or runs: config, facts, graph (nodes, initializers, opset), tensors (norms,
+largest difference) and metrics. The exit code is 0 whether or not they differ, as with git diff;
+with --exit-code it is 2 if they differ (1 is an error, as with every command)."""
+EXAMPLES = (
+    "ortpipe diff first second",
+    "ortpipe diff before.onnx after.onnx --exit-code",
+)
 DIFFERENT = 2
 MAX_LINES = 20  # of a part, in text
 PIECE = 2**20  # numbers that are compared at once
@@ -30,7 +34,7 @@ Pair = dict[str, Any]  # the values of the sides "a" and "b"; a side without a v
 
 def run(arguments: Sequence[str]) -> None:
     """Print the differences."""
-    parser = Parser("diff", ABOUT)
+    parser = Parser("diff", ABOUT, EXAMPLES)
     parser.add_argument("a", metavar="A", help=HELP)
     parser.add_argument("b", metavar="B", help="the same")
     parser.add_argument("--stage", help="of a run: the stage whose result is compared; by default the last one")

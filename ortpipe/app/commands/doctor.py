@@ -27,9 +27,14 @@ from ortpipe.pipeline.digest import versions
 if TYPE_CHECKING:
     from ortpipe.app.schema import RunConfig
 
-ABOUT = """Check the runtime, the packages' versions, the folders that runs write to, the disk, the tracking server or
-database, and train a tiny problem whose losses are known. Every problem is printed with its fix; the exit code is
-1 if there is one. Takes a run's key=value pairs, such as paths.outputs=… or recorder=none."""
+ABOUT = """Check the runtime, the packages' versions, the folders that runs write to, the disk, the tracking
+server or database, and train a tiny problem whose losses are known. Every problem is printed with
+its fix; the exit code is 1 if there is one. Takes a run's key=value pairs, such as paths.outputs=…
+or recorder=none."""
+EXAMPLES = (
+    "ortpipe doctor",
+    "ortpipe doctor recorder.tracking_uri=http://127.0.0.1:5000",
+)
 MIN_FREE = 2**30  # bytes of disk
 REINSTALL = "In a fresh environment: pip install ortpipe."
 
@@ -44,7 +49,7 @@ class Finding(NamedTuple):
 
 def run(arguments: Sequence[str]) -> None:
     """Print the findings of every check; exit with 1 if one is a problem."""
-    config, problems = Parser("doctor", ABOUT).read(arguments).composed.config, 0
+    config, problems = Parser("doctor", ABOUT, EXAMPLES).read(arguments).composed.config, 0
     for check in (_runtime, _packages, _folders, _disk, _tracking, _training):
         for name, message, fix in _findings(check, config):
             print(f"{'ok' if fix is None else 'PROBLEM':<8} {name:<9} {message}", flush=True)

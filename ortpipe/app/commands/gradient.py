@@ -14,11 +14,17 @@ from ortpipe.autodiff import gradient_apart
 from ortpipe.errors import ConfigError, words
 from ortpipe.graph import read_apart, type_of, write_atomically
 
-ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime loads: of any
-output or inner value, with respect to any input, initializer or inner value. No loss, rows or config are needed.
+ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime
+loads: of any output or inner value, with respect to any input, initializer or inner value. No loss,
+rows or config are needed.
 
-By default a vector-Jacobian product: the gradient of y in x is <x>_grad = Σ <y>_grad · ∂y/∂x, where the cotangent
-<y>_grad is an input, by default 1 for a y of one element. It costs about two runs of the model."""
+By default a vector-Jacobian product: the gradient of y in x is <x>_grad = Σ <y>_grad · ∂y/∂x, where
+the cotangent <y>_grad is an input, by default 1 for a y of one element. It costs about two runs of
+the model."""
+EXAMPLES = (
+    "ortpipe gradient model.onnx --of y --wrt X --output gradient.onnx",
+    "ortpipe gradient model.onnx --of y --wrt X --jacobian --output jacobian.onnx",
+)
 WORDS = {  # arguments of `gradient` → options
     **{name: f"--{name}" for name in ("of", "ones", "shape", "wrt")},
     "cut": "name a value in front of it in --of",
@@ -30,7 +36,7 @@ WORDS = {  # arguments of `gradient` → options
 @words(WORDS)
 def run(arguments: Sequence[str]) -> None:
     """Write one gradient model."""
-    parser = Parser("gradient", ABOUT, overrides=False)
+    parser = Parser("gradient", ABOUT, EXAMPLES, overrides=False)
     parser.add_argument("model", metavar="MODEL.onnx", help="the model; it is not changed")
     for flag, text in (
         ("--of", "the values whose derivatives are taken: outputs or inner values"),

@@ -13,9 +13,14 @@ from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
 from ortpipe.pipeline.flatten import differing
 from ortpipe.pipeline.store import VARIABLE
 
-ABOUT = """Print for each stage whether a run with these settings would take its result from the store (hit) or compute
-it (miss), and why: the differences from the nearest stored result. `blocked`: an earlier stage would be computed; if it
-returns the same result as before, this stage is still a hit. Reads the data; runs nothing."""
+ABOUT = """Print for each stage whether a run with these settings would take its result from the store (hit) or
+compute it (miss), and why: the differences from the nearest stored result. `blocked`: an earlier
+stage would be computed; if it returns the same result as before, this stage is still a hit. Reads
+the data; runs nothing."""
+EXAMPLES = (
+    "ortpipe plan",
+    "ortpipe plan train.epochs=5 --mermaid",
+)
 COLOURS = {"hit": "#d7f0d7", "miss": "#ffd9b3", "blocked": "#fff3c4"}
 MAX_REASONS = 5  # that are shown
 REASON_TEXTS = {
@@ -29,7 +34,7 @@ REASON_TEXTS = {
 
 def run(arguments: Sequence[str]) -> None:
     """Print the plan of the run that the arguments configure; with --check, exit with 1 if any stage would run."""
-    parser = Parser("plan", ABOUT)
+    parser = Parser("plan", ABOUT, EXAMPLES)
     parser.add_argument("--check", action="store_true", help="exit with 1 if any stage would run")
     parser.add_argument("--mermaid", action="store_true", help="print the flow as a Mermaid graph")
     options = parser.read(arguments)

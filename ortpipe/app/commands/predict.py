@@ -25,10 +25,15 @@ from ortpipe.own import is_path
 from ortpipe.runtime import Session
 from ortpipe.settings import checked, fields_of
 
-ABOUT = """Predict the rows of a table and write the predictions to another table, in pieces: memory does not grow with
-the rows. Columns are found by name, in any order, and others are ignored; words are encoded as in training. For classes
-the output has the column `prediction` and each class's probability, `probability_CLASS`; for values `prediction`, or
-`prediction_0`, `prediction_1` …; for a further head HEAD_prediction and so on."""
+ABOUT = """Predict the rows of a table and write the predictions to another table, in pieces: memory does not
+grow with the rows. Columns are found by name, in any order, and others are ignored; words are
+encoded as in training. For classes the output has the column `prediction` and each class's
+probability, `probability_CLASS`; for values `prediction`, or `prediction_0`, `prediction_1` …; for
+a further head HEAD_prediction and so on."""
+EXAMPLES = (
+    "ortpipe predict patients new_patients.csv --output predicted.csv",
+    "ortpipe predict patients new_patients.csv --output predicted.parquet --keep id,name",
+)
 ROWS = 8192  # per batch of predictions
 TEXT = ("delimiter", "encoding")  # settings of a CSV file
 OUTPUTS, WRITES = (".csv", ".parquet"), "a .csv or .parquet file"
@@ -36,7 +41,7 @@ OUTPUTS, WRITES = (".csv", ".parquet"), "a .csv or .parquet file"
 
 def run(arguments: Sequence[str]) -> None:
     """Predict one table."""
-    parser = Parser("predict", ABOUT)
+    parser = Parser("predict", ABOUT, EXAMPLES)
     parser.add_argument("subject", metavar="RUN|FILE|DIGEST", help=HELP)
     parser.add_argument("rows", metavar="ROWS", help="a file with the run's columns, as its data source reads them")
     parser.add_argument("--output", required=True, metavar="FILE", help=WRITES)

@@ -9,14 +9,18 @@ from ortpipe.app.run.folder import illustrate
 from ortpipe.app.run.record import RUNNING, RunRecord
 from ortpipe.app.tracking import run_folders
 
-ABOUT = """Draw the figures of finished runs, and write report.md and report.html again. A run draws its figures when it
-ends, unless figures=false; a sweep draws only those of its best job, and this command draws the others. `ortpipe sync
-FOLDER` then records them."""
+ABOUT = """Draw the figures of finished runs, and write report.md and report.html again. A run draws its
+figures when it ends, unless figures=false; a sweep draws only those of its best job, and this
+command draws the others. `ortpipe sync FOLDER` then records them."""
+EXAMPLES = (
+    "ortpipe report outputs/runs/DATE/TIME",
+    "ortpipe report outputs/multiruns/DATE/TIME",
+)
 
 
 def run(arguments: Sequence[str]) -> None:
     """Draw the figures of every run in the folders, except for runs in progress, which draw their own."""
-    parser = Parser("report", ABOUT, overrides=False)
+    parser = Parser("report", ABOUT, EXAMPLES, overrides=False)
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="of a run or a sweep, or a parent of several"
     )

@@ -28,18 +28,24 @@ from ortpipe.pipeline.flatten import differing
 from ortpipe.pipeline.run import run as run_plan
 from ortpipe.pipeline.store import Store
 
-ABOUT = """Repeat a run from its record alone, without the store, and compare every stage's digest and every loss.
-RUN is a run's folder, or the id of an MLflow run; key=value pairs say where runs are recorded (recorder.tracking_uri,
-paths.outputs). If a stage differs, the first one is named, and what differs: config, code, data or numbers; the exit
-code is 1. The model file is the run's copy; rows are read from where the run read them. A record is data: the code that
-it names (a function, a pickle) is executed, and the environment is read for it, only with --trust. Secrets that the
-record masks as *** are passed as key=value."""
+ABOUT = """Repeat a run from its record alone, without the store, and compare every stage's digest and every
+loss.
+RUN is a run's folder, or the id of an MLflow run; key=value pairs say where runs are recorded
+(recorder.tracking_uri, paths.outputs). If a stage differs, the first one is named, and what
+differs: config, code, data or numbers; the exit code is 1. The model file is the run's copy; rows
+are read from where the run read them. A record is data: the code that it names (a function, a
+pickle) is executed, and the environment is read for it, only with --trust. Secrets that the record
+masks as *** are passed as key=value."""
+EXAMPLES = (
+    "ortpipe repro outputs/runs/DATE/TIME",
+    "ortpipe repro RUN_ID recorder.tracking_uri=http://127.0.0.1:5000",
+)
 SURROUNDINGS = ("packages", "machine", "format")  # may differ, with a warning
 
 
 def run(arguments: Sequence[str]) -> None:
     """Repeat a run."""
-    parser = Parser("repro", ABOUT)
+    parser = Parser("repro", ABOUT, EXAMPLES)
     parser.add_argument("run", metavar="RUN", help="a run's folder, or the id of an MLflow run")
     parser.add_argument(
         "--trust", action="store_true", help="execute the code that the record names: you know who wrote it"

@@ -33,20 +33,28 @@ from ortpipe.stages.convert.restore import (
 )
 from ortpipe.stages.convert.sources import estimator_of, read_estimator
 
-ABOUT = """Write the trained weights of a run into the model that it read; everything else in that file stays unchanged.
-FILE.onnx: names, opset, metadata, operators, the layout of the weights and every value that was not trained stay.
-FILE.skops (with --trust .joblib, .pkl): a fitted scikit-learn estimator or Pipeline, which then predicts what the
-trained model does. An estimator that the run fitted itself is written to a new file.
-FILE.safetensors, and with PyTorch installed .pt, .pth, .ckpt, .bin: a state_dict, by its names; a new .safetensors
-gets all weights.
-If FILE does not exist, the run's copy of the model that it read is used, also of a model that came from MLflow.
+ABOUT = """Write the trained weights of a run into the model that it read; everything else in that file stays
+unchanged.
+FILE.onnx: names, opset, metadata, operators, the layout of the weights and every value that was not
+trained stay.
+FILE.skops (with --trust .joblib, .pkl): a fitted scikit-learn estimator or Pipeline, which then
+predicts what the trained model does. An estimator that the run fitted itself is written to a new
+file.
+FILE.safetensors, and with PyTorch installed .pt, .pth, .ckpt, .bin: a state_dict, by its names; a
+new .safetensors gets all weights.
+If FILE does not exist, the run's copy of the model that it read is used, also of a model that came
+from MLflow.
 The key=value pairs say where a run is recorded, as they did for the run itself."""
+EXAMPLES = (
+    "ortpipe restore tuned --into model.onnx --output tuned.onnx",
+    "ortpipe restore tuned --into pipeline.skops --output tuned.skops",
+)
 PICKLES = (".joblib", ".pkl", ".pickle")
 
 
 def run(arguments: Sequence[str]) -> None:
     """Restore one file."""
-    parser = Parser("restore", ABOUT)
+    parser = Parser("restore", ABOUT, EXAMPLES)
     parser.add_argument("subject", metavar="RUN|FILE|DIGEST", help=HELP)
     parser.add_argument("--into", required=True, metavar="FILE", help="the file that the run converted, or a new one")
     parser.add_argument("--stage", help="of a run: the stage whose weights are written; by default the last one")

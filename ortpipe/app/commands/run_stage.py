@@ -18,14 +18,18 @@ from ortpipe.graph import is_large, serialized
 from ortpipe.pipeline.events import StageProgressed
 from ortpipe.pipeline.plan import Stage
 
-ABOUT = """Run one stage on one file. Its settings, and the data if it reads them, are those of a run with the same
-key=value pairs. The metadata of a model that ortpipe wrote hold what a stage needs, so a bare .onnx file is enough.
-Nothing is stored or recorded."""
+ABOUT = """Run one stage on one file. Its settings, and the data if it reads them, are those of a run with the
+same key=value pairs. The metadata of a model that ortpipe wrote hold what a stage needs, so a bare
+.onnx file is enough. Nothing is stored or recorded."""
+EXAMPLES = (
+    "ortpipe run-stage add_loss --input forward.onnx --output loss.onnx",
+    "ortpipe run-stage derive --input loss.onnx --output gradient.onnx derive.check=true",
+)
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run one stage."""
-    parser = Parser("run-stage", ABOUT)
+    parser = Parser("run-stage", ABOUT, EXAMPLES)
     parser.add_argument("stage", metavar="STAGE", help="convert, add_loss, penalty, derive, train or evaluate")
     parser.add_argument(
         "--input",

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ABOUT = "Draw the learning rate of every step of a run with these settings, and print the picture's path."
+EXAMPLES = (
+    "ortpipe schedule train/schedule=cosine",
+    "ortpipe schedule train/schedule=one_cycle train.epochs=20 train.warmup=100",
+)
 
 
 def run(arguments: Sequence[str]) -> None:
     """Draw the learning rates of the run that the arguments configure."""
-    config = Parser("schedule", ABOUT).read(arguments).composed.config
+    config = Parser("schedule", ABOUT, EXAMPLES).read(arguments).composed.config
     data, training = load(config.data), config.train
     steps, rates = planned(training, len(data.train), validated=data.validation is not None)
     per_epoch = steps_per_epoch(training, len(data.train))

@@ -19,14 +19,19 @@ from ortpipe.graph import all_nodes, to_dot, to_mermaid, to_svg, to_text, type_o
 from ortpipe.metrics.titles import label
 from ortpipe.stages.convert.sources import FITTED
 
-ABOUT = """Print a model's inputs, outputs, parameters, sizes, operators, state tensors, its lineage back to the source,
-and its graph. The key=value pairs say where a run is recorded, as they did for the run itself."""
+ABOUT = """Print a model's inputs, outputs, parameters, sizes, operators, state tensors, its lineage back to
+the source, and its graph. The key=value pairs say where a run is recorded, as they did for the run
+itself."""
+EXAMPLES = (
+    "ortpipe show model.onnx",
+    "ortpipe show outputs/runs/DATE/TIME --svg graph.svg",
+)
 DIGEST_LETTERS = 12
 
 
 def run(arguments: Sequence[str]) -> None:
     """Print one model."""
-    parser = Parser("show", ABOUT)
+    parser = Parser("show", ABOUT, EXAMPLES)
     parser.add_argument("subject", metavar="FILE|RUN|DIGEST", help=HELP)
     parser.add_argument("--stage", help="of a run: the stage whose result is shown; by default the last one")
     form = parser.add_mutually_exclusive_group()

@@ -16,16 +16,20 @@ from ortpipe.app.sweep import best_job
 from ortpipe.app.tracking import Mlflow, database_of, name_best, record_run, run_folders, uri_of
 from ortpipe.errors import ConfigError
 
-ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not complete.
-Complete records are left unchanged. Folders are read as data: no code in them is executed, no ${…} is resolved, and no
-link is followed. A server or a registered model that only the folder names is used with --trust, or if an argument
-names it too."""
+ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not
+complete. Complete records are left unchanged. Folders are read as data: no code in them is
+executed, no ${…} is resolved, and no link is followed. A server or a registered model that only the
+folder names is used with --trust, or if an argument names it too."""
+EXAMPLES = (
+    "ortpipe sync outputs/runs",
+    "ortpipe sync outputs/runs recorder.tracking_uri=http://127.0.0.1:5000",
+)
 GROUP = "recorder."
 
 
 def run(arguments: Sequence[str]) -> None:
     """Record every run of the folders in the MLflow of its config, or in the one that the arguments name."""
-    parser = Parser("sync", ABOUT, overrides=False)
+    parser = Parser("sync", ABOUT, EXAMPLES, overrides=False)
     about = "the folder of a run or a sweep, or a parent of several; recorder.key=value overrides the run's config"
     parser.add_argument("folders", nargs="+", metavar="FOLDER|recorder.key=value", help=about)
     parser.add_argument(

@@ -17,16 +17,21 @@ from ortpipe.app.schema import all_at_once, check, collected
 from ortpipe.errors import NoRowsError
 from ortpipe.metrics.named import check_objective, check_rows
 
-ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print all errors
-at once: the key, its value, where it was set, and the nearest valid choice. Nothing is trained or written; an estimator
-is fitted on a few rows only. The exit code is 1 if there are errors."""
+ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print
+all errors at once: the key, its value, where it was set, and the nearest valid choice. Nothing is
+trained or written; an estimator is fitted on a few rows only. The exit code is 1 if there are
+errors."""
+EXAMPLES = (
+    "ortpipe validate",
+    "ortpipe validate data=csv data.source.path=patients.csv data.source.label=target",
+)
 SAMPLE_ROWS = 256  # that an estimator is fitted on
 MOST_CLASSES = 1000
 
 
 def run(arguments: Sequence[str]) -> None:
     """Check the run that the arguments configure."""
-    options = Parser("validate", ABOUT).read(arguments)
+    options = Parser("validate", ABOUT, EXAMPLES).read(arguments)
     errors: list[OrtpipeError | str] = []
     composed = _compose_accepted(options.overrides, options.config_dir, errors)
     if composed is not None:

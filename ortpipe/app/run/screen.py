@@ -154,6 +154,8 @@ def source_of(facts: Facts) -> str:
 
 def closing(artifact: Artifact, folder: Path, summary: Mapping[str, str]) -> str:
     """Return the last lines of a run: the metrics, the paths of the results, and the recorder's summary."""
-    lines = ["", table(artifact), "", f"trained model  {folder / 'model.onnx'}", f"run folder     {folder}"]
+    lines = ["", table(artifact), "", f"trained model  {folder / 'model.onnx'}"]
+    lines += [f"report         {report}"] if (report := folder / "report.html").is_file() else []
+    lines += [f"run folder     {folder}"]
     lines += [f"{key:<14} {value}" for key, value in summary.items()]
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -66,10 +67,15 @@ def test_what_is_wrong_is_said_as_for_a_run(arguments: list[str], words: list[st
     assert not list(tmp_path.rglob("*.png"))
 
 
-def test_the_help_lists_the_commands_and_each_has_its_own(tmp_path: Path) -> None:
+def test_the_help_fits_100_columns_and_each_command_has_two_examples(tmp_path: Path) -> None:
     everything = ortpipe("--help", cwd=tmp_path).stdout
+    assert max(map(len, everything.splitlines())) <= 100
     for name in COMMANDS:
         assert f"  ortpipe {name} " in everything
         done = ortpipe(name, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert f"usage: ortpipe {name}" in done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 100
+        about, _, examples = done.stdout.partition("examples:\n")
+        assert examples.count(f"  ortpipe {name}") == 2
+        assert [flag for flag in re.findall(r" (--[a-z-]+)", examples) if flag not in about] == []
