@@ -212,6 +212,6 @@ def nearest(name: str, choices: Iterable[str]) -> str:
     valid = sorted(choices)
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
     edits = [edit for match in close for edit in difflib.SequenceMatcher(None, name, match).get_opcodes()]
-    is_other_word = any(edit == "replace" and max(j - i, m - k) > 2 for edit, i, j, k, m in edits)
+    is_other_word = any(edit == "replace" and max(j - i, m - k) > max(2, len(name) // 4) for edit, i, j, k, m in edits)
     guess = f"Did you mean {close[0]!r}? " if close and not is_other_word else ""
     return f"{guess}Valid: {', '.join(valid) or 'none'}."

@@ -21,10 +21,11 @@ def plain_column(column: pa.Array | pa.ChunkedArray, *, coded: bool = False) -> 
     array = column.combine_chunks() if hasattr(column, "combine_chunks") else column
     has_dictionary = pa.types.is_dictionary(array.type)
     values = array.dictionary if has_dictionary else array
-    if has_dictionary and coded and is_text(values.type) and not values.null_count:
-        return array
     values = values.cast("string") if pa.types.is_string_view(values.type) else values
-    return pa.DictionaryArray.from_arrays(array.indices, values).dictionary_decode() if has_dictionary else values
+    if not has_dictionary:
+        return values
+    encoded = pa.DictionaryArray.from_arrays(array.indices, values)
+    return encoded if coded and is_text(values.type) and not values.null_count else encoded.dictionary_decode()
 
 
 def distinct(column: pa.Array) -> tuple[pa.Array, pa.Array]:

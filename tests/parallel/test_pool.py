@@ -38,6 +38,11 @@ def pool(reports, **settings):
     return Pool(squares(), ParallelConfig(**{"slices": 5, "workers": 2, "timeout": 30.0, **settings}), reports.append)
 
 
+def workers():
+    """Return the running workers of this process."""
+    return [child for child in psutil.Process().children() if "ortpipe.parallel.process" in child.cmdline()]
+
+
 def accept(worker, number, answer):
     pass
 
@@ -55,13 +60,13 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_its_slices_are_computed_aga
     reports = []
     with pool(reports, timeout=3.0) as running:
         running.run({"marks": tmp_path}, 5, accept)  # so that no worker is new
-        before = {child.pid for child in psutil.Process().children()}
+        before = {child.pid for child in workers()}
         shared = {"marks": tmp_path, "dies": 3, "signal": sign}
         assert running.run(shared, 5, accept) == [0, 1, 4, 9, 16]
         assert running.size == 2
         assert len(before) >= 2
     assert [str(report) for report in reports if reason in str(report)]
-    assert not [child for child in psutil.Process().children() if child.pid in before]
+    assert not workers()
 
 
 def test_a_slice_with_which_every_worker_dies_ends_the_run(tmp_path):
@@ -75,7 +80,7 @@ def test_an_error_of_the_work_is_raised_and_ends_the_workers(tmp_path):
             running.run({"marks": tmp_path, "raises": 1}, 5, accept)
         assert "in a worker" in raised.value.__notes__[0]
         assert running.size == 0
-        assert not psutil.Process().children()
+        assert not workers()
 
 
 def test_a_wrong_answer_names_the_worker(tmp_path):
