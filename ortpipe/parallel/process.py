@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import traceback
@@ -78,7 +79,8 @@ class Processes(Transport):
 
 
 def main() -> None:
-    """Answer requests until the input is closed."""
+    """Answer requests until the input is closed; Ctrl-C is left to the process that closes it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the task may print; its output must not mix with results
     work: SliceWork = pickle.load(requests)

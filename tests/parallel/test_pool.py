@@ -69,6 +69,16 @@ def test_a_worker_that_dies_or_hangs_is_replaced_and_its_slices_are_computed_aga
     assert not workers()
 
 
+def test_workers_leave_ctrl_c_to_their_parent(tmp_path):
+    reports = []
+    with pool(reports) as running:
+        running.run({"marks": tmp_path}, 5, accept)
+        for child in workers():
+            child.send_signal(signal.SIGINT)
+        assert running.run({"marks": tmp_path}, 5, accept) == [0, 1, 4, 9, 16]
+    assert reports == []
+
+
 def test_a_slice_with_which_every_worker_dies_ends_the_run(tmp_path):
     with pool([]) as running, pytest.raises(TrainError, match="3 workers in turn that ended with slice 3"):
         running.run({"marks": tmp_path, "always dies": 2}, 5, accept)
