@@ -26,7 +26,7 @@ def diverged_step(loop: EpochLoop, losses: np.ndarray, used: np.ndarray) -> Conv
     """Return the error for the first loss of the latest run that is not finite; `used` are the run's rates."""
     bad = int(np.argmin(np.isfinite(losses)))
     last = np.concatenate([*loop.losses.step, losses[:bad]])
-    return _diverged(loop, f"loss {losses[bad]} at step {loop.done + bad + 1}", last, float(used[bad]), bad)
+    return diverged(loop, f"loss {losses[bad]} at step {loop.done + bad + 1}", last, float(used[bad]), bad)
 
 
 def diverged_epoch(loop: EpochLoop, metrics: Mapping[str, float] | None) -> ConvergenceError:
@@ -35,22 +35,24 @@ def diverged_epoch(loop: EpochLoop, metrics: Mapping[str, float] | None) -> Conv
     for name, value in (metrics or {}).items():
         if not np.isfinite(value):
             last = np.array(losses.validation)
-            return _diverged(loop, f"validation {name} {value} {step}", last[~np.isnan(last)])
+            return diverged(loop, f"validation {name} {value} {step}", last[~np.isnan(last)])
     tensors = loop.step.unpack(loop.values).items()
     name = next(name for name, array in tensors if not np.isfinite(array).all())
-    return _diverged(loop, f"{name.removeprefix('parameter/')} is not finite {step}", losses.step[-1])
+    return diverged(loop, f"{name.removeprefix('parameter/')} is not finite {step}", losses.step[-1])
 
 
-def _diverged(
-    loop: EpochLoop, what: str, last: np.ndarray, rate: float | None = None, at: int = -1
-) -> ConvergenceError:
-    """Return the error for a value that is not finite, with the gradients at that step of the latest run."""
-    config, facts, (number, size, run) = loop.training.config, loop.training.artifact.facts, loop.latest
-    step = build_step(loop.training.artifact, config)
-    load = functools.partial(loader(loop.training, step), number, size)
-    norms = largest_gradients(loop.training, loop.step, load, run, at)
-    rate = float(loop.losses.rate[-1][-1]) if rate is None else rate
-    finite = ", ".join(f"{loss:.6g}" for loss in last[-5:]) or "none"
+def diverged(loop: EpochLoop, what: str, last: np.ndarray, rate: float | None = None, at: int = -1) -> ConvergenceError:
+    """Return the error for a value that is not finite, with that step's gradients if this process computes them."""
+    config, facts, parts = loop.training.config, loop.training.artifact.facts, [what]
+    if rate is None and loop.losses.rate:
+        rate = float(loop.losses.rate[-1][-1])
+    if rate is not None:
+        parts.append(f"learning rate {rate:g}")
+    if config.parallel is None:
+        number, size, run = loop.latest
+        load = functools.partial(loader(loop.training, build_step(loop.training.artifact, config)), number, size)
+        parts.append(f"largest gradient norms {largest_gradients(loop.training, loop.step, load, run, at)}")
+    parts.append(f"last finite losses {', '.join(f'{loss:.6g}' for loss in last[-5:]) or 'none'}")
     ways = [f"Lower the rate ({{at}}optimizer.lr={config.optimizer.lr / 10:g})", "scale the inputs"]
     ways += ["clip gradients ({at}clip.norm=1)"] if config.clip == ClipConfig() else []
     ways += ["use {@add_loss.reduction}=mean"] if facts.reduction == "sum" else []
@@ -58,7 +60,7 @@ def _diverged(
         ways += ["ignore labels that are longer than the steps allow ({@add_loss.loss.zero_infinity}=true)"]
     return ConvergenceError(
         "Losses and parameters must stay finite; nothing was published.",
-        got=f"{what}; learning rate {rate:g}; largest gradient norms {norms}; last finite losses {finite}",
+        got="; ".join(parts),
         fix=f"{', '.join(ways[:-1])}, or {ways[-1]}.",
     )
 

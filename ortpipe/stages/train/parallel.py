@@ -11,6 +11,7 @@ import numpy as np
 from ortpipe.artifact import Arrays
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.parallel import Pool, SliceWork, slice_bounds, tree_sum
+from ortpipe.stages.train.diagnosis import diverged
 from ortpipe.stages.train.engine import runs_in_onnxruntime
 from ortpipe.stages.train.exchanged import received
 from ortpipe.stages.train.mini_batch import EpochLoop
@@ -56,6 +57,14 @@ class SlicedLoop(EpochLoop):
         """Return the factor of each slice's loss in the loss of a batch."""
         shares = self._shares(span)
         return [1.0] * len(shares) if self._sums else shares
+
+    def _diverged(self, span: Span, worker: str, number: int, losses: np.ndarray, other: str) -> ConvergenceError:
+        """Return the error for a loss of a slice that is not finite, or else for another value."""
+        finite = np.isfinite(losses)
+        batch = span.first + int(np.argmin(finite)) + 1
+        value = f"{other} that is not finite," if finite.all() else f"loss {losses[~finite][0]}"
+        what = f"{value} of slice {number + 1} in epoch {span.epoch}, batch {batch}, from {worker}"
+        return diverged(self, what, np.concatenate([np.zeros(0), *self.losses.step]))
 
 
 class SummedGradients(SlicedLoop):
@@ -103,7 +112,7 @@ class SummedGradients(SlicedLoop):
         if not isinstance(answer, SliceGradient) or np.shape(answer.gradient) != (size,):
             raise _wrong(worker, number, f"no gradient of {size} values")
         if not math.isfinite(answer.loss) or not np.isfinite(answer.gradient).all():
-            raise _diverged(worker, number, span, answer.loss)
+            raise self._diverged(span, worker, number, np.array([answer.loss]), "a gradient")
 
 
 class AveragedParameters(SlicedLoop):
@@ -134,7 +143,7 @@ class AveragedParameters(SlicedLoop):
         if not isinstance(answer, list) or [np.shape(array) for array in answer] != shapes:
             raise _wrong(worker, number, "no values of the carried shapes")
         if not all(np.isfinite(array).all() for array in answer):
-            raise _diverged(worker, number, span, float(answer[-1][-1]))
+            raise self._diverged(span, worker, number, answer[-1], "a parameter")
 
 
 def parallel_loop(training: Training, step: TrainStep, initial: Arrays, values: Arrays) -> SlicedLoop:
@@ -171,11 +180,3 @@ def _by_name(vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[
 def _wrong(worker: str, number: int, actual: str) -> TrainError:
     rule, fix = "A worker must return the result of its slice.", "Run the same version of ortpipe on every machine."
     return TrainError(rule, got=f"{actual} from {worker} for slice {number + 1}", fix=fix)
-
-
-def _diverged(worker: str, number: int, span: Span, loss: float) -> ConvergenceError:
-    return ConvergenceError(
-        "Losses and gradients must stay finite; nothing was published.",
-        got=f"loss {loss} of slice {number + 1} in epoch {span.epoch}, batch {span.first + 1}, from {worker}",
-        fix="Set a lower {@train.optimizer.lr}, scale the inputs, or set {@train.clip.norm}.",
-    )

@@ -171,6 +171,17 @@ def test_a_loss_that_diverges_names_the_slice(tmp_path):
         train(gradient_model(data), parallel(config), data=data)
 
 
+@pytest.mark.parametrize(
+    ("every", "text"),
+    [("step", "validation loss nan after step 1"), ("epoch", "a parameter that is not finite, of slice 1 in epoch 1")],
+)
+def test_an_update_that_diverges_is_reported_as_in_one_process(tmp_path, every, text):
+    data = digits(tmp_path, stream=False)
+    config = dataclasses.replace(ADAM, optimizer=OPTIMIZERS["sgd"](3e38), batch_size=1000, epochs=1)
+    with pytest.raises(ConvergenceError, match=text):
+        train(gradient_model(data), parallel(config, every=every), data=data)
+
+
 def test_what_slices_cannot_split_is_rejected_by_name(tmp_path):
     with pytest.raises(ConfigError, match="accumulate"):
         dataclasses.replace(ADAM, accumulate=2, parallel=ParallelConfig())
