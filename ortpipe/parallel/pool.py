@@ -8,7 +8,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from ortpipe.doors import later
@@ -28,19 +27,6 @@ START = 60.0  # seconds more for the first answer of a worker, which has to impo
 LOSSES = 3  # workers that may be lost with the same slice, before the slice counts as the cause
 
 
-@dataclass(frozen=True)
-class Replaced:
-    """A worker was replaced."""
-
-    name: str
-    reason: str
-    slices: Sequence[int]
-
-    def __str__(self) -> str:
-        slices = ", ".join(str(number + 1) for number in self.slices)
-        return f"replaced {self.name}, which {self.reason}; slice {slices} is computed again"
-
-
 class _Running(NamedTuple):
     worker: Worker
     slices: list[int]
@@ -50,7 +36,7 @@ class _Running(NamedTuple):
 class Pool:
     """Workers with the same work, up to as many as there are slices; an error of `run` ends all of them."""
 
-    def __init__(self, work: SliceWork, config: ParallelConfig, report: Callable[[object], None]) -> None:
+    def __init__(self, work: SliceWork, config: ParallelConfig, report: Callable[[str], None]) -> None:
         self._config, self._report = config, report
         start = processes if config.transport == "processes" else actors
         self._transport: Transport = start(work)
@@ -92,7 +78,7 @@ class Pool:
         """
         try:
             return self._run(self._transport.share(shared), slices, check)
-        except BaseException:
+        except BaseException:  # also if the user stops the run: no worker may stay
             self.close()
             raise
 
@@ -143,7 +129,8 @@ class Pool:
                 fix="See what the workers print; often the cause is too little memory. "
                 "Set fewer {@train.parallel.workers}, or a longer {@train.parallel.timeout}.",
             )
-        self._report(Replaced(worker.name, reason, part))
+        slices = ", ".join(str(number + 1) for number in part)
+        self._report(f"replaced {worker.name}, which {reason}; slice {slices} is computed again")
         return self._transport.start(next(self._numbers))
 
 

@@ -32,7 +32,7 @@ class SlicedLoop(EpochLoop):
         config = training.config.parallel
         assert config is not None
         self._slices = config.slices
-        self._pool = Pool(work, config, lambda event: training.report(Remark(str(event))))
+        self._pool = Pool(work, config, lambda text: training.report(Remark(text)))
         self._sums = training.artifact.facts.reduction == "sum"
 
     def close(self) -> None:
