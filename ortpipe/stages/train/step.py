@@ -98,11 +98,10 @@ class TrainStep:
 def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     """Return the model of the loss, the gradients and the next running statistics for the batches of one step."""
     facts = artifact.facts
-    assert facts.loss is not None
-    model = artifact.ir_model([facts.loss, *facts.gradients.values(), *facts.statistics.values()])
+    model = artifact.ir_model([str(facts.loss), *facts.gradients.values(), *facts.statistics.values()])
     if config.parallel is not None and config.parallel.every == "step":
         values = query.values(model.graph)
-        _, wide, _ = _types(values[facts.loss], {name: values[name] for name in facts.gradients})
+        _, wide, _ = _types(values[str(facts.loss)], {name: values[name] for name in facts.gradients})
         return exchanged(model, facts, wide)
     if config.parallel is not None:
         draw_by_seed(model)
@@ -113,7 +112,7 @@ def loss_seed(model: ir.Model, facts: Facts, config: TrainConfig) -> None:
     """Start the backward pass of a gradient model at the loss scale."""
     values = query.values(model.graph)
     narrow, _, _ = _types(values[str(facts.loss)], {name: values[name] for name in facts.gradients})
-    _set_seed(values[str(facts.output_gradient)], loss_scale(config, narrow) if narrow in HALVES else 1)
+    _set_seed(values[str(facts.output_gradient)], config, narrow)
 
 
 @gc_paused()
@@ -137,7 +136,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     carried = {value: update.next_values[value] for value in update.variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name).const_value = None  # graph passes treat values with a const_value as constants
-    _set_seed(seed, loss_scale(config, narrow) if narrow in HALVES else 1)
+    _set_seed(seed, config, narrow)
     _set_ends(op, carried, [*batch, *update.scalars], loss, wide)
     return TrainStep(
         graph,
@@ -205,9 +204,10 @@ def _write_update(
     return update
 
 
-def _set_seed(seed: ir.Value, scale: float) -> None:
+def _set_seed(seed: ir.Value, config: TrainConfig, narrow: ir.DataType) -> None:
     """Start the backward pass at the loss scale."""
     assert seed.dtype is not None
+    scale = loss_scale(config, narrow) if narrow in HALVES else 1
     seed.const_value = ir.tensor(np.array(scale, seed.dtype.numpy()), name=seed.name)
 
 
