@@ -21,13 +21,14 @@ from ortpipe.graph import (
 
 ABOUT = """Write the adapters of a run with derive.adapters, and the model without them, as two files:
 NEW.onnx_adapter: the adapters and any other trained weights, in onnxruntime's adapter format
-(LoraAdapter, RunOptions.add_active_adapter; onnxruntime 1.20 or later). NEW.onnx: the model before
-training, with the adapters as optional inputs: one model serves many adapters. The run's own
-model.onnx has the adapters merged.
+(LoraAdapter, RunOptions.add_active_adapter; onnxruntime 1.20 or later).
+NEW.onnx: the model before training, with the adapters as optional inputs: one model serves many
+adapters.
+The run's own model.onnx has the adapters merged.
 The key=value pairs say where a run is recorded, as they did for the run itself."""
 EXAMPLES = (
-    "ortpipe adapter outputs/runs/DATE/TIME --output adapters",
-    "ortpipe adapter tuned --output adapters --force",
+    "ortpipe adapter outputs/runs/DATE/TIME --output mine.onnx_adapter",
+    "ortpipe adapter tuned --output mine.onnx_adapter --force",
 )
 
 

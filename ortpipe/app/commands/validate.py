@@ -23,7 +23,7 @@ trained or written; an estimator is fitted on a few rows only. The exit code is 
 errors."""
 EXAMPLES = (
     "ortpipe validate",
-    "ortpipe validate data=csv data.source.path=patients.csv data.source.label=target",
+    "ortpipe validate experiment=networks/mlp data=csv data.source.path=t.csv data.source.label=y",
 )
 SAMPLE_ROWS = 256  # that an estimator is fitted on
 MOST_CLASSES = 1000

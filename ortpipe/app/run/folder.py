@@ -260,12 +260,11 @@ def losses_parquet(artifact: Artifact) -> bytes:
     lengths = [len(values) for values in kinds.values()]
     rates = np.full(sum(lengths), np.nan)
     rates[: len(tensors.get("losses/rate", ()))] = tensors.get("losses/rate", ())
+    values = np.concatenate([*kinds.values()]).astype(np.float64)  # nan becomes null, as in rates
     columns = {
         "kind": pyarrow.array(np.repeat(list(kinds), lengths)),
         "number": pyarrow.array(np.concatenate([np.arange(1, n + 1) for n in lengths])),
-        "value": pyarrow.array(
-            np.concatenate([*kinds.values()]).astype(np.float64), from_pandas=True
-        ),  # nan becomes null
+        "value": pyarrow.array(values, from_pandas=True),
         "rate": pyarrow.array(rates, from_pandas=True),
     }
     buffer = io.BytesIO()
