@@ -5,65 +5,21 @@ import onnx
 import onnx.parser
 import onnx_ir as ir
 import pytest
+from graph.core.nested import extract, io, nested, run
 
 from ortpipe.graph.core.check import finish
-from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.engines.ort import add_outputs
-
-TEXT = """
-<ir_version: 10, opset_import: ["" : 21]>
-g (float[N, 3] X, float[N, 1] label, bool flag) => (float[] loss, float[N, 1] Y, float[N, 1] chosen)
-<float[3, 1] w = {1, 2, 3}, float[1] b = {0.5}, float[1] deep = {4}>
-{
-  h = MatMul(X, w)
-  Y = Add(h, b)
-  d = Sub(Y, label)
-  s = Mul(d, d)
-  loss = ReduceSum<keepdims = 0>(s)
-  late = Mul(h, deep)
-  chosen = If (flag) <
-    then_branch = yes () => (float[N, 1] a) {
-      a = If (flag) <
-        then_branch = yes2 () => (float[N, 1] e) { e = Neg(late) },
-        else_branch = no2 () => (float[N, 1] f) { f = Neg(h) }
-      >
-    },
-    else_branch = no () => (float[N, 1] c) { c = Identity(Y) }
-  >
-}
-"""
-FEEDS = {
-    "X": np.arange(6, dtype=np.float32).reshape(2, 3),
-    "label": np.ones((2, 1), np.float32),
-    "flag": np.array(True),
-}
 
 
 @pytest.fixture
 def model():
-    return onnx.parser.parse_model(TEXT)
-
-
-def extract(model, outputs):
-    part = ir.from_proto(model)
-    keep_outputs(part, outputs)
-    return finish(part)
+    return nested()
 
 
 def graft(part, source, outputs):
     whole = ir.from_proto(part)
     add_outputs(whole, ir.from_proto(source), outputs)
     return finish(whole)
-
-
-def io(model):
-    return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
-
-
-def run(model, *outputs):
-    given = {v.name: FEEDS[v.name] for v in model.graph.input}
-    return Session(model).run(given, outputs)
 
 
 @pytest.mark.parametrize("wanted", [["chosen"], ["loss"], ["loss", "chosen"], ["Y"]])
