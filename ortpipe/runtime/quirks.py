@@ -48,6 +48,7 @@ QUIRKS = {
         "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", ALL, "graph/importing/lower.py"
     ),
     "fused_pads": Quirk("Pad", "its result is the kernel of a Conv", "fuses the two", ALL, "autodiff/derivatives.py"),
+    "transposed_axes": Quirk("Pad", "axes, behind a Transpose", "an error", ALL, "graph/importing/lower.py"),
     "removed_dropout": Quirk(
         "Dropout", "training, its mask unread", "removed", ("1.23.2", "1.30.0"), "runtime/session.py"
     ),

@@ -115,6 +115,11 @@ PROBES = {  # quirk → whether the installed runtime has it
         x=np.ones((1, 1, 3, 3), np.float32),
         w=np.ones((1, 1, 2, 2), np.float32),
     ),
+    "transposed_axes": lambda: fails(
+        "g (float[2,3,4] x) => (float[a,b,c] y) <int64[2] p = {0, 1}, int64[1] axes = {1}, float zero = {0.0}> "
+        "{ t = Transpose<perm=[0,2,1]>(x) k = Pad(t, p, zero, axes) y = Transpose<perm=[0,2,1]>(k) }",
+        x=np.ones((2, 3, 4), np.float32),
+    ),
     "removed_dropout": lambda: run(DROPPED, x=np.ones(1000, np.float32)).all(),
     "empty_scan": lambda: fails(SCAN, c=float32(1), x=np.zeros((0, 1), np.float32)),
     "empty_crop": lambda: fails(

@@ -64,8 +64,8 @@ def slice_(op: Backward, node: Node, dy: Value, x: Value, *places: Value | None)
         else:
             return [op.Pad(dy, [*low, *high])]
     if starts is not None and not any(starts) and axes is not None and steps in (None, [1] * len(axes)):
-        lacking = (op.Gather(op.Shape(v), axes) for v in (x, dy))  # all missing rows are after dy
-        return [op.Pad(dy, op.Concat(starts, op.Sub(*lacking), axis=0), None, axes)]
+        lacking = op.Shape(x) - op.Shape(dy)  # all missing rows are after dy
+        return [op.Pad(dy, op.Concat(lacking * 0, lacking, axis=0))]
     return [put_back(op, x, dy, lambda numbers: op.Slice(numbers, *places), add=False)]  # any steps, any sizes
 
 

@@ -3,7 +3,8 @@
 Comparing onnxruntime 1.19.2 and 1.31.1 with ONNX's formulas, over modes × sizes × kernels × strides × dilations, showed
 where it deviates: auto_pad=SAME computes negative pads where the stride is longer than the window, ignores dilations,
 and disagrees with shape inference under ceil_mode; an AveragePool with ceil_mode and count_include_pad (1.19.2) divides
-by more entries than it covers; a Col2Im of one axis (1.19.2, 1.23.2) misplaces columns.
+by more entries than it covers; a Col2Im of one axis (1.19.2, 1.23.2) misplaces columns. All of them fail if a Pad with
+axes reads a Transpose.
 
 `inline` puts one such model inside another.
 """
@@ -11,6 +12,7 @@ by more entries than it covers; a Col2Im of one axis (1.19.2, 1.23.2) misplaces 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import onnx.inliner
 import onnx_ir as ir
@@ -71,10 +73,14 @@ def lowered(model: onnx.ModelProto, apart: Collection[str] = (), moved: list[str
         if node.domain == MICROSOFT and node.op_type in NAMELESS:
             node.domain = ""
     low.ir_version = min(max(low.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    if not any(node.op_type in ("Col2Im", "Conv", *POOLS, *FORMS) for node in all_nodes(low.graph)):
+    if not any(node.op_type in ("Col2Im", "Conv", "Pad", *POOLS, *FORMS) for node in all_nodes(low.graph)):
         return low
     graph_model = parsed(low)
-    changed = [_write_plain_windows(graph_model, [] if moved is None else moved), _write_double_kernels(graph_model)]
+    changed = [
+        _write_plain_windows(graph_model, [] if moved is None else moved),
+        _write_double_kernels(graph_model),
+        _write_all_pads(graph_model),
+    ]
     return ir.to_proto(graph_model) if any(changed) else low
 
 
@@ -108,6 +114,26 @@ def _write_double_kernels(model: ir.Model) -> bool:
 
     rewrite(model.graph, dict.fromkeys(FORMS, again), nodes=nodes)
     return bool(nodes)
+
+
+def _write_all_pads(model: ir.Model) -> bool:
+    """Write pads of all axes where a Pad names its axes; return whether one does."""
+    nodes = [node for node in model.graph.all_nodes() if node.op_type == "Pad" and len(node.inputs) > 3]
+    if nodes:
+        infer(model)
+    rewrite(model.graph, {"Pad": _all_pads}, nodes=nodes)
+    return bool(nodes)
+
+
+def _all_pads(op: Builder, node: ir.Node) -> list[ir.Value] | None:
+    """Pad without axes, if the axes are constant and the rank is known."""
+    x, pads, value, axes = node.inputs
+    places, mode = query.constant(axes), node.attributes.get_string("mode", "constant")
+    if places is None or x is None or x.shape is None:
+        return None
+    rank = x.shape.rank()
+    indices = np.concatenate([places % rank, places % rank + rank])
+    return [op.Pad(x, op.ScatterElements(np.zeros(2 * rank, np.int64), indices, pads), value, mode=mode)]
 
 
 def _write_plain_windows(model: ir.Model, moved: list[str]) -> bool:

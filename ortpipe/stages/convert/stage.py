@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # for sources other than networks by config, and settings bey
 else:
     later(__name__)
 
-VERSION = 21
+VERSION = 22
 
 
 def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | None = None) -> Artifact:

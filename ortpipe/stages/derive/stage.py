@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # for settings and models beyond the gradient of a scalar los
 else:
     later(__name__)
 
-VERSION = 19
+VERSION = 20
 Tensors = Mapping[str, ir.TensorProtocol | None]
 CUT = "no gradient reaches it"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx.parser
 import pytest
-from autodiff.numeric import worst_error
+from autodiff.numeric import runtime_error, worst_error
 from engines import native
 from plain_session import PlainSession
 
@@ -82,6 +82,15 @@ def test_a_slice_sends_back_to_the_places_it_read(span, dims):
     constants = ", ".join(f"int64[1] {name} = {{{value}}}" for name, value in names)
     text = f"g (float[{dims}] x) => (float[A,B] y) <{constants}> {{ y = Slice(x, s, e, a, t) }}"
     assert error(text, {"x": normal(6, 5)}) < TOLERANCE
+
+
+def test_a_slice_between_two_transposes_has_a_gradient_that_onnxruntime_runs():
+    text = """g (float[N,H,4] x) => (float[N,K,4] y) <int64[1] s = {0}, int64[1] e = {2}, int64[1] a = {2}>
+     { t = Transpose<perm=[0,2,1]>(x) h = Tanh(t) c = Slice(h, s, e, a) d = Transpose<perm=[0,2,1]>(c) y = Tanh(d) }"""
+    assert error(text, {"x": normal(2, 3, 4)}) < TOLERANCE
+    feeds = {"x": normal(2, 3, 4).astype(np.float32)}
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : 21]> {text}')
+    assert runtime_error(model, feeds) < 1e-5
 
 
 def test_shape_operators_work_on_sizes_known_only_by_name():
