@@ -48,6 +48,9 @@ QUIRKS = {
         "MaxPool", "auto_pad=SAME with dilations", "ignores the dilations", ALL, "graph/importing/lower.py"
     ),
     "fused_pads": Quirk("Pad", "its result is the kernel of a Conv", "fuses the two", ALL, "autodiff/derivatives.py"),
+    "no_axes": Quirk(
+        "Reduce…", "noop_with_empty_axes, no axes", "an error, or no square", FIXED, "graph/importing/lower.py"
+    ),
     "transposed_axes": Quirk("Pad", "axes, behind a Transpose", "an error", ALL, "graph/importing/lower.py"),
     "removed_dropout": Quirk(
         "Dropout", "training, its mask unread", "removed", ("1.23.2", "1.30.0"), "runtime/session.py"

@@ -115,6 +115,15 @@ PROBES = {  # quirk → whether the installed runtime has it
         x=np.ones((1, 1, 3, 3), np.float32),
         w=np.ones((1, 1, 2, 2), np.float32),
     ),
+    "no_axes": lambda: (
+        fails("g (float[2] x) => (float[2] y) { y = ReduceSum<noop_with_empty_axes=1>(x) }", x=float32(1, 2))
+        and run(
+            "g (float[1] x) => (float[1] y) { axes = Constant<value=int64[0] {}>() "
+            "y = ReduceSumSquare<noop_with_empty_axes=1>(x, axes) }",
+            x=float32(3),
+        )[0]
+        == 3
+    ),
     "transposed_axes": lambda: fails(
         "g (float[2,3,4] x) => (float[a,b,c] y) <int64[2] p = {0, 1}, int64[1] axes = {1}, float zero = {0.0}> "
         "{ t = Transpose<perm=[0,2,1]>(x) k = Pad(t, p, zero, axes) y = Transpose<perm=[0,2,1]>(k) }",

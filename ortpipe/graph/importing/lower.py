@@ -4,7 +4,7 @@ Comparing onnxruntime 1.19.2 and 1.31.1 with ONNX's formulas, over modes × size
 where it deviates: auto_pad=SAME computes negative pads where the stride is longer than the window, ignores dilations,
 and disagrees with shape inference under ceil_mode; an AveragePool with ceil_mode and count_include_pad (1.19.2) divides
 by more entries than it covers; a Col2Im of one axis (1.19.2, 1.23.2) misplaces columns. All of them fail if a Pad with
-axes reads a Transpose.
+axes reads a Transpose. A reduction over no axes (1.19.2, 1.23.2) fails, or omits its other steps, as the square.
 
 `inline` puts one such model inside another.
 """
@@ -20,7 +20,7 @@ from onnx import version_converter
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
+from ortpipe.graph.core.builder import Builder, Names, Rewrite, rewrite, used_names
 from ortpipe.graph.core.check import FAILURES, inferred, parsed
 from ortpipe.graph.core.doubles import FORMS
 from ortpipe.graph.core.inference import infer
@@ -36,6 +36,7 @@ Axis = tuple[Any, int, int]  # its size (None: unknown), its stride, and the ext
 MICROSOFT = "com.microsoft"
 NAMELESS = {"LayerNormalization": 17, "SimplifiedLayerNormalization": 99}  # by the opset in which ONNX has them
 POOLS = having("pool")
+NO_AXES = "noop_with_empty_axes"
 
 
 def lowered(model: onnx.ModelProto, apart: Collection[str] = (), moved: list[str] | None = None) -> onnx.ModelProto:
@@ -73,13 +74,18 @@ def lowered(model: onnx.ModelProto, apart: Collection[str] = (), moved: list[str
         if node.domain == MICROSOFT and node.op_type in NAMELESS:
             node.domain = ""
     low.ir_version = min(max(low.ir_version, OLDEST_IR_VERSION), IR_VERSION)
-    if not any(node.op_type in ("Col2Im", "Conv", "Pad", *POOLS, *FORMS) for node in all_nodes(low.graph)):
+    if not any(
+        node.op_type in ("Col2Im", "Conv", "Pad", *POOLS, *FORMS)
+        or any(a.name == NO_AXES and a.i for a in node.attribute)
+        for node in all_nodes(low.graph)
+    ):
         return low
     graph_model = parsed(low)
     changed = [
         _write_plain_windows(graph_model, [] if moved is None else moved),
         _write_double_kernels(graph_model),
         _write_all_pads(graph_model),
+        _write_no_reductions(graph_model),
     ]
     return ir.to_proto(graph_model) if any(changed) else low
 
@@ -134,6 +140,19 @@ def _all_pads(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     rank = x.shape.rank()
     indices = np.concatenate([places % rank, places % rank + rank])
     return [op.Pad(x, op.ScatterElements(np.zeros(2 * rank, np.int64), indices, pads), value, mode=mode)]
+
+
+def _write_no_reductions(model: ir.Model) -> bool:
+    """Write the other steps of reductions over no axes; return whether there are any."""
+    nodes = [n for n in model.graph.all_nodes() if n.attributes.get_int(NO_AXES, 0) and query.axes(n, None) == []]
+    rules: dict[str, Rewrite] = {
+        **dict.fromkeys([node.op_type for node in nodes], lambda op, n: [op.Identity(n.inputs[0])]),
+        **dict.fromkeys(["ReduceL1", "ReduceL2"], lambda op, n: [op.Abs(n.inputs[0])]),
+        "ReduceLogSum": lambda op, n: [op.Log(n.inputs[0])],
+        "ReduceSumSquare": lambda op, n: [op.Mul(n.inputs[0], n.inputs[0])],
+    }
+    rewrite(model.graph, rules, nodes=nodes)
+    return bool(nodes)
 
 
 def _write_plain_windows(model: ir.Model, moved: list[str]) -> bool:
