@@ -4,6 +4,8 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 
+from ortpipe.app.pulse import PULSE
+
 COMMANDS = (
     "adapter",
     "cache",
@@ -51,7 +53,7 @@ def is_word(argument: str) -> bool:
 
 def command(name: str) -> Callable[[Sequence[str]], None]:
     """Return the function that runs a command with its arguments."""
-    return importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}").run
+    return PULSE.during(name)(importlib.import_module(f"ortpipe.app.commands.{name.replace('-', '_')}").run)
 
 
 def is_query(arguments: Sequence[str]) -> bool:

@@ -11,6 +11,7 @@ from hydra.conf import HydraConf
 
 from ortpipe import FLOW, Artifact, Data, OrtpipeError
 from ortpipe.app.assemble import open_run, plan_of, store_of
+from ortpipe.app.pulse import PULSE
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.data_facts import data_facts, in_words
 from ortpipe.app.run.environment import command_of, environment
@@ -34,6 +35,7 @@ EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
 
 
 @words(SETTINGS)
+@PULSE.during("reading the data")
 def execute(
     config: RunConfig,
     resolved: dict[str, Any],
@@ -46,6 +48,8 @@ def execute(
     `command` is the equivalent command if the run was started from Python.
     """
     started, resolved = time.perf_counter(), with_versions(resolved)
+    if job is not None and job.manifest.live:
+        PULSE.step("")  # the table shows the job
     context = open_run(vars(config))
     data: Data = context["data"]
     with under("objective"):

@@ -70,15 +70,18 @@ def test_what_is_no_run_or_stage_is_refused(run, tmp_path):
         ortpipe.Sweep(tmp_path)
 
 
-def test_a_run_that_failed_says_where_and_one_that_takes_its_folder_says_so(tmp_path, capsys):
+def test_a_run_that_failed_says_where_and_one_that_takes_its_folder_says_so(tmp_path, capsys, monkeypatch):
     folder = f"hydra.run.dir={tmp_path}/r"
     with pytest.raises(TrainError, match="finite"):
         ortpipe.run(*LINEAR, "train.epochs=60", "train.optimizer.lr=100", folder)
     with pytest.raises(ConfigError, match="got: train; it failed in train"):
         ortpipe.Run(tmp_path / "r").losses  # noqa: B018
     assert "replaces" not in capsys.readouterr().err
+    monkeypatch.setattr("ortpipe.app.pulse.EVERY", 0.01)
     ortpipe.run(*LINEAR, folder)
-    [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("replaces")]
+    lines = capsys.readouterr().err.splitlines()
+    assert {f"  {step}, 0 s so far" for step in ("reading the data", "writing the results of evaluate")} <= {*lines}
+    [said] = [line for line in lines if line.startswith("replaces")]
     assert said.startswith("replaces the run of 20")
     assert said.endswith(f"in {tmp_path}/r (failed)")
 

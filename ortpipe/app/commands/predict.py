@@ -17,6 +17,7 @@ from ortpipe import Facts
 from ortpipe.app.compose import Parser
 from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
+from ortpipe.app.pulse import PULSE
 from ortpipe.data import SOURCES, UnseenTable, column_of, feed_inputs, offset_position, plain_column, read_source
 from ortpipe.errors import ConfigError, DataError, under, words
 from ortpipe.files import sync, temporary
@@ -105,6 +106,7 @@ def predict(
                 columns |= as_columns(column, array, f"{head}_" if head else "")
             write(columns)
             count += size
+            PULSE.detail(f"{count:,} rows")
     return count
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe import Artifact, Facts
+from ortpipe.app.pulse import PULSE
 from ortpipe.app.table import aligned
 from ortpipe.metrics.titles import label
 from ortpipe.pipeline import events
@@ -44,6 +45,7 @@ class Screen:
                     self._print(f"data: {note}")
             case events.StageStarted():
                 self._last_line, self._last_time = 0, time.monotonic()
+                self._step(event.name)
                 if self._job is None:
                     self._print(f"[{event.number}/{event.stages}] {event.name}")
                     if event.name == "train" and self._trains:
@@ -56,6 +58,7 @@ class Screen:
                 self._print(f"  {event.message}")
             case events.StageFinished():
                 self._close_bar()
+                self._step(f"writing the results of {event.name}")
                 self._trains = _training_size(event.artifact)
                 if self._job is None and event.hit is not None:
                     producer = event.hit.run.get("folder", "another run")
@@ -68,7 +71,11 @@ class Screen:
             self._bar.close()
             self._bar = None
 
+    def _step(self, name: str) -> None:
+        PULSE.step(name if self._job is None else f"job {self._job}: {name}")
+
     def _print(self, line: str) -> None:
+        PULSE.heard()
         prefix = "" if self._job is None else f"job {self._job}: "
         print(prefix + (line.lstrip() if prefix else line), file=sys.stderr, flush=True)
 
@@ -92,6 +99,7 @@ class Screen:
         if self._bar is None:
             from tqdm import tqdm
 
+            PULSE.step("")
             initial, total = epoch.number, epoch.epochs
             self._bar = tqdm(total=total, initial=initial, desc=facts, bar_format=form, dynamic_ncols=True)
         else:
