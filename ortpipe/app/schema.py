@@ -86,6 +86,12 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         split = self.data.split
         check_measured(self.objective, split.column, split.validation, self.evaluate.metrics)
+        penalized = any(strength for strengths in self.penalty.terms.values() for strength in strengths.values())
+        by_step = self.train.parallel is not None and self.train.parallel.every == "step"
+        if by_step and penalized and self.add_loss.reduction == "sum":
+            rule = "With {key}=step, workers cannot split a summed loss with a penalty."
+            fix = "Set add_loss.reduction=mean, or train.parallel.every=epoch."
+            raise ConfigError(rule, key="train.parallel.every", got="add_loss.reduction=sum and penalty.terms", fix=fix)
 
 
 def check_measured(objective: str, column: Any, validation: Any, metrics: Sequence[str] | None) -> None:

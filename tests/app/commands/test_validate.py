@@ -56,6 +56,17 @@ def test_a_config_that_runs_is_well_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", ["validate", "plan"])
+def test_a_penalty_that_workers_cannot_split_is_rejected_before_any_stage(
+    command: str, call: Callable[..., str], tmp_path: Path
+) -> None:
+    given = (LINEAR, "train/parallel=processes", "add_loss.reduction=sum", "penalty=l2")
+    with pytest.raises(ConfigError, match=r"every=step, workers cannot split a summed loss"):
+        call(command, *given)
+    assert list(tmp_path.iterdir()) == []
+    call(command, *given, "train.parallel.every=epoch")
+
+
 def test_the_line_counts_rows_and_trained_numbers(call: Callable[..., str]) -> None:
     line = call("validate", LINEAR, "derive.frozen=[intercept]")
     assert "332 to train, 110 to test; regression model: 10 numbers in 1 parameters" in line
