@@ -14,7 +14,7 @@ from ortpipe.doors import later
 from ortpipe.errors import TrainError
 from ortpipe.parallel.config import ParallelConfig
 from ortpipe.parallel.slices import slice_bounds
-from ortpipe.parallel.worker import SliceWork, Transport, Worker, WorkerLostError
+from ortpipe.parallel.worker import Answer, SliceWork, Transport, Worker, WorkerLostError
 
 if TYPE_CHECKING:
     from ortpipe.parallel.process import Processes as processes
@@ -42,8 +42,9 @@ class Pool:
         self._transport: Transport = start(work)
         self._numbers = itertools.count(1)
         self._idle: list[Worker] = []
-        self._running: dict[Future[list[Any]], _Running] = {}
+        self._running: dict[Future[Answer], _Running] = {}
         self._answered = set[Worker]()  # at least once
+        self.seconds = 0.0  # of the longest call of the latest run
         self.adapt()
 
     def __enter__(self) -> Self:
@@ -84,7 +85,7 @@ class Pool:
 
     def _run(self, shared: Any, slices: int, check: Check) -> list[Any]:
         results, losses = dict[int, Any](), collections.Counter[int]()
-        waiting = _parts(slices, len(self._idle))
+        waiting, self.seconds = _parts(slices, len(self._idle)), 0.0
         while len(results) < slices:
             while waiting and self._idle:
                 worker, part = self._idle.pop(0), waiting.pop(0)
@@ -94,14 +95,14 @@ class Pool:
             for future in done or self._late():
                 worker, part, _ = self._running.pop(future)
                 self._idle.append(worker)
-                try:
-                    answers = future.result(0)
-                except (WorkerLostError, TimeoutError) as error:
-                    self._idle[-1] = self._replace(worker, part, losses, lost=not isinstance(error, TimeoutError))
+                if future not in done or isinstance(future.exception(), WorkerLostError):
+                    self._idle[-1] = self._replace(worker, part, losses, lost=future in done)
                     waiting += [[number] for number in part]
                 else:
+                    answers, seconds = future.result()
                     results |= _checked(worker.name, part, answers, check)
                     self._answered.add(worker)
+                    self.seconds = max(self.seconds, seconds)
         return [results[number] for number in range(slices)]
 
     def _patience(self) -> float | None:
@@ -111,7 +112,7 @@ class Pool:
         first = min(running.begun for running in self._running.values())
         return max(0.0, first + self._config.timeout - time.monotonic())
 
-    def _late(self) -> list[Future[list[Any]]]:
+    def _late(self) -> list[Future[Answer]]:
         """Return the calls that take longer than the timeout."""
         end = time.monotonic() - (self._config.timeout or math.inf)
         return [future for future, running in self._running.items() if running.begun <= end]

@@ -13,7 +13,7 @@ from typing import Any
 
 import cloudpickle
 
-from ortpipe.parallel.worker import SliceWork, Transport, Worker, WorkerLostError
+from ortpipe.parallel.worker import Answer, SliceWork, Transport, Worker, WorkerLostError, timed
 
 
 class Process(Worker):
@@ -26,7 +26,7 @@ class Process(Worker):
         self._thread.submit(self._write, work)
         self.name = f"worker {number} (process {self._process.pid})"
 
-    def submit(self, shared: bytes, slices: Sequence[int]) -> Future[list[Any]]:
+    def submit(self, shared: bytes, slices: Sequence[int]) -> Future[Answer]:
         """Start a call."""
         return self._thread.submit(self._call, shared, slices)
 
@@ -45,7 +45,7 @@ class Process(Worker):
         self._process.stdin.write(content)
         self._process.stdin.flush()
 
-    def _call(self, shared: bytes, slices: Sequence[int]) -> list[Any]:
+    def _call(self, shared: bytes, slices: Sequence[int]) -> Answer:
         assert self._process.stdout is not None
         try:
             self._write(shared)
@@ -55,7 +55,7 @@ class Process(Worker):
             raise WorkerLostError from error
         if isinstance(answer, BaseException):
             raise answer
-        result: list[Any] = answer
+        result: Answer = answer
         return result
 
 
@@ -91,7 +91,7 @@ def main() -> None:
             return
         answer: Any
         try:
-            answer = work(shared, slices)
+            answer = timed(work, shared, slices)
         except Exception as error:  # noqa: BLE001  # raised again where the call began
             error.add_note(f"in a worker:\n{traceback.format_exc()}")
             answer = error

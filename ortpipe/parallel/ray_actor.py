@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ortpipe.errors import EngineError
-from ortpipe.parallel.worker import SliceWork, Transport, Worker, WorkerLostError
+from ortpipe.parallel.worker import Answer, SliceWork, Transport, Worker, WorkerLostError, timed
 
 
 class Actor(Worker):
@@ -15,11 +15,11 @@ class Actor(Worker):
     def __init__(self, number: int, ray: Any, actor: Any) -> None:
         self._ray, self._actor, self.name = ray, actor, f"worker {number} (Ray actor)"
 
-    def submit(self, shared: Any, slices: Sequence[int]) -> Future[list[Any]]:
+    def submit(self, shared: Any, slices: Sequence[int]) -> Future[Answer]:
         """Start a call."""
-        result = Future[list[Any]]()
+        result = Future[Answer]()
 
-        def done(reply: Future[list[Any]]) -> None:
+        def done(reply: Future[Answer]) -> None:
             error = reply.exception()
             if isinstance(error, self._ray.exceptions.RayTaskError):
                 result.set_exception(error.cause if isinstance(error.cause, Exception) else error)
@@ -42,8 +42,8 @@ class _Holder:
     def __init__(self, work: SliceWork) -> None:
         self._work = work
 
-    def call(self, shared: Any, slices: Sequence[int]) -> list[Any]:
-        return self._work(shared, slices)
+    def call(self, shared: Any, slices: Sequence[int]) -> Answer:
+        return timed(self._work, shared, slices)
 
 
 class Actors(Transport):

@@ -1,8 +1,9 @@
 """The protocols of workers and their work."""
 
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 class SliceWork(Protocol):
@@ -10,6 +11,19 @@ class SliceWork(Protocol):
 
     def __call__(self, shared: Any, slices: Sequence[int]) -> list[Any]:
         """Return the result of each slice, which may depend on nothing but the work, `shared` and its number."""
+
+
+class Answer(NamedTuple):
+    """The result of a call."""
+
+    results: list[Any]  # by slice
+    seconds: float  # that the work took
+
+
+def timed(work: SliceWork, shared: Any, slices: Sequence[int]) -> Answer:
+    """Call a work."""
+    begun = time.perf_counter()
+    return Answer(work(shared, slices), time.perf_counter() - begun)
 
 
 class WorkerLostError(Exception):
@@ -21,7 +35,7 @@ class Worker(Protocol):
 
     name: str
 
-    def submit(self, shared: Any, slices: Sequence[int]) -> Future[list[Any]]:
+    def submit(self, shared: Any, slices: Sequence[int]) -> Future[Answer]:
         """Start a call; its future raises WorkerLostError if the worker ends without an answer."""
 
     def kill(self) -> None:

@@ -28,7 +28,7 @@ def squares():
                 if number == shared.get("always dies"):
                     os.kill(os.getpid(), signal.SIGKILL)
                 if number == shared.get("raises"):
-                    raise ValueError(f"slice {number}")
+                    raise shared["error"](f"slice {number}")
             return [number**2 for number in slices] + [0] * shared.get("too many", 0)
 
     return Squares()
@@ -84,10 +84,11 @@ def test_a_slice_with_which_every_worker_dies_ends_the_run(tmp_path):
         running.run({"marks": tmp_path, "always dies": 2}, 5, accept)
 
 
-def test_an_error_of_the_work_is_raised_and_ends_the_workers(tmp_path):
-    with pool([]) as running:
-        with pytest.raises(ValueError, match="slice 1") as raised:
-            running.run({"marks": tmp_path, "raises": 1}, 5, accept)
+@pytest.mark.parametrize("error", [ValueError, TimeoutError])
+def test_an_error_of_the_work_is_raised_and_ends_the_workers(tmp_path, error):
+    with pool([], workers=1) as running:
+        with pytest.raises(error, match="slice 1") as raised:
+            running.run({"marks": tmp_path, "raises": 1, "error": error}, 5, accept)
         assert "in a worker" in raised.value.__notes__[0]
         assert running.size == 0
         assert not workers()

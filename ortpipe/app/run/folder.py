@@ -28,7 +28,7 @@ from ortpipe.files import atomic_folder, atomic_write, delete
 from ortpipe.graph import is_quantized, to_int8, to_svg, to_text, write_atomically
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
-from ortpipe.stages import Checkpoint, Epoch, figures
+from ortpipe.stages import Checkpoint, Epoch, Remark, figures
 from ortpipe.stages.convert.sources import DESCRIPTION
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
@@ -80,6 +80,8 @@ class RunFolder:
                 write_checkpoint(checkpoint, self.folder)
             case events.StageProgressed(report=Epoch() as epoch):
                 self._clock(epoch.number)
+            case events.StageProgressed(report=Remark(values=values)):
+                self.record.measured |= values
             case events.StageFinished():
                 self._save(event)
             case events.RunFinished():

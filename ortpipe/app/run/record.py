@@ -157,6 +157,7 @@ class RunRecord(Config):
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # metrics by column, by value
     importance: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)  # by metric, column: mean, std
     sensitivity: dict[str, float] = field(default_factory=dict)  # by column
+    measured: dict[str, float] = field(default_factory=dict)  # while it ran: workers, slices and times, if in parallel
     values: dict[str, float] = field(default_factory=dict)  # possible objectives, such as validation/r2 or train/loss
     notes: dict[StageName, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: Id | None = None  # the id of the MLflow run, if there is one

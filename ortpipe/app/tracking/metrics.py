@@ -121,7 +121,7 @@ def stage_tags(run: RunRecord) -> dict[str, str]:
 
 
 def metrics(run: RunRecord, results: Results, model: str | None, sent: range, test_dataset: Any = None) -> list[Any]:
-    """Return the losses of steps and epochs, monitored metrics, test metrics and stages' seconds, the curves first.
+    """Return a run's losses, monitored metrics, test metrics, and the times of workers and stages, the curves first.
 
     Of a series longer than MOST_POINTS, evenly spaced points are returned, with the first and the last. A point's time
     is that in `run.json`, so that sending it again sends the same point. `model` is the id of the logged model that the
@@ -166,6 +166,7 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
         means = {column: mean for column, (mean, _) in columns.items()}
         points += [Point(f"importance/{name}/{c}", v, evaluated_at, 0, model) for c, v in _largest(means)]
     points += [Point(f"sensitivity/{c}", v, evaluated_at, 0, model) for c, v in _largest(run.sensitivity)]
+    points += [Point(name, value, trained_at, 0) for name, value in run.measured.items()]
     return _entities(points + [Point(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages])
 
 

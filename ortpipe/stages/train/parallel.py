@@ -8,18 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.artifact import Arrays
+from ortpipe.artifact import Arrays, Artifact
 from ortpipe.errors import ConvergenceError, TrainError
-from ortpipe.parallel import Pool, SliceWork, slice_bounds, tree_sum
+from ortpipe.graph.core import query
+from ortpipe.parallel import Check, Pool, SliceWork, slice_bounds, tree_sum
 from ortpipe.stages.train.diagnosis import diverged
 from ortpipe.stages.train.engine import runs_in_onnxruntime
+from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.exchanged import received
 from ortpipe.stages.train.mini_batch import EpochLoop
 from ortpipe.stages.train.slice_work import GradientWork, LocalWork, SliceGradient, Span, sent
 from ortpipe.stages.train.step import TrainStep
 from ortpipe.stages.train.training import Remark, Training
 
-MEASURED, SKIPPED = 20, 5  # steps that are timed; those of them in which workers load their model
+MEASURED, SKIPPED = 20, 5  # exchanges that are timed; those of them in which workers load their model
+ENOUGH = 3  # epochs after which times are reported if they have fewer exchanges
 
 
 class SlicedLoop(EpochLoop):
@@ -34,6 +37,15 @@ class SlicedLoop(EpochLoop):
         self._slices = config.slices
         self._pool = Pool(work, config, lambda text: training.report(Remark(text)))
         self._sums = training.artifact.facts.reduction == "sum"
+        self._times: list[tuple[float, float]] = []  # seconds of the first exchanges: computed, and in all
+        self._reported = False
+
+    def epochs(self) -> Iterator[Epoch]:
+        """Yield after each epoch; report times after some."""
+        for epoch in super().epochs():
+            if epoch.number in (ENOUGH, epoch.epochs) and not self._reported:
+                self._report_times()
+            yield epoch
 
     def close(self) -> None:
         """End the workers."""
@@ -48,6 +60,28 @@ class SlicedLoop(EpochLoop):
             yield Span(number, first, min(self.most, count - first), size)
         if partial and not self.training.config.drop_last:
             yield Span(number, count, 1, partial)
+
+    def _exchange(self, span: Span, shared: Any, check: Check) -> list[Any]:
+        """Return the results of all slices of a span."""
+        begun = time.perf_counter()
+        parts = self._pool.run((span, *shared), len(self._shares(span)), check)
+        if not self._reported:
+            self._times.append((self._pool.seconds, time.perf_counter() - begun))
+            if len(self._times) == MEASURED:
+                self._report_times()
+        return parts
+
+    def _report_times(self) -> None:
+        """Report how long an exchange takes, and the workers' computation before it."""
+        self._reported = True
+        computed, whole = np.median(self._times[min(SKIPPED, len(self._times) - 1) :], axis=0) * 1000
+        numbers = {"workers": self._pool.size, "slices": self._slices, "compute_ms": computed}
+        numbers["exchange_ms"] = exchanged = whole - computed
+        takes = "a batch takes" if self.most == 1 else f"{self.most} batches take"
+        text = f"{self._pool.size} workers, {self._slices} slices: {takes} {computed:.2g} ms to compute"
+        text += f", and {exchanged:.2g} ms to exchange"
+        slow = "; train.parallel.every=epoch exchanges less often" if self.most == 1 and exchanged > computed else ""
+        self.training.report(Remark(text + slow, {f"parallel/{name}": float(x) for name, x in numbers.items()}))
 
     def _shares(self, span: Span) -> list[float]:
         """Return the share of a batch's rows that each slice has."""
@@ -73,29 +107,13 @@ class SummedGradients(SlicedLoop):
     def __init__(self, training: Training, step: TrainStep, initial: Arrays, values: Arrays) -> None:
         work = GradientWork(sent(training), step.dtype.str)
         super().__init__(training, step, initial, values, work)
-        self._times: list[tuple[float, float]] = []  # of the first steps: seconds in all, and those of the slices
-
-    def _measure(self, whole: float, computed: float) -> None:
-        """Report how long the first steps take, and whether exchanging gradients takes longer than computing them."""
-        if len(self._times) == MEASURED:
-            return
-        self._times.append((whole, computed / self._pool.size))
-        if len(self._times) == MEASURED:
-            whole, computed = np.median(self._times[SKIPPED:], axis=0) * 1000
-            exchanged = max(0.0, whole - computed)
-            text = f"{self._pool.size} workers, {self._slices} slices: a batch takes {computed:.2g} ms to compute"
-            text += f", and {exchanged:.2g} ms to exchange"
-            slow = "; train.parallel.every=epoch exchanges less often" if whole > 2 * computed else ""
-            self.training.report(Remark(text + slow))
 
     def _steps(self, number: int, chunk: Any) -> list[float]:
         span: Span = chunk
         facts = self.training.artifact.facts
         values = self.step.weights(self.values) | {name: self.values[name] for name in self.step.statistics}
         shares, check = self._loss_shares(span), functools.partial(self._check, span, values)
-        begun = time.perf_counter()
-        parts = self._pool.run((span, values), len(shares), check)
-        self._measure(time.perf_counter() - begun, sum(part.seconds for part in parts))
+        parts = self._exchange(span, (values,), check)
         loss = math.fsum(share * part.loss for share, part in zip(shares, parts, strict=True))
         gradient = _mean(shares, [part.gradient for part in parts])
         statistics = _mean(self._shares(span), [part.statistics for part in parts])
@@ -132,7 +150,7 @@ class AveragedParameters(SlicedLoop):
         """Return the averages of the carried values, and the losses of the batches."""
         span, scalars = self._span, {name: feeds[name] for name in self.step.scalars}
         shares, check = self._shares(span), functools.partial(self._check, span)
-        parts = self._pool.run((span, dict(self.values), scalars), len(shares), check)
+        parts = self._exchange(span, (dict(self.values), scalars), check)
         *carried, losses = zip(*parts, strict=True)
         loss = _mean(self._loss_shares(span), [array.astype(np.float64) for array in losses])
         return [*(_mean(shares, arrays) for arrays in carried), loss.astype(self.step.dtype)]
@@ -156,13 +174,25 @@ def parallel_loop(training: Training, step: TrainStep, initial: Arrays, values: 
 
 def _check(training: Training, *, by_step: bool) -> None:
     """Reject trainings that slices cannot split."""
-    graph, loss = training.artifact.signature.graph, training.artifact.facts.loss
-    penalized = any(f"{loss}/data" in node.output for node in graph.node)
     rule = "Training in parallel must split each batch into independent slices."
     if not runs_in_onnxruntime(training.runtime):
         raise TrainError(rule, got="runtime.engine=xla", fix="Set {@runtime.engine}=onnxruntime.")
-    if by_step and penalized and training.artifact.facts.reduction == "sum":
+    if by_step and training.artifact.facts.reduction == "sum" and _is_penalized(training.whole):
         raise TrainError(rule, got="a summed loss with a penalty", fix="Set {@add_loss.reduction}=mean.")
+
+
+def _is_penalized(artifact: Artifact) -> bool:
+    """Return whether the loss has a term of no row: each slice would add it. `penalty.auto` divides it by the rows."""
+    facts = artifact.facts
+    by_name = query.values(artifact.ir_model([str(facts.loss)]).graph)
+    rows = {by_name[name] for name in (*facts.inputs, *facts.labels) if name in by_name}
+    total = by_name[str(facts.loss)] if f"{facts.loss}/data" in by_name else None
+    while total is not None and total.name != f"{facts.loss}/data":
+        node = total.producer()
+        if node is None or node.op_type != "Add" or not rows & query.ancestors(filter(None, node.inputs[1:])):
+            return True
+        total = node.inputs[0]
+    return False
 
 
 def _mean(shares: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -35,7 +35,6 @@ def plan(
     read = [value.type.tensor_type.elem_type for value in model.graph.input if value.name in facts.inputs]
     if data.train.head(1).kept or ir.DataType.STRING in read:  # text and raw columns of a table
         rest, feed = without_preprocessing(artifact, data.train, feed, runtime)
-    validate = None
-    if data.validation is not None:
-        validate = validation(rest, data.validation, config.early_stop.monitor, runtime, feed)
+    rows, watched = data.validation, config.early_stop.monitor
+    validate = None if rows is None else validation(rest, rows, watched, runtime, feed)
     return Training(rest, config, data, runtime, report, start, validate, feed, artifact)

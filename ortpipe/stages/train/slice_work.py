@@ -1,6 +1,5 @@
 """The work of one slice of a batch, for `ortpipe.parallel`."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -96,7 +95,6 @@ class SliceGradient(NamedTuple):
     loss: float
     gradient: np.ndarray  # of all parameters as one vector, in their order
     statistics: np.ndarray  # next running statistics as one vector
-    seconds: float  # that the slice took
 
 
 class GradientWork:
@@ -140,11 +138,9 @@ class GradientWork:
         self._run = load_session(training.runtime, proto, weights).run
 
     def _gradient(self, values: Arrays, rows: Arrays) -> SliceGradient:
-        begun = time.perf_counter()
         loss, *results = self._run({**values, **rows}, self._names)
         gradient, statistics = results[: self._count], results[self._count :]
-        seconds = time.perf_counter() - begun
-        return SliceGradient(float(loss), _flat(gradient, self._wide), _flat(statistics, self._wide), seconds)
+        return SliceGradient(float(loss), _flat(gradient, self._wide), _flat(statistics, self._wide))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_sent": self._sent, "_wide": self._wide, "_run": None}

@@ -1,7 +1,7 @@
 """The plan of a run: train's checked arguments and the initial values."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +34,7 @@ class Remark:
     """A sentence about how training runs, for the screen and the log."""
 
     text: str
+    values: Mapping[str, float] = field(default_factory=dict)  # the same as numbers, for the record
 
 
 @dataclass(frozen=True)

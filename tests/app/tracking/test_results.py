@@ -19,6 +19,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.flow import FLOW
+from ortpipe.parallel import ParallelConfig
 from ortpipe.pipeline.events import Event, RunFinished
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.run import run
@@ -33,9 +34,10 @@ from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.train.config import TrainConfig
 
+PARALLEL = ParallelConfig(slices=2, workers=1)
 CONFIGS = (
     ConvertConfig(SklearnEstimator("sklearn.linear_model.Ridge")),
-    *(AddLossConfig(L2()), PenaltyConfig(), DeriveConfig(), TrainConfig(epochs=2), EvaluateConfig()),
+    *(AddLossConfig(L2()), PenaltyConfig(), DeriveConfig(), TrainConfig(epochs=2, parallel=PARALLEL), EvaluateConfig()),
 )
 DATA = {"source": {"name": "diabetes"}, "digest": "0", "rows": {"train": 3}}
 PLAN: Plan = tuple(Step(stage, config) for stage, config in zip(FLOW, CONFIGS, strict=True))
@@ -89,6 +91,8 @@ def test_a_record_is_what_the_run_knows_whatever_became_of_its_folder(
     expected = {point.key: point.value for point in metrics(record, results, None, range(0))}
     assert recorded.data.metrics == pytest.approx(expected)
     assert {"test/r2/trained", "loss/step", "loss/train", "wall_seconds/train"} <= expected.keys()
+    assert (expected["parallel/workers"], expected["parallel/slices"]) == (1, 2)
+    assert min(expected["parallel/compute_ms"], expected["parallel/exchange_ms"]) > 0
     origins = [recorded.data.tags[f"ortpipe.stage.{stage.name}"] for stage in FLOW]
     assert origins == ["hit from abc"] * 4 + ["computed"] * 2
     [logged] = client.search_logged_models([recorded.info.experiment_id])

@@ -23,6 +23,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.networks.mlp import MLP
+from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig, Lora
 from ortpipe.stages.derive.stage import derive
@@ -44,10 +45,10 @@ def digits(path, *, stream, weighted=False):
     return load(DataConfig(source, SplitConfig(test=0.1, validation=0.1)))
 
 
-def gradient_model(data, source=None, reduction="mean", weighted=False, terms=None, **settings):
+def gradient_model(data, source=None, reduction="mean", weighted=False, penalized=None, **settings):
     forward = convert(None, ConvertConfig(source or MLP(hidden=(12,), dropout=0.0)), data=data)
     model = add_loss(forward, AddLossConfig(LOSSES["cross_entropy"](), reduction, weighted), data=data)
-    return derive(penalty(model, PenaltyConfig(terms or {})), DeriveConfig(**settings), data=data)
+    return derive(penalty(model, penalized or PenaltyConfig()), DeriveConfig(**settings), data=data)
 
 
 def parallel(config=ADAM, **settings):
@@ -68,10 +69,19 @@ def test_any_number_of_workers_gives_the_same_bytes_in_memory_and_streamed(tmp_p
         assert all(result.tensors[name].tobytes() == first[name].tobytes() for name in first)
 
 
+L2 = PenaltyConfig({"*weight": {"l2": 0.1}})
 CASES = {
     "weights": ({"weighted": True}, {}),
     "a summed loss": ({"reduction": "sum"}, {"optimizer": OPTIMIZERS["sgd"](0.001)}),
-    "a penalty": ({"terms": {"*weight": {"l2": 0.1}}}, {}),
+    "a penalty": ({"penalized": L2}, {}),
+    "a penalty per row": (
+        {
+            "source": SklearnEstimator("sklearn.linear_model.LogisticRegression", {"C": 0.01}),
+            "penalized": PenaltyConfig(auto=True),
+            "reduction": "sum",
+        },
+        {"optimizer": OPTIMIZERS["sgd"](0.001)},
+    ),
     "clipping and an average": ({}, {"clip": ClipConfig(norm=0.5), "average": 0.9, "weight_decay": 0.1}),
     "early stopping": ({}, {"early_stop": EarlyStopConfig(patience=1), "epochs": 3}),
     "low-rank adapters": ({"adapters": Lora(rank=2)}, {}),
@@ -158,7 +168,8 @@ def test_a_run_that_continues_from_a_checkpoint_ends_with_the_same_bytes(tmp_pat
 def test_a_run_says_how_long_a_batch_takes_to_compute_and_to_exchange(tmp_path):
     data, reports = digits(tmp_path, stream=False), []
     train(gradient_model(data), parallel(dataclasses.replace(ADAM, epochs=4)), data=data, report=reports.append)
-    [text] = [report.text for report in reports if isinstance(report, Remark)]
+    [(text, values)] = [(report.text, report.values) for report in reports if isinstance(report, Remark)]
+    assert (values["parallel/workers"], values["parallel/slices"]) == (1, 4)
     computed, exchanged = map(float, re.findall(r"takes (.*) ms to compute, and (.*) ms to exchange", text)[0])
     assert 0 < computed < 1000
     assert ("every=epoch exchanges less often" in text) == (exchanged > computed)
@@ -188,7 +199,7 @@ def test_what_slices_cannot_split_is_rejected_by_name(tmp_path):
     with pytest.raises(ConfigError, match="parallel"):
         TrainConfig(OPTIMIZERS["lbfgs"](), parallel=ParallelConfig())
     data = digits(tmp_path, stream=False)
-    summed = gradient_model(data, reduction="sum", terms={"*weight": {"l2": 0.1}})
+    summed = gradient_model(data, reduction="sum", penalized=L2)
     with pytest.raises(TrainError, match="a summed loss with a penalty"):
         train(summed, parallel(), data=data)
     with pytest.raises(TrainError, match="engine=xla"):
