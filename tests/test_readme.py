@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from pathlib import Path
 
@@ -50,7 +51,7 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe --config-dir my experiment=patients evaluate.importance=5": "  stopped after epoch 22 of 200",
     "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
     "ortpipe experiment=finetune_onnx                      #": "[4/6] derive\n  trains 4 of 8",
-    "ortpipe experiment=finetune_onnx derive.frozen=[]": "[4/6] derive\n  trains adapters",
+    "ortpipe experiment=finetune_onnx 'derive.frozen=[]'": "[4/6] derive\n  trains adapters",
     "ortpipe restore tuned": "written  4 of 4 weights: coefficient1",
     "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric    before  trained  onnx file",
     "ortpipe restore scans": "written  4 of 4 weights: coefficient,",
@@ -112,6 +113,16 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
     links = [link for link in links if "://" not in link and "generated/" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_the_page_on_a_package_index_has_no_relative_link() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    text = README.read_text(encoding="utf-8")
+    for rule in project["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
+        text = re.sub(rule["pattern"], rule["replacement"], text)
+    assert re.findall(r"\]\((?!https?:)[^)]*\)|(?:src|srcset)=", text) == []
+    assert "picture" not in text
+    assert "More: run an experiment, available choices,\ntrack runs in MLflow" in text
 
 
 def test_the_reference_names_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:

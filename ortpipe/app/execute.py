@@ -163,6 +163,6 @@ def _tell_resumed(folder: str, start: Checkpoint | None) -> Listener:
             case StageProgressed(name="train", report=Began()) if start is not None:
                 print(f"  continues after epoch {start.epochs} of {folder}", file=sys.stderr, flush=True)
             case StageFinished(name="train") if event.hit is not None:
-                print(f"  resume={folder} is not needed: train's result is in the store", file=sys.stderr, flush=True)
+                print(f"  resume={folder} is not needed: train's result is cached", file=sys.stderr, flush=True)
 
     return tell

@@ -32,6 +32,7 @@ class Screen:
     def __init__(self, notes: Sequence[str] = (), job: int | None = None) -> None:
         self._notes, self._job = notes, job
         self._last_line, self._last_time = 0, time.monotonic()
+        self._stages = 0
         self._trains = ""  # the numbers and parameters to train, once derive has finished
         self._bar: Any = None
         self._validated: dict[str, float] = {}  # values of the latest validation
@@ -44,7 +45,7 @@ class Screen:
                 for note in self._notes:
                     self._print(f"data: {note}")
             case events.StageStarted():
-                self._last_line, self._last_time = 0, time.monotonic()
+                self._last_line, self._last_time, self._stages = 0, time.monotonic(), event.stages
                 self._step(event.name)
                 if self._job is None:
                     self._print(f"[{event.number}/{event.stages}] {event.name}")
@@ -62,7 +63,9 @@ class Screen:
                 self._trains = _training_size(event.artifact)
                 if self._job is None and event.hit is not None:
                     producer = event.hit.run.get("folder", "another run")
-                    self._print(f"  taken from the store: {producer} computed it in {event.hit.seconds:.2f} s")
+                    self._print(f"  cached: computed in {event.hit.seconds:.2f} s by {producer}")
+                if self._job is None and event.number == self._stages:
+                    self._print("writing the figures, the report and the record")
             case events.RunFailed():
                 self._close_bar()
 

@@ -53,7 +53,7 @@ class StageLogs(logging.Handler):
                 if (hit := event.hit) is not None:
                     stored_at = datetime.fromtimestamp(hit.made, UTC).isoformat(timespec="seconds")
                     producer = ", ".join(f"{name} {value}" for name, value in hit.run.items()) or "an unnamed run"
-                    self._log(f"taken from the store: computed in {hit.seconds:.3f} s at {stored_at} by {producer}")
+                    self._log(f"cached: computed in {hit.seconds:.3f} s at {stored_at} by {producer}")
                 self._log(f"result {event.output}")
                 self._log(f"finished in {event.seconds:.3f} s")
                 self._close()

@@ -159,6 +159,9 @@ class Summary:
         (heads, jobs), *means = self._tables(order[:SHOWN], measured, ["best"], after)
         lines = aligned(jobs, heads, text_columns=0)
         lines += [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
+        if self.ranked:
+            tested = "; only its test metrics are shown" if self.tested else ""
+            lines += [f"* best by {heading(self.column, self.measured)}{tested}; hits: stages taken from the cache"]
         for heads, groups in means:
             lines += ["", "mean ± deviation over seeds", *aligned(groups, heads, text_columns=0)]
         return "\n".join([*lines, *self._errors()])

@@ -15,7 +15,7 @@ from ortpipe.errors import DataError
 from ortpipe.facts import Facts
 
 FITTED_BY = "scikit-learn fits it by"
-MATCHING = "the loss auto and the penalty auto"
+MATCHING = "add_loss=auto and penalty=auto use it"
 Strengths = Mapping[str, float]
 
 
@@ -145,7 +145,7 @@ def objective_notes(objective: Mapping[str, Any]) -> Sequence[str]:
     """Return a note of the loss and penalty that match an estimator's objective, and of the missing parts.
 
     >>> objective_notes({"loss": {"name": "huber", "delta": 2.7}, "penalty": {"w": {"l2": 0.5}}, "reduction": "sum"})
-    ['scikit-learn fits it by huber (delta=2.7) summed over rows + 0.5·l2 of w: the loss auto and the penalty auto']
+    ['scikit-learn fits it by huber (delta=2.7) summed over rows + 0.5·l2 of w; add_loss=auto and penalty=auto use it']
     """
     if not objective:
         return []
@@ -155,9 +155,9 @@ def objective_notes(objective: Mapping[str, Any]) -> Sequence[str]:
     text += " with class weights" if "class_weight" in objective else ""
     for name, strengths in objective.get("penalty", {}).items():
         text += "".join(f" + {strength:.6g}·{kind} of {name}" for kind, strength in strengths.items())
-    notes = [f"{FITTED_BY} {text}: {MATCHING}"]
+    notes = [f"{FITTED_BY} {text}; {MATCHING}"]
     if missing := objective.get("missing"):
-        notes = [f"{FITTED_BY} a variant of {text}: {MATCHING}; not included: {missing}"]
+        notes = [f"{FITTED_BY} a variant of {text}; {MATCHING} without {missing}"]
     if "weight" in objective:
-        notes.append("scikit-learn divides the weights of rows by their mean, and so does the penalty auto")
+        notes.append("scikit-learn divides the weights of rows by their mean, and so does penalty=auto")
     return notes

@@ -34,7 +34,7 @@ def test_what_is_stored_is_listed_and_removed_by_name(cli, cache, only_run):
     assert entries(cache("rm", train, "--dry-run")) == [("train", train)]
     assert entries(cache("rm", train, "evaluate"))[0] == ("train", train)
     assert sorted(dict(entries(cache("ls")))) == ["add_loss", "convert", "derive", "penalty"]
-    assert cli(*SMALL).stderr.count("taken from the store") == 4
+    assert cli(*SMALL).stderr.count("  cached: ") == 4
     refused = cache("rm", "nothing")
     assert (refused.returncode, "nothing" in refused.stderr) == (1, True)
 

@@ -49,7 +49,7 @@ def test_a_plan_is_what_a_run_then_does(cli, plan):
     changed = (*SMALL, "convert.tolerance=0.01")
     assert statuses(plan(*changed)) == {"convert": "miss", **dict.fromkeys(STAGES[1:], "blocked")}
     done = cli(*changed)
-    assert done.stderr.count("taken from the store") == 5  # the model is the one it was
+    assert done.stderr.count("  cached: ") == 5  # the model is the one it was
 
 
 def test_a_plan_is_drawn_as_a_graph(plan):

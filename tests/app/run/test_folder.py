@@ -66,7 +66,7 @@ def test_every_stage_has_a_log_of_what_it_reported_and_which_run_computed_it(cli
     began = datetime.fromisoformat(STAMP.match((first / "logs" / "1_convert.log").read_text())[1])
     assert timedelta() < datetime.now(UTC) - began < timedelta(minutes=5)
     again = said(second / "logs" / "5_train.log")
-    assert re.fullmatch(rf"taken from the store: computed in \d+\.\d+ s at \S+ by folder {first}", again[1])
+    assert re.fullmatch(rf"cached: computed in \d+\.\d+ s at \S+ by folder {first}", again[1])
 
 
 def test_what_is_logged_and_warned_of_during_a_stage_is_in_its_log_and_still_shown(

@@ -93,7 +93,7 @@ def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
     assert ortpipe("recorder=none", *short, cwd=tmp_path).returncode == 0
     first = runs(tmp_path)[-1]
     done = ortpipe("recorder=none", *short, f"resume={first}", cwd=tmp_path)
-    assert "is not needed: train's result is in the store" in done.stderr
+    assert "is not needed: train's result is cached" in done.stderr
     done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={first}", cwd=tmp_path)
     assert done.returncode == 1
     assert "the same model, data and train settings" in done.stderr

@@ -275,9 +275,9 @@ def test_strengths_for_a_sum_need_the_number_of_rows_beside_a_mean():
 
 def test_what_is_chosen_is_said_and_what_is_left_out():
     artifact = convert(SVC().fit(*rows(TWO)))
-    assert any("hinge" in note and "not included" in note for note in artifact.facts.lineage[0]["notes"])
+    assert any("hinge" in note and "use it without" in note for note in artifact.facts.lineage[0]["notes"])
     scored = add_loss(artifact, AddLossConfig(LOSSES["auto"]()))
-    assert scored.facts.lineage[-1]["notes"] == ["the loss auto is hinge"]
+    assert scored.facts.lineage[-1]["notes"] == ["add_loss=auto: hinge"]
     assert artifact.facts.prediction == artifact.facts.logits == "scores"
 
 

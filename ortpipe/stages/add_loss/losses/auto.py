@@ -47,5 +47,5 @@ def auto_note(facts: Facts, loss: Loss) -> str:
     """Return the prediction's loss as text, with the reason if the model names none."""
     settings = ", ".join(f"{key}={value}" for key, value in vars(loss).items())
     words = LOSSES.name_of(type(loss)) + (f" ({settings})" if settings else "")
-    reason = "" if "loss" in facts.objective else f", for the task {facts.task}: the model names no loss"
-    return f"the loss auto is {words}{reason}"
+    reason = "" if "loss" in facts.objective else f", because the task is {facts.task}"
+    return f"add_loss=auto: {words}{reason}"

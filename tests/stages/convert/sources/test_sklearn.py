@@ -428,7 +428,7 @@ def test_class_weights_that_an_objective_lacks_are_named():
     x, y = binary_words()
     calibrated = CalibratedClassifierCV(LogisticRegression(class_weight="balanced"), cv=2).fit(x, y)
     notes = convert(calibrated).facts.lineage[0]["notes"]
-    assert any("not included" in note and "its class weights" in note for note in notes)
+    assert any("use it without" in note and "its class weights" in note for note in notes)
     pairs = OneVsOneClassifier(LogisticRegression(class_weight="balanced")).fit(*multiclass_words())
     assert any("class weights are not in the loss" in note for note in convert(pairs).facts.lineage[0]["notes"])
     unseen = convert(LogisticRegression(class_weight="balanced").fit(x, y)).facts.objective  # without rows to count
