@@ -1,5 +1,7 @@
 """The six stages in order, with the context that each reads and the facts that it requires and ensures."""
 
+from typing import Any
+
 from ortpipe.pipeline.plan import Stage
 
 GRAPH = ("ortpipe", "onnx", "onnx-ir")
@@ -8,7 +10,7 @@ LEARNING = (*NUMBERS, "scikit-learn")
 FORWARD = ("task", "inputs", "outputs", "prediction")
 
 
-def _stage(name: str, *, has_check: bool = True, **facts: tuple[str, ...]) -> Stage:
+def _stage(name: str, *, has_check: bool = True, **facts: Any) -> Stage:
     """Return a stage, whose functions are in the folder of its name."""
     module = f"ortpipe.stages.{name}.stage"
     return Stage(name, f"{module}:{name}", f"{module}:check" if has_check else None, **facts)
@@ -26,6 +28,7 @@ FLOW = (
         packages=(*NUMBERS, "scipy"),
         requires=("gradients", "outputs", "label"),
         ensures=FORWARD,
+        continued="ortpipe.stages.train.continued",
     ),
     _stage("evaluate", reads=("data", "runtime"), packages=LEARNING, requires=FORWARD, ensures=("metrics",)),
 )

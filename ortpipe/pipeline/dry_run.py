@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ortpipe.pipeline.continued import stored_part
 from ortpipe.pipeline.digest import Parts, key_of, parts_of
 from ortpipe.pipeline.flatten import differing
 from ortpipe.pipeline.plan import Plan
@@ -15,11 +16,12 @@ class Reason:
     """Why a stage would be computed, as data that the command line puts into words.
 
     The kinds: `no store` is configured; `after` stage `name`, which is also computed; `nothing stored` for this stage;
-    `changed`: a part of its key differs from the nearest stored entry; `unsealed`: the entry is not sealed with this
+    `changed`: a part of its key differs from the nearest stored entry; `continued`: its first `old` of `new` epochs are
+    stored; `unsealed`: the entry is not sealed with this
     store's key; `evicted`: its artifact was removed; `order`: the config's entries have another order.
     """
 
-    kind: Literal["no store", "after", "nothing stored", "changed", "unsealed", "evicted", "order"]
+    kind: Literal["no store", "after", "nothing stored", "changed", "continued", "unsealed", "evicted", "order"]
     name: str = ""  # the dotted name of the changed part: a config key, `version`, `packages.<name>`, `input`, `data` …
     old: Any = None  # its stored value
     new: Any = None  # its value now
@@ -56,6 +58,8 @@ def dry_run(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list
             digest = entry.output
             continue
         reasons, nearest = _compared_with_nearest(parts, store, computed is None)
+        if computed is None and step.stage.continued and (part := stored_part(step, parts, context, store)):
+            reasons = (Reason("continued", old=part[0], new=step.config.epochs),)
         blocking = () if computed is None else (Reason("after", computed),)
         status: Literal["miss", "blocked"] = "miss" if computed is None or reasons else "blocked"
         about = (nearest.about if nearest is not None else {}, store.about)

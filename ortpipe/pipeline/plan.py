@@ -40,6 +40,7 @@ class Stage:
     packages: tuple[str, ...] = ()  # packages whose versions can change its result
     requires: tuple[str, ...] = ()  # facts that its input must have
     ensures: tuple[str, ...] = ()  # facts that its result must have
+    continued: str | None = None  # a module that continues stored results with fewer epochs, see `continued.py`
 
     @property
     def version(self) -> int:

@@ -4,15 +4,21 @@ import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortpipe.artifact import Artifact
+from ortpipe.doors import later
 from ortpipe.errors import OrtpipeError
 from ortpipe.pipeline import events
 from ortpipe.pipeline.digest import Parts, key_of, parts_of
 from ortpipe.pipeline.locks import Notify
 from ortpipe.pipeline.plan import Plan, Step
 from ortpipe.pipeline.store import Entry, Store
+
+if TYPE_CHECKING:  # for runs with a store
+    from ortpipe.pipeline.continued import start
+else:
+    later(__name__)
 
 
 def run(
@@ -86,8 +92,11 @@ def _run_or_load(
     name = step.stage.name
 
     def compute() -> Artifact:
+        more = {}
+        if store is not None and step.stage.continued is not None and context["start"] is None:
+            more = start(step, artifact, parts, context, store, notify)
         context["report"](events.Began())
-        return step.stage(artifact, step.config, **context)
+        return step.stage(artifact, step.config, **{**context, **more})
 
     if store is None:
         return compute(), None, None

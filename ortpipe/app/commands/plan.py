@@ -69,6 +69,8 @@ def _reason_text(reason: Reason, status: StageStatus) -> str:
     name = reason.name
     if reason.kind == "after":
         return f"after {name}"
+    if reason.kind == "continued":
+        return f"epochs {reason.old + 1} to {reason.new} to compute; 1 to {reason.old} from the store"
     if reason.kind != "changed":
         return REASON_TEXTS[reason.kind]
     if name == "data":

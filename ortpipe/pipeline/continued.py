@@ -1,0 +1,48 @@
+"""Find a stored result with fewer epochs, from which a stage can continue."""
+
+from collections.abc import Iterator, Mapping
+from pkgutil import resolve_name
+from typing import Any
+
+from ortpipe.artifact import Artifact
+from ortpipe.pipeline.digest import Parts, key_of
+from ortpipe.pipeline.locks import Notify
+from ortpipe.pipeline.plan import Step
+from ortpipe.pipeline.store import Entry, Store
+
+
+def stored_part(step: Step, parts: Parts, context: Mapping[str, Any], store: Store) -> tuple[int, Entry] | None:
+    """Return the most epochs whose state is stored, fewer than the step's, and the entry that has it."""
+    shared_epochs = resolve_name(f"{step.stage.continued}:shared_epochs")
+    starts = [
+        (shared_epochs(step.config, epochs, entry.record, context["data"]), entry)
+        for epochs, entry in _shorter(step, parts, store)
+    ]
+    return max((start for start in starts if start[0]), key=lambda start: start[0], default=None)
+
+
+def _shorter(step: Step, parts: Parts, store: Store) -> Iterator[tuple[int, Entry]]:
+    """Yield the intact entries whose parts differ from these in fewer epochs only, with their number."""
+    name, key = step.stage.name, key_of(parts)
+    for entry in store.entries(name):
+        config = entry.parts.get(name)
+        if not isinstance(config, Mapping) or not isinstance(epochs := config.get("epochs"), int):
+            continue
+        if epochs >= step.config.epochs or not store.trusts(entry):
+            continue
+        longer = {**entry.parts, name: {**config, "epochs": step.config.epochs}}
+        if key_of(longer) == key and store.artifact_folder(entry.output).is_dir():
+            yield epochs, entry
+
+
+def start(
+    step: Step, artifact: Artifact | None, parts: Parts, context: Mapping[str, Any], store: Store, notify: Notify
+) -> dict[str, Any]:
+    """Return the context for a step to continue from a stored result; {} if none is stored."""
+    part = stored_part(step, parts, context, store)
+    taken = None if part is None else store.take(step.stage.name, part[1].key, artifact, notify)
+    if part is None or taken is None:
+        return {}
+    result, entry = taken
+    notify(f"continues after epoch {part[0]}, which {entry.run.get('folder', 'another run')} computed")
+    return {"start": resolve_name(f"{step.stage.continued}:state_after")(part[0], result.tensors)}
