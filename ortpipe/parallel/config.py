@@ -21,7 +21,8 @@ class ParallelConfig(Config):
             a number or `epoch` averages the parameters after so many steps, which each slice takes by itself.
         transport: `processes` on this machine, or `ray`: actors of the Ray cluster that `ray.init` finds.
         workers: the number of workers; null: one per CPU of this machine or of the cluster.
-        timeout: seconds after which a worker counts as hanging and is replaced; null: never.
+        timeout: seconds without an answer after which a worker counts as hanging and is replaced, or three times
+            the slowest answer so far if that is longer; for the first answer, seconds per batch; null: never.
     """
 
     slices: Count = 8

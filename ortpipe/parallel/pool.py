@@ -23,14 +23,16 @@ else:
     later(__name__)
 
 Check = Callable[[str, int, Any], None]  # of a worker's name, a slice and its result
-START = 60.0  # seconds more for the first answer of a worker, which has to import packages first
+START = 60.0  # seconds more for a worker to start, and for its first answer, before which it loads its work
+PATIENCE = 3  # times the slowest answer so far that a call may take, if that is longer than the timeout
 LOSSES = 3  # workers that may be lost with the same slice, before the slice counts as the cause
 
 
 class _Running(NamedTuple):
     worker: Worker
-    slices: list[int]
-    begun: float  # by time.monotonic; that of a new worker is later
+    slices: list[int]  # none while it starts
+    begun: float  # by time.monotonic
+    extra: float  # seconds that it may take longer than others
 
 
 class Pool:
@@ -44,6 +46,8 @@ class Pool:
         self._idle: list[Worker] = []
         self._running: dict[Future[Answer], _Running] = {}
         self._answered = set[Worker]()  # at least once
+        self._timeout = config.timeout or math.inf
+        self._pace = 0.0  # the longest seconds per slice of a call so far
         self.seconds = 0.0  # of the longest call of the latest run
         self.adapt()
 
@@ -62,22 +66,30 @@ class Pool:
 
     def adapt(self) -> None:
         """Start workers until there are as many as configured, or as the machine or the cluster has room for."""
+        self._adapted = time.monotonic()
         count = min(self._config.workers or self._transport.capacity(), self._config.slices)
-        while len(self._idle) < count:
-            self._idle.append(self._transport.start(next(self._numbers)))
+        while len(self._idle) + len(self._running) < count:
+            self._start()
+
+    def _start(self) -> None:
+        worker = self._transport.start(next(self._numbers))
+        self._running[worker.ready] = _Running(worker, [], time.monotonic(), START)
 
     @property
     def size(self) -> int:
-        """The number of workers between two calls of `run`."""
+        """The number of workers that are ready, between two calls of `run`."""
         return len(self._idle)
 
-    def run(self, shared: Any, slices: int, check: Check) -> list[Any]:
+    def run(self, shared: Any, slices: int, check: Check, steps: int = 1) -> list[Any]:
         """Return the results of the slices 0 … slices − 1 in order; `check` raises for a wrong one.
+
+        The timeout is for each of `steps` until the first call has ended. Call `adapt` at the start of each epoch.
 
         Raises:
             TrainError: several workers were lost with the same slice, or a worker returned something else.
         """
         try:
+            self._first = self._timeout * steps
             return self._run(self._transport.share(shared), slices, check)
         except BaseException:  # also if the user stops the run: no worker may stay
             self.close()
@@ -85,41 +97,59 @@ class Pool:
 
     def _run(self, shared: Any, slices: int, check: Check) -> list[Any]:
         results, losses = dict[int, Any](), collections.Counter[int]()
-        waiting, self.seconds = _parts(slices, len(self._idle)), 0.0
+        waiting, self.seconds = _parts(slices, len(self._idle) or len(self._running)), 0.0
         while len(results) < slices:
             while waiting and self._idle:
                 worker, part = self._idle.pop(0), waiting.pop(0)
-                begun = time.monotonic() + (0.0 if worker in self._answered else START)
-                self._running[worker.submit(shared, part)] = _Running(worker, part, begun)
+                now = time.monotonic()
+                # a new worker also reads again the rows of the epoch until now
+                extra = 0.0 if worker in self._answered else START + now - self._adapted
+                self._running[worker.submit(shared, part)] = _Running(worker, part, now, extra)
             done, _ = wait(self._running, self._patience(), FIRST_COMPLETED)
             for future in done or self._late():
-                worker, part, _ = self._running.pop(future)
-                self._idle.append(worker)
-                if future not in done or isinstance(future.exception(), WorkerLostError):
-                    self._idle[-1] = self._replace(worker, part, losses, lost=future in done)
+                worker, part, begun, _ = self._running.pop(future)
+                if part and (future not in done or isinstance(future.exception(), WorkerLostError)):
+                    self._replace(worker, part, losses, time.monotonic() - begun, lost=future in done)
                     waiting += [[number] for number in part]
-                else:
+                    continue
+                self._idle.append(worker)
+                if part:
                     answers, seconds = future.result()
                     results |= _checked(worker.name, part, answers, check)
                     self._answered.add(worker)
                     self.seconds = max(self.seconds, seconds)
+                    self._pace = max(self._pace, (time.monotonic() - begun) / len(part))
         return [results[number] for number in range(slices)]
 
     def _patience(self) -> float | None:
-        """Return the seconds until the first running worker is late; None: never."""
-        if self._config.timeout is None:
-            return None
-        first = min(running.begun for running in self._running.values())
-        return max(0.0, first + self._config.timeout - time.monotonic())
+        """Return the seconds until the first call is late, or without a call the last start; None: never."""
+        calls = [self._due(running) for running in self._running.values() if running.slices]
+        due = min(calls) if calls else max(map(self._due, self._running.values()))
+        return None if due == math.inf else max(0.0, due - time.monotonic())
+
+    def _due(self, running: _Running) -> float:
+        """Return the time from which on a call or a start is late."""
+        slowest = PATIENCE * self._pace * len(running.slices)
+        limit = max(self._timeout, slowest) if self._pace or not running.slices else self._first
+        return running.begun + running.extra + limit
 
     def _late(self) -> list[Future[Answer]]:
-        """Return the calls that take longer than the timeout."""
-        end = time.monotonic() - (self._config.timeout or math.inf)
-        return [future for future, running in self._running.items() if running.begun <= end]
+        """Return the calls that are late; raise if no worker can start."""
+        now, is_called = time.monotonic(), any(running.slices for running in self._running.values())
+        late = [future for future, running in self._running.items() if self._due(running) <= now]
+        if not is_called and len(late) == len(self._running):
+            raise TrainError(
+                "At least one worker must start.",
+                got=f"none within {START + self._timeout:g} s",
+                fix="Free a CPU of the machine or the cluster, or set a longer {@train.parallel.timeout}.",
+            )
+        return [future for future in late if self._running[future].slices]
 
-    def _replace(self, worker: Worker, part: Sequence[int], losses: collections.Counter[int], *, lost: bool) -> Worker:
+    def _replace(
+        self, worker: Worker, part: Sequence[int], losses: collections.Counter[int], seconds: float, *, lost: bool
+    ) -> None:
         """End a worker and start another one; raise if this is not the first time with these slices."""
-        reason = "ended" if lost else f"gave no answer for {self._config.timeout:g} s"
+        reason = "ended" if lost else f"gave no answer for {seconds:.0f} s"
         worker.kill()
         losses.update(part)
         worst, count = max(losses.items(), key=lambda item: item[1])
@@ -132,7 +162,7 @@ class Pool:
             )
         slices = ", ".join(str(number + 1) for number in part)
         self._report(f"replaced {worker.name}, which {reason}; slice {slices} is computed again")
-        return self._transport.start(next(self._numbers))
+        self._start()
 
 
 def _parts(slices: int, workers: int) -> list[list[int]]:

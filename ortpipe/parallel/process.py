@@ -23,7 +23,7 @@ class Process(Worker):
         command = [sys.executable, "-m", "ortpipe.parallel.process"]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._thread = ThreadPoolExecutor(1)
-        self._thread.submit(self._write, work)
+        self.ready = self._thread.submit(self._write, work)
         self.name = f"worker {number} (process {self._process.pid})"
 
     def submit(self, shared: bytes, slices: Sequence[int]) -> Future[Answer]:

@@ -14,6 +14,7 @@ class Actor(Worker):
 
     def __init__(self, number: int, ray: Any, actor: Any) -> None:
         self._ray, self._actor, self.name = ray, actor, f"worker {number} (Ray actor)"
+        self.ready = actor.__ray_ready__.remote().future()
 
     def submit(self, shared: Any, slices: Sequence[int]) -> Future[Answer]:
         """Start a call."""

@@ -34,6 +34,7 @@ class Worker(Protocol):
     """A process that runs one call of a work at a time."""
 
     name: str
+    ready: Future[Any]  # done once it can be given slices; a cluster may have room for it later only
 
     def submit(self, shared: Any, slices: Sequence[int]) -> Future[Answer]:
         """Start a call; its future raises WorkerLostError if the worker ends without an answer."""

@@ -64,7 +64,7 @@ class SlicedLoop(EpochLoop):
     def _exchange(self, span: Span, shared: Any, check: Check) -> list[Any]:
         """Return the results of all slices of a span."""
         begun = time.perf_counter()
-        parts = self._pool.run((span, *shared), len(self._shares(span)), check)
+        parts = self._pool.run((span, *shared), len(self._shares(span)), check, span.batches)
         if not self._reported:
             self._times.append((self._pool.seconds, time.perf_counter() - begun))
             if len(self._times) == MEASURED:

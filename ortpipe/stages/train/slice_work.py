@@ -71,22 +71,23 @@ class _Batches:
             return {name: array for name, array in training.feed(rows).items() if name in names}
 
         self._batches = Batches(training.data.train, feed, config.batch_size, seed=config.seed, shuffle=config.shuffle)
-        self._epoch, self._next, self._iterator = 0, 0, iter(list[Arrays]())
+        self._epoch, self._next, self._chunks = 0, 0, iter(list[Arrays]())
+        self._rest: Arrays = {}  # of the last chunk: name → array [batches, size, …]
 
-    def take(self, span: Span) -> list[Arrays]:
-        """Return the batches of a span."""
+    def take(self, span: Span) -> Iterator[Arrays]:
+        """Yield the batches of a span in chunks that fit in memory, name → array [batches, size, …]."""
         if span.epoch != self._epoch or span.first < self._next:
-            self._epoch, self._next, self._iterator = span.epoch, 0, self._of_epoch(span.epoch)
-        while self._next < span.first:
-            next(self._iterator)
-            self._next += 1
-        self._next += span.batches
-        return [next(self._iterator) for _ in range(span.batches)]
-
-    def _of_epoch(self, number: int) -> Iterator[Arrays]:
-        for chunk in self._batches.epoch(number):
-            for batch in range(len(next(iter(chunk.values())))):
-                yield {name: array[batch] for name, array in chunk.items()}
+            self._epoch, self._next, self._chunks, self._rest = span.epoch, 0, self._batches.epoch(span.epoch), {}
+        end = span.first + span.batches
+        while self._next < end:
+            self._rest = self._rest or next(self._chunks)
+            is_before, left = self._next < span.first, len(next(iter(self._rest.values())))
+            count = min(left, (span.first if is_before else end) - self._next)
+            chunk = {name: array[:count] for name, array in self._rest.items()}
+            self._rest = {name: array[count:] for name, array in self._rest.items()} if count < left else {}
+            self._next += count
+            if not is_before:
+                yield chunk
 
 
 class SliceGradient(NamedTuple):
@@ -112,12 +113,12 @@ class GradientWork:
         if self._run is None:
             self._load()
         span, values = shared
-        [batch] = self._batches.take(span)
+        [chunk] = self._batches.take(span)
         bounds = self._sent.bounds(span)
         cast = {name: values[name].astype(self._types[name]) for name in values}
         results = list[SliceGradient]()
         for number in slices:
-            rows = {name: array[slice(*bounds[number])] for name, array in batch.items()}
+            rows = {name: array[0, slice(*bounds[number])] for name, array in chunk.items()}
             if self._seeded:
                 rows[SEED] = np.array(seeds(self._sent.config.seed, span.epoch, [span.first], number)[0])
             results.append(self._gradient(cast, rows))
@@ -163,17 +164,23 @@ class LocalWork:
             self._step = step = build_step(training.artifact, training.config)
             self._batches, self._load = _Batches(training, step.batch), loader(training, step)
         span, values, scalars = shared
-        batches, bounds = self._batches.take(span), self._sent.bounds(span)
-        results = list[list[np.ndarray]]()
-        for number in slices:
-            first, end = bounds[number]
-            rows = {name: np.stack([batch[name][first:end] for batch in batches]) for name in batches[0]}
-            if SEED in self._step.batch:
-                numbers = range(span.first, span.first + span.batches)
-                rows[SEED] = seeds(self._sent.config.seed, span.epoch, numbers, number)
-            run = self._load(span.epoch, end - first).run
-            results.append([np.array(array) for array in run({**values, **rows, **scalars})])
-        return results
+        bounds, done = self._sent.bounds(span), 0
+        carried, losses = dict.fromkeys(slices, values), {number: list[np.ndarray]() for number in slices}
+        for chunk in self._batches.take(span):
+            count = len(next(iter(chunk.values())))
+            steps = {name: array[done : done + count] for name, array in scalars.items()}
+            for number in slices:
+                first, end = bounds[number]
+                rows = {name: np.ascontiguousarray(array[:, first:end]) for name, array in chunk.items()}
+                if SEED in self._step.batch:
+                    numbers = range(span.first + done, span.first + done + count)
+                    rows[SEED] = seeds(self._sent.config.seed, span.epoch, numbers, number)
+                run = self._load(span.epoch, end - first).run
+                *arrays, loss = map(np.array, run({**carried[number], **rows, **steps}))
+                carried[number] = dict(zip(self._step.carried, arrays, strict=True))
+                losses[number].append(loss)
+            done += count
+        return [[*carried[number].values(), np.concatenate(losses[number])] for number in slices]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_sent": self._sent, "_step": None}

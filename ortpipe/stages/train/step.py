@@ -101,8 +101,7 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     model = artifact.ir_model([str(facts.loss), *facts.gradients.values(), *facts.statistics.values()])
     if config.parallel is not None and config.parallel.every == "step":
         values = query.values(model.graph)
-        _, wide, _ = _types(values[str(facts.loss)], {name: values[name] for name in facts.gradients})
-        return exchanged(model, facts, wide)
+        return exchanged(model, facts, _types(values[str(facts.loss)], {n: values[n] for n in facts.gradients})[1])
     if config.parallel is not None:
         draw_by_seed(model)
     return model if config.accumulate == 1 else accumulated(model, facts)

@@ -118,11 +118,11 @@ def test_killed_and_stopped_workers_change_no_byte(tmp_path, every):
     expected = train(model, parallel(config, every=every), data=data)
 
     def hurt(report):
-        """Hurt a worker a moment after some epochs have ended."""
+        """Hurt the oldest worker a moment after some epochs have ended."""
         reports.append(str(report))
         sign = {2: signal.SIGKILL, 4: signal.SIGSTOP, 6: signal.SIGKILL}.get(getattr(report, "number", 0))
         if sign is not None:
-            threading.Timer(random.uniform(0, 0.01), os.kill, [workers()[-1].pid, sign]).start()
+            threading.Timer(random.uniform(0, 0.01), os.kill, [workers()[0].pid, sign]).start()
 
     settings = {"every": every, "workers": 2, "timeout": 5.0}
     assert train(model, parallel(config, **settings), data=data, report=hurt).digest() == expected.digest()
