@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from ortpipe.app.sweep import Job
 
 
+RUN_WORDS = ("fit", "run", "sweep", "train")  # commands of other tools for a run
 _refused: list[Exception] = []  # the error that ended the run; if it were raised, Hydra would print its own line first
 
 
@@ -103,7 +104,8 @@ def main() -> None:
             command(name)(arguments)
             sys.stdout.flush()
         elif is_word(name):
-            fix = f"{nearest(name, COMMANDS)} A run has no command: ortpipe key=value …"
+            fix = "A run has no command: ortpipe key=value …"
+            fix = fix if name in RUN_WORDS else f"{nearest(name, COMMANDS)} {fix}"
             raise ConfigError(f"{name} is no command.", fix=fix)
         elif is_help(sys.argv[1:]):
             print_help(sys.argv[1:])

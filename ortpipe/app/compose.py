@@ -77,9 +77,12 @@ def check_working_folder() -> None:
 
 
 def check_own_files(arguments: Iterable[str]) -> None:
-    """Reject pipes in --config-dir, and files with too many values (repeating aliases), which Hydra parses slowly."""
+    """Reject a missing --config-dir, pipes in it, and files with too many values, which Hydra parses slowly."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("-") else [word])]
     folders = [Path(folder) for option, folder in itertools.pairwise(words) if option in ("--config-dir", "-cd")]
+    if missing := [folder for folder in folders if not folder.is_dir()]:
+        rule, fix = "--config-dir must be a folder.", "Create it, or start in the folder that holds it."
+        raise ConfigError(rule, got=missing[0].absolute(), fix=fix)
     for file in (file for folder in folders for level in ("", "*/", "*/*/") for file in folder.glob(f"{level}*.yaml")):
         try:
             check_yaml(read(file).decode(errors="replace"))
@@ -271,10 +274,7 @@ def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple
     overrides = list(overrides)
     if config_dir is not None:
         check_own_files(["--config-dir", config_dir])
-        folder = Path(config_dir).absolute()
-        if not folder.is_dir():
-            raise ConfigError("--config-dir must be a folder.", got=config_dir, fix="Check its path.")
-        overrides.append(f"hydra.searchpath=[{quoted(f'file://{folder}')}]")
+        overrides.append(f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).absolute()}')}]")
     with composing(), initialize_config_dir(str(packaged_conf()), job_name="ortpipe", version_base="1.3"):
         config = compose("config", overrides, return_hydra_config=True)
         HydraConfig.instance().set_config(config)

@@ -35,7 +35,7 @@ EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
 
 
 @words(SETTINGS)
-@PULSE.during("reading the data")
+@PULSE.during("preparing the run")
 def execute(
     config: RunConfig,
     resolved: dict[str, Any],

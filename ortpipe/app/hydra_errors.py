@@ -90,11 +90,21 @@ def _unknown_key(key: str, valid: list[str], siblings: list[str]) -> ConfigError
     if key in valid:
         return ConfigError(
             f"{key} belongs to another choice of its group, or the chosen file does not list it.",
-            fix=f"Choose the file that has it, or add it with +{key}=…",
+            fix=f"Choose {_choices_with(key) or 'the file that has it'}, or add it with +{key}=…",
         )
     parents = [key[:i] for i, letter in enumerate(key) if letter == "."]
     parent = next((p for p in reversed(parents) if p in valid), None)
     if parent is not None and not any(k.startswith(f"{parent}.") for k in valid):  # its keys are the user's own
         fix = f"Write +{key}=…; write a name that contains dots in an experiment file."
         return ConfigError(f"{key} is a new key, which must be added with a plus.", fix=fix)
-    return ConfigError(f"{key} is not a key of the config.", fix=nearest(key, siblings))
+    groups = [group for group in group_choices([packaged_conf()]) if group.rpartition("/")[2] == key]
+    hint = f"Did you mean {groups[0]}=…? " if groups else ""
+    return ConfigError(f"{key} is not a key of the config.", fix=hint + nearest(key, siblings))
+
+
+def _choices_with(key: str) -> str:
+    """Return the choices of a group whose files list a key, as arguments; "" if the key's parent is not a group."""
+    *parents, name = key.split(".")
+    files = sorted(packaged_conf().joinpath(*parents).glob("*.yaml"))
+    files = [file for file in files if re.search(rf"^{name}:", file.read_text(encoding="utf-8"), re.M)]
+    return " or ".join(f"{'/'.join(parents)}={file.stem}" for file in files)

@@ -129,7 +129,8 @@ class TextColumn:
             raise DataError(
                 "A column of dates may hold only dates of ISO 8601, such as 2013-01-31 or 2013-01-31T05:00.",
                 got=f"column {self.name!r}: {_format_cells(self._non_dates or self._marks)}",
-                fix=f"Convert them; name the marks of missing values, as in {{at}}missing=['?']; {way_out}",
+                fix=f"Convert them; name the marks of missing values, as in {{at}}missing=['?']; leave the "
+                f"column out of {{at}}inputs; {way_out}",
             )
         if mostly_dates:
             raise DataError(

@@ -80,7 +80,7 @@ def test_a_run_that_failed_says_where_and_one_that_takes_its_folder_says_so(tmp_
     monkeypatch.setattr("ortpipe.app.pulse.EVERY", 0.01)
     ortpipe.run(*LINEAR, folder)
     lines = capsys.readouterr().err.splitlines()
-    assert {f"  {step}, 0 s so far" for step in ("reading the data", "writing the results of evaluate")} <= {*lines}
+    assert {f"  {step}, 0 s so far" for step in ("preparing the run", "writing the results of evaluate")} <= {*lines}
     [said] = [line for line in lines if line.startswith("replaces")]
     assert said.startswith("replaces the run of 20")
     assert said.endswith(f"in {tmp_path}/r (failed)")

@@ -248,7 +248,7 @@ def test_convert_refuses_what_is_no_head(path, heads, error, message):
             LossError,
             r"regression head 'size'(.|\n)*add_loss's heads\.size\.loss\.name",
         ),
-        (AddLossConfig(LOSSES["cross_entropy"]()), {}, LossError, "CrossEntropy for a regression head 'size'"),
+        (AddLossConfig(LOSSES["cross_entropy"]()), {}, LossError, "cross_entropy for a regression head 'size'"),
         (losses(head="gamma"), {}, LossError, r"The loss gamma is defined for labels that are positive"),
         (losses(), {"size": SIZE[:, :1]}, DataError, r"1 per row \(head 'size'\)"),
     ],

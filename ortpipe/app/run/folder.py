@@ -166,7 +166,7 @@ class RunFolder:
         if (report := self.folder / "report.html").is_file():
             event.error.add_note(f"{'report':<14} {report}")
         if self._stored:
-            event.error.add_note(f"{'in the store':<14} {', '.join(self._stored)}")
+            event.error.add_note(f"{'cached':<14} {', '.join(self._stored)}")
         if self.record.again is not None:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
 

@@ -89,7 +89,7 @@ def _other_task(facts: Facts, loss: Any, head: str) -> LossError:
     another = f", or another of its outputs {', '.join(facts.outputs)} as {{@convert.source.prediction}}"
     return LossError(
         "The loss must fit the model's task.",
-        got=f"{type(loss).__name__} for a {facts.task} {f'head {head!r}' if head else 'model'}",
+        got=f"{LOSSES.name_of(type(loss))} for a {facts.task} {f'head {head!r}' if head else 'model'}",
         fix=f"Choose {key}={' or '.join(suitable)}; or, if an .onnx model's prediction"
         f"{f' {facts.prediction!r}' if several else ''} has another meaning, set {meanings}"
         + (f"{another}." if several and not head else "."),

@@ -117,9 +117,9 @@ class TrainConfig(Config):
 
     def __post_init__(self) -> None:
         if self.parallel is not None and self.accumulate > 1:
-            rule, actual = "Workers already accumulate the gradients of slices.", f"accumulate={self.accumulate}"
+            rule = "{key} must be 1 with workers, which already add up the gradients of slices."
             fix = "Set {at}accumulate=1 and a larger {at}batch_size."
-            raise ConfigError(rule, key="accumulate", got=actual, fix=fix)
+            raise ConfigError(rule, key="accumulate", got=self.accumulate, fix=fix)
         if changed := [key for key in self.optimizer.decides if getattr(self, key) != _DEFAULTS[key]]:
             keys = ", ".join(f"{{at}}{key}" for key in changed)
             raise ConfigError(

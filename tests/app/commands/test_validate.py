@@ -288,7 +288,8 @@ def test_two_runtimes_in_one_environment_are_found_where_the_runtime_group_itsel
             "convert.source.estimater=x",
             "Did you mean 'convert.source.estimator'? Valid: convert.source.estimator, conv",
         ),
-        ("train.optimizer.momentum=1", "train.optimizer.momentum belongs to another choice"),
+        ("train.optimizer.momentum=1", "Choose train/optimizer=momentum or train/optimizer=nesterov, or add"),
+        ("optimizer=adam", "Did you mean train/optimizer=…? Valid: add_loss, "),
         ("train.early_stop.patienc=1", "Did you mean 'train.early_stop.patience'?"),
     ],
 )

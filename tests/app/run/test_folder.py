@@ -173,7 +173,7 @@ def test_the_losses_of_a_run_are_those_of_its_artifact(cli: Callable, only_run: 
 
 def way_on(error: str) -> dict[str, str]:
     """Return what a run that failed says beside its error."""
-    lines = [re.match(r"(stage|its log|report|in the store|continue with:)\s+(.*)", s) for s in error.splitlines()]
+    lines = [re.match(r"(stage|its log|report|cached|continue with:)\s+(.*)", s) for s in error.splitlines()]
     return {match[1]: match[2] for match in lines if match}
 
 
@@ -188,7 +188,7 @@ def test_a_stage_that_fails_ends_the_run_with_its_name_its_log_and_the_command_t
     assert told["its log"] == str(folder / "logs" / "5_train.log")
     assert "ConvergenceError: Losses" in Path(told["its log"]).read_text()
     assert Path(told["report"]).is_file()
-    assert told["in the store"] == "convert, add_loss, penalty, derive"
+    assert told["cached"] == "convert, add_loss, penalty, derive"
     assert "continue with:" not in told
     mended = ["recorder=none", *SMALL, "train.optimizer.lr=0.01", "name='two words'"]
     assert ortpipe(*mended, cwd=tmp_path).returncode == 0

@@ -237,7 +237,7 @@ DOUBTS = {  # end, columns of z, type of Y, name of Y, what is told, what the er
         "",
         "Y",
         {},
-        "have any size(.|\n)*scores=probabilities",
+        "no softmax or sigmoid bounds them(.|\n)*scores=probabilities",
     ),
     "sigmoids of exclusive classes": ("Y = Sigmoid(z)", 3, "", "Y", {"task": "multiclass"}, "prediction=z"),
     "sigmoids, clipped far": (

@@ -27,7 +27,11 @@ READINGS: dict[Reading, str] = {
     ("regression", None): "plain values",
 }
 FITTING = {"softmax": ("multiclass", "binary"), "sigmoid": ("multilabel", "binary"), "pair": ("binary",)}
-BOUNDS = {"sum": "sum to 1 in each row", "unit": "lie in [0, 1]", "outside": "have any size"}
+BOUNDS = {  # by the last operators
+    "sum": "its operators make each row sum to 1",
+    "unit": "its operators keep them in [0, 1]",
+    "outside": "no softmax or sigmoid bounds them",
+}
 SEEN = {
     None: "there are no rows to look at",
     "sum": "values in [0, 1], and each row sums to 1",
@@ -289,7 +293,7 @@ class Prediction:
     def _evidence(self) -> str:
         parts = [self._values]
         if self.head.bound is not None:
-            parts.append(f"whatever the weights, they {BOUNDS[self.head.bound]}")
+            parts.append(BOUNDS[self.head.bound])
         if len(self._distinct):
             first = ", ".join(map(repr, self._distinct[:SHOWN_LABELS].tolist()))
             parts.append(f"the labels are {first}{' …' if len(self._distinct) > SHOWN_LABELS else ''}")
