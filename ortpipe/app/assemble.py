@@ -44,7 +44,9 @@ def open_run(
         check_one_runtime()
         if "runtime" in values:
             context["runtime"] = values["runtime"]
-            check_provider(values["runtime"])
+            parallel = values["train"].parallel if "train" in values else None
+            workers = parallel.workers if parallel is not None and parallel.transport == "devices" else None
+            check_provider(values["runtime"], workers)
     if values.get("resume") is not None:
         with collect("resume"):
             context["start"] = read_checkpoint(Path(values["resume"]))

@@ -27,6 +27,7 @@ from ortpipe.data import DataConfig
 from ortpipe.errors import ConfigError, nearest, under
 from ortpipe.metrics import UNWEIGHTED
 from ortpipe.metrics.named import OBJECTIVE, check_rows
+from ortpipe.parallel import check_engine
 from ortpipe.settings import Catalogue, Config, Text, article, catalogue_of, checked, fields_of
 
 
@@ -86,6 +87,8 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         split = self.data.split
         check_measured(self.objective, split.column, split.validation, self.evaluate.metrics)
+        if self.train.parallel is not None:
+            check_engine(self.train.parallel, self.runtime.engine)
         penalized = any(strength for strengths in self.penalty.terms.values() for strength in strengths.values())
         by_step = self.train.parallel is not None and self.train.parallel.every == "step"
         if by_step and penalized and self.add_loss.reduction == "sum":

@@ -33,14 +33,21 @@ def fix_batch_size(model: ir.Model, size: int) -> None:
     inner = [(*graph.inputs, *_between(graph), *graph.outputs) for graph in model.graph.subgraphs()]
     values = [value for values in inner for value in values]
     for value in (*model.graph.inputs, *model.graph.outputs, *values):
-        if value.shape is not None and "N" in [*value.shape]:
-            value.shape = ir.Shape([size if d == "N" else d for d in value.shape])
+        if value.shape is not None and not value.shape.is_static():
+            value.shape = ir.Shape([_fixed(dim, size) for dim in value.shape])
     if not all(value.type is not None and value.shape is not None and value.shape.is_static() for value in values):
         for graph in model.graph.subgraphs():
             for value in _between(graph):
                 value.shape = None
         infer(model)
     fold_sizes(model)
+
+
+def _fixed(dim: int | ir.SymbolicDim, size: int) -> int | ir.SymbolicDim:
+    """Return the number of rows for N, and for N/K if K slices have equally many."""
+    name, _, slices = str(dim).partition("/")
+    parts = int(slices) if slices.isdigit() else 1 if dim == "N" else 0
+    return size // parts if name == "N" and parts and size % parts == 0 else dim
 
 
 def _between(graph: ir.Graph) -> list[ir.Value]:

@@ -13,6 +13,7 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.parallel.config import ParallelConfig as ParallelConfig
+    from ortpipe.parallel.engines import check_engine as check_engine
     from ortpipe.parallel.pool import Check as Check
     from ortpipe.parallel.pool import Pool as Pool
     from ortpipe.parallel.slices import slice_bounds as slice_bounds

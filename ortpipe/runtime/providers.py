@@ -11,10 +11,10 @@ from ortpipe.runtime.library import ort
 from ortpipe.runtime.session import PROVIDERS, TRIVIAL, Session
 
 
-def check_provider(runtime: RuntimeConfig) -> None:
-    """Raise before any work if a provider is missing or onnxruntime falls back to another one."""
+def check_provider(runtime: RuntimeConfig, count: int | None = None) -> None:
+    """Raise before any work if `count` devices are missing, or onnxruntime falls back to another provider."""
     if runtime.engine != "onnxruntime":
-        xla.check_client(runtime)
+        xla.check_client(runtime, count)
     elif runtime.provider != "cpu":
         Session(onnx.parser.parse_model(TRIVIAL), runtime)
 

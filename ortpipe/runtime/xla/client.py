@@ -17,8 +17,11 @@ _lock = threading.Lock()
 _begun: list[int] = []  # the thread count of this process's client, if it was started here
 
 
-def check_client(runtime: RuntimeConfig) -> None:
-    """Raise if the engine is not installed or lacks the device; JAX is not imported for the CPU."""
+def check_client(runtime: RuntimeConfig, count: int | None = None) -> None:
+    """Raise if the engine is not installed, or lacks a device or `count` of them.
+
+    JAX is not imported for the CPU without a count.
+    """
     if importlib.util.find_spec("jax") is None:
         raise EngineError(
             "{key}=xla needs JAX.",
@@ -26,12 +29,20 @@ def check_client(runtime: RuntimeConfig) -> None:
             got="jax is not installed",
             fix="pip install 'ortpipe[xla]', or set {key}=onnxruntime.",
         )
-    if runtime.provider != "cpu":
-        device(runtime)
+    if runtime.provider == "cpu" and count is None:
+        return
+    there = len(devices(runtime))
+    if count is not None and count > there:
+        more = f" JAX_NUM_CPU_DEVICES={count} in the environment starts more." if runtime.provider == "cpu" else ""
+        raise EngineError(
+            "There must be a device for each worker.",
+            got=f"{count} workers, but JAX finds {there} of {runtime.provider!r}",
+            fix=f"Set the number of workers to at most {there}, or to null for all devices.{more}",
+        )
 
 
-def device(runtime: RuntimeConfig) -> Any:
-    """Return the JAX device that runs graphs; the first call in a process starts JAX's client.
+def devices(runtime: RuntimeConfig) -> list[Any]:
+    """Return the JAX devices that can run graphs; the first call in a process starts JAX's client.
 
     The size of the CPU client's pool is fixed at its start; with another number of threads, sums differ in rounding.
 
@@ -58,7 +69,7 @@ def device(runtime: RuntimeConfig) -> Any:
                 "or set {at}engine=onnxruntime.",
             )
         try:
-            return jax.devices(PLATFORMS[runtime.provider])[0]
+            return list(jax.devices(PLATFORMS[runtime.provider]))
         except RuntimeError as error:
             chosen = jax.config.jax_platforms
             alone = f" and was started with {chosen!r} only" if chosen else ""

@@ -56,7 +56,7 @@ class Interpreter:
     Attributes:
         model: a model whose operators are all in the table.
         weights: initializer → value, for those without a value in the model.
-        instead: operator → a function that replaces it for nodes of the outermost graph.
+        instead: a function that replaces a node, by operator for nodes of the outermost graph, by name for others.
         key: the key of this step's random numbers; None if none are drawn.
     """
 
@@ -99,8 +99,8 @@ class Interpreter:
             lambda graph, *arguments, number=None: self._inner(graph, arguments, values, number),
             lambda: self._key(proto),
         )
-        if outermost and proto.op_type in self.instead:
-            return self.instead[proto.op_type](node, *inputs)
+        if (instead := self.instead.get(proto.op_type if outermost else proto.name)) is not None:
+            return _several(instead(node, *inputs))
         constant = all(x is None or isinstance(x, np.ndarray | np.generic) for x in inputs)
         if constant and proto.op_type not in RANDOM and not _subgraphs(proto) and _is_small(function, node, inputs):
             with jax.ensure_compile_time_eval():

@@ -13,11 +13,14 @@ from jax import lax
 
 from ortpipe.errors import EngineError
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.xla.client import device
+from ortpipe.runtime.xla.client import devices
 from ortpipe.runtime.xla.interpret import Interpreter, check_operators
 from ortpipe.runtime.xla.node import Array, Node
 
 IMPL = "threefry2x32"  # the random number generator: identical on every device and in every version
+
+read = functools.partial(lax.dynamic_index_in_dim, keepdims=False, allow_negative_indices=False)
+write = functools.partial(lax.dynamic_update_index_in_dim, allow_negative_indices=False)
 
 
 class Program:
@@ -48,12 +51,13 @@ class Program:
         report: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         check_operators(model)
-        self._model, self._weights, self._device = model, weights, device(runtime)
+        self._model, self._weights, self._device = model, weights, devices(runtime)[0]
         self._options = _options(runtime)
         self._scanned = [_first_dimension(value) == steps for value in model.graph.input]
         self._names = [value.name for value in model.graph.input]
         self._carried = len(self._scanned) - sum(self._scanned)
         self._compiled: dict[tuple[Any, int], Any] = {}  # by the shapes that a step reads, and the number of steps
+        self._inner: dict[str, Callable[..., tuple[Array, ...]]] = {}  # instead of nodes inside the step, by name
         self._report = report
 
     def run(self, feeds: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0), first: int = 0) -> list[np.ndarray]:
@@ -93,10 +97,14 @@ class Program:
         started = time.perf_counter()
         donated = tuple(place for place, scanned in enumerate(self._scanned) if not scanned)
         with jax.default_device(self._device), jax.default_matmul_precision("highest"):
-            traced = jax.jit(self._epoch, donate_argnums=donated).lower(*arguments, *numbers)
+            traced = jax.jit(self._spread(self._epoch), donate_argnums=donated).lower(*arguments, *numbers)
             compiled = traced.compile(compiler_options=self._options)
         self._report(time.perf_counter() - started)
         return compiled
+
+    def _spread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function as it runs on devices: on one."""
+        return function
 
     def _epoch(self, *arguments: Array) -> tuple[Array, ...]:
         *inputs, seed, first, count = arguments
@@ -107,8 +115,6 @@ class Program:
             assert node.run is not None
             run, body, split = node.run, node.get("body"), len(inputs) - node.get("num_scan_inputs")
             carried, scanned = tuple(map(jnp.asarray, inputs[:split])), inputs[split:]
-            read = functools.partial(lax.dynamic_index_in_dim, keepdims=False, allow_negative_indices=False)
-            write = functools.partial(lax.dynamic_update_index_in_dim, allow_negative_indices=False)
 
             def step(values: tuple[Array, ...], rows: Sequence[Array], number: Array) -> Any:
                 interpreter.key = jax.random.fold_in(key, number)
@@ -126,7 +132,7 @@ class Program:
             ended, collected = lax.fori_loop(np.int32(0), count, turn, (carried, collected))
             return (*ended, *collected)
 
-        interpreter.instead = {"Scan": scan}
+        interpreter.instead = {"Scan": scan, **self._inner}
         return tuple(interpreter.run(self._model.graph, inputs))
 
 

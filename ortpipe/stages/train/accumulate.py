@@ -51,7 +51,7 @@ def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
     loss, *derivatives = body.outputs
     count, moving = len(facts.gradients), [query.value(body, name) for name in facts.statistics]
     batch = _Batch(moving, derivatives[count:], query.data_inputs(body), loss, derivatives[:count])
-    outer_values = _move_initializers(body, outer, moving)
+    outer_values = move_initializers(body, outer, moving)
     read = [ir.Value(name=v.name, type=v.type, shape=ir.Shape([BATCHES, *(v.shape or ())])) for v in batch.read]
     outer.inputs.extend(read)
     public = [(value, str(value.name)) for value in body.outputs]
@@ -70,7 +70,7 @@ def accumulated(inner: ir.Model, facts: Facts) -> ir.Model:
     return ir.Model(outer, ir_version=inner.ir_version)
 
 
-def _move_initializers(body: ir.Graph, outer: ir.Graph, moving: Sequence[ir.Value]) -> dict[str, ir.Value]:
+def move_initializers(body: ir.Graph, outer: ir.Graph, moving: Sequence[ir.Value]) -> dict[str, ir.Value]:
     """Move the initializers of the body out; running statistics stay its inputs."""
     outer_values: dict[str, ir.Value] = {}
     for name, value in list(body.initializers.items()):

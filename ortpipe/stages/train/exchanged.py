@@ -1,9 +1,22 @@
-"""The gradients of a step as inputs, for steps whose gradients are computed by workers."""
+"""The gradients of a step that is split over workers or devices: as inputs, if workers compute them."""
 
 import onnx_ir as ir
 
 from ortpipe.artifact import Facts
 from ortpipe.graph.core import query
+from ortpipe.parallel import ParallelConfig
+from ortpipe.stages.train.slice_draws import draw_by_seed
+from ortpipe.stages.train.sliced import sliced
+
+
+def in_parallel(model: ir.Model, facts: Facts, config: ParallelConfig, wide: ir.DataType) -> ir.Model:
+    """Return the gradient model of a step for this kind of training; its updates have the type `wide`."""
+    if config.transport == "devices":
+        return sliced(model, facts, config.slices, wide)
+    if config.every == "step":
+        return exchanged(model, facts, wide)
+    draw_by_seed(model)
+    return model
 
 
 def exchanged(model: ir.Model, facts: Facts, wide: ir.DataType) -> ir.Model:

@@ -11,9 +11,9 @@ import numpy as np
 from ortpipe.artifact import Arrays, Artifact
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.core import query
-from ortpipe.parallel import Check, Pool, SliceWork, slice_bounds, tree_sum
+from ortpipe.parallel import Check, Pool, SliceWork, check_engine, slice_bounds, tree_sum
+from ortpipe.stages.train.devices import DeviceLoop
 from ortpipe.stages.train.diagnosis import diverged
-from ortpipe.stages.train.engine import runs_in_onnxruntime
 from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.exchanged import received
 from ortpipe.stages.train.mini_batch import EpochLoop
@@ -164,19 +164,20 @@ class AveragedParameters(SlicedLoop):
             raise self._diverged(span, worker, number, answer[-1], "a parameter")
 
 
-def parallel_loop(training: Training, step: TrainStep, initial: Arrays, values: Arrays) -> SlicedLoop:
+def parallel_loop(training: Training, step: TrainStep, initial: Arrays, values: Arrays) -> EpochLoop:
     """Return the loop of a training in parallel."""
-    assert training.config.parallel is not None
-    by_step = training.config.parallel.every == "step"
+    config = training.config.parallel
+    assert config is not None
+    by_step = config.every == "step"
+    check_engine(config, "onnxruntime" if training.runtime is None else training.runtime.engine)
     _check(training, by_step=by_step)
-    return (SummedGradients if by_step else AveragedParameters)(training, step, initial, values)
+    kind = DeviceLoop if config.transport == "devices" else SummedGradients if by_step else AveragedParameters
+    return kind(training, step, initial, values)
 
 
 def _check(training: Training, *, by_step: bool) -> None:
     """Reject trainings that slices cannot split."""
     rule = "Training in parallel must split each batch into independent slices."
-    if not runs_in_onnxruntime(training.runtime):
-        raise TrainError(rule, got="runtime.engine=xla", fix="Set {@runtime.engine}=onnxruntime.")
     if by_step and training.artifact.facts.reduction == "sum" and _is_penalized(training.whole):
         raise TrainError(rule, got="a summed loss with a penalty", fix="Set {@add_loss.reduction}=mean.")
 

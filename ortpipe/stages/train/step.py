@@ -21,9 +21,8 @@ from ortpipe.stages.train.speed import speed
 
 if TYPE_CHECKING:  # for settings beyond the optimizer
     from ortpipe.stages.train.accumulate import accumulated
-    from ortpipe.stages.train.exchanged import exchanged
+    from ortpipe.stages.train.exchanged import in_parallel
     from ortpipe.stages.train.setting_links import links_of_settings, loss_scale
-    from ortpipe.stages.train.slice_draws import draw_by_seed
     from ortpipe.stages.train.vector import with_known_shapes
 else:
     later(__name__)
@@ -99,11 +98,10 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     """Return the model of the loss, the gradients and the next running statistics for the batches of one step."""
     facts = artifact.facts
     model = artifact.ir_model([str(facts.loss), *facts.gradients.values(), *facts.statistics.values()])
-    if config.parallel is not None and config.parallel.every == "step":
-        values = query.values(model.graph)
-        return exchanged(model, facts, _types(values[str(facts.loss)], {n: values[n] for n in facts.gradients})[1])
     if config.parallel is not None:
-        draw_by_seed(model)
+        values = query.values(model.graph)
+        wide = _types(values[str(facts.loss)], {name: values[name] for name in facts.gradients})[1]
+        return in_parallel(model, facts, config.parallel, wide)
     return model if config.accumulate == 1 else accumulated(model, facts)
 
 

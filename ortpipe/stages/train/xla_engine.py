@@ -7,8 +7,10 @@ import onnx
 
 from ortpipe.graph.core.apart import Weights
 from ortpipe.runtime import xla
+from ortpipe.stages.train.devices import device_count, slice_places
 from ortpipe.stages.train.engine import Runs
 from ortpipe.stages.train.epoch_graph import BATCHES
+from ortpipe.stages.train.sliced import SLICES
 from ortpipe.stages.train.training import Remark, Training
 
 
@@ -24,7 +26,13 @@ def load_in_xla(
         def report(seconds: float) -> None:
             training.report(Remark(f"compiled for batches of {size} rows in {seconds:.2f} s"))
 
-        return xla.Program(*sized(size), runtime, steps=BATCHES, report=report)
+        if (parallel := training.config.parallel) is None:
+            return xla.Program(*sized(size), runtime, steps=BATCHES, report=report)
+        sizes = [rows for _, _, rows in slice_places(size, parallel.slices)]
+        workers = device_count(parallel, runtime)
+        return xla.SlicedProgram(
+            *sized(size), runtime, slices=SLICES, sizes=sizes, workers=workers, steps=BATCHES, report=report
+        )
 
     if not random:
         return lambda number, size: load(size)

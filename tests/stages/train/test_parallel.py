@@ -202,5 +202,5 @@ def test_what_slices_cannot_split_is_rejected_by_name(tmp_path):
     summed = gradient_model(data, reduction="sum", penalized=L2)
     with pytest.raises(TrainError, match="a summed loss with a penalty"):
         train(summed, parallel(), data=data)
-    with pytest.raises(TrainError, match="engine=xla"):
+    with pytest.raises(ConfigError, match="engine=xla"):
         train(gradient_model(data), parallel(), data=data, runtime=RuntimeConfig(engine="xla"))

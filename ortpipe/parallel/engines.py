@@ -1,0 +1,21 @@
+"""Check that an engine can train in parallel."""
+
+from ortpipe.errors import ConfigError
+from ortpipe.parallel.config import ParallelConfig
+
+
+def check_engine(config: ParallelConfig, engine: str) -> None:
+    """Reject devices without XLA, XLA without devices, and devices that exchange less often than in every step."""
+    by_devices = config.transport == "devices"
+    if by_devices != (engine == "xla"):
+        raise ConfigError(
+            "XLA trains in parallel on devices, and ONNX Runtime in processes or on a cluster.",
+            got=f"runtime.engine={engine} with train/parallel={config.transport}",
+            fix="Set {@runtime.engine}=" + ("xla." if by_devices else "onnxruntime, or {@train/parallel}=devices."),
+        )
+    if by_devices and config.every != "step":
+        raise ConfigError(
+            "Devices exchange gradients in every step.",
+            got=f"train.parallel.every={config.every}",
+            fix="Set {@train.parallel.every}=step, or {@train/parallel}=processes and {@runtime.engine}=onnxruntime.",
+        )

@@ -1,0 +1,63 @@
+"""The gradients of K slices of a batch in one graph: a Scan over the slices, whose results are summed in a fixed order.
+
+The graph's inputs are [slices, …]. The slices of a batch may differ by one row, so only an engine that reads the true
+number of rows of each slice can run it (`ortpipe.runtime.xla`).
+"""
+
+import onnx_ir as ir
+
+from ortpipe.artifact import Facts
+from ortpipe.graph.core import query
+from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.stages.train.accumulate import move_initializers
+from ortpipe.stages.train.slice_draws import draw_by_seed
+
+SLICES = "slices"  # the name of the Scan, and of the dimension that counts slices
+SHARE = "slice/share"  # the name of the input with the share of a batch's rows that each slice has
+
+
+def sliced(inner: ir.Model, facts: Facts, slices: int, wide: ir.DataType) -> ir.Model:
+    """Return the gradient model for a batch cut into slices; losses and gradients are added in the type `wide`."""
+    draw_by_seed(inner)
+    body, names = inner.graph, Names(used_names(inner.graph))
+    outer = ir.Graph([], [], nodes=[], opset_imports=dict(inner.opset_imports), name=f"{body.name}/slices")
+    public, read = [(value, str(value.name)) for value in body.outputs], query.data_inputs(body)
+    move_initializers(body, outer, ())
+    share = ir.val(names.fresh(SHARE), wide, [SLICES])
+    outer.inputs.append(share)
+    for value in (*read, *(value for node in body.all_nodes() for value in node.outputs)):
+        if value.shape is not None:
+            value.shape = ir.Shape([f"N/{slices}" if size == "N" else size for size in value.shape])
+    for value in read:
+        outer.inputs.append(ir.Value(name=value.name, type=value.type, shape=ir.Shape([SLICES, *(value.shape or ())])))
+    op = Builder(body, "slice", names=names)
+    for value in (*read, *body.outputs):
+        op.rename(value, f"{value.name}/of_slice")
+    factor, one = op.placeholder("share", share, ir.Shape([])), op.like(1, share)
+    body.inputs[:] = [factor, *read]
+    unweighted = 1 + len(facts.gradients) if facts.reduction == "sum" else 0  # the sum of a batch is that of its slices
+    for number, (value, _) in enumerate(public):
+        part = op.Mul(op.cast(value, share), one if number < unweighted else factor)
+        part.type, part.shape = ir.TensorType(wide), value.shape
+        body.outputs[number] = part
+    outside = Builder(outer, "slices", names=names)
+    scanned = outer.inputs[-1 - len(read) :]
+    stacks = outside.Scan(*scanned, outputs=len(public), body=body, num_scan_inputs=len(scanned))
+    stacks[0].producer().name = SLICES
+    for stack, (value, name) in zip(stacks, public, strict=True):
+        kind = value.dtype if name in facts.statistics.values() else wide
+        total = outside.Cast(_tree_sum(outside, stack, slices), to=kind)
+        total.shape, total.name = value.shape, name
+        outer.outputs.append(total)
+    return ir.Model(outer, ir_version=inner.ir_version)
+
+
+def _tree_sum(op: Builder, parts: ir.Value, count: int) -> ir.Value:
+    """Return the sum of parts [count, …] in the order of `ortpipe.parallel.tree_sum`."""
+    while count > 1:
+        even = count - count % 2
+        left, right = (op.Slice(parts, [first], [even], [0], [2]) for first in (0, 1))
+        rest = [op.Slice(parts, [even], [count], [0])] if even < count else []
+        parts = op.Concat(op.Add(left, right), *rest, axis=0)
+        count = count - even // 2
+    return op.Squeeze(parts, [0])
