@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from ortpipe.doors import later
 from ortpipe.facts import Facts as Facts
@@ -20,14 +19,17 @@ from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
 from ortpipe.facts import write_metadata
 from ortpipe.graph.core.apart import is_large_weight, sealed
-from ortpipe.graph.core.builder import gc_paused
-from ortpipe.graph.core.check import finish_apart
-from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.hashing import Hasher
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for notebooks, and for new models: onnx-ir imports sympy, which takes 0.4 s
+    import onnx_ir as ir
+    from onnx_ir import Tensor, from_proto
+
     from ortpipe.artifact_show import about, as_html
+    from ortpipe.graph.core.builder import gc_paused
+    from ortpipe.graph.core.check import finish_apart
+    from ortpipe.graph.core.edit import keep_outputs
 else:
     later(__name__)
 
@@ -63,7 +65,7 @@ class Artifact:
         *,
         weights: Arrays | None = None,
     ) -> None:
-        checked, apart = finish_apart(model) if isinstance(model, ir.Model) else (model, weights or {})
+        checked, apart = (model, weights or {}) if isinstance(model, onnx.ModelProto) else finish_apart(model)
         graph = without_metadata(checked)
         initializers = {
             t.name: sealed(apart[t.name]) if t.name in apart else onnx.numpy_helper.to_array(t)
@@ -110,19 +112,19 @@ class Artifact:
         """The model without its initializers, for queries of inputs, outputs and nodes."""
         return onnx.ModelProto.FromString(self._graph)
 
-    @gc_paused()
     def ir_model(self, outputs: Sequence[str] | None = None) -> ir.Model:
         """Return a new onnx_ir.Model to edit, which shares the artifact's arrays.
 
         With `outputs`, it is only the part that computes these.
         """
         shared = {name: array for name, array in self.initializers.items() if array.dtype != object}
-        result = ir.from_proto(self._proto(shared))
-        for name, array in shared.items():
-            result.graph.initializers[name].const_value = ir.Tensor(array, name=name)
-        if outputs is not None:
-            keep_outputs(result, outputs)
-        return result
+        with gc_paused():
+            result = from_proto(self._proto(shared))
+            for name, array in shared.items():
+                result.graph.initializers[name].const_value = Tensor(array, name=name)
+            if outputs is not None:
+                keep_outputs(result, outputs)
+            return result
 
     def next(
         self,

@@ -13,7 +13,7 @@ FORWARD = ("task", "inputs", "outputs", "prediction")
 def _stage(name: str, *, has_check: bool = True, **facts: Any) -> Stage:
     """Return a stage, whose functions are in the folder of its name."""
     module = f"ortpipe.stages.{name}.stage"
-    return Stage(name, f"{module}:{name}", f"{module}:check" if has_check else None, **facts)
+    return Stage(name, f"{module}:{name}", f"ortpipe.stages.{name}.early:check" if has_check else None, **facts)
 
 
 FLOW = (

@@ -110,7 +110,9 @@ class Catalogue(Mapping[str, Member]):
 
     def name_of(self, member: Any) -> str:
         """Return the name of a member, or the import path of a user's own one."""
-        return next((name for name, candidate in self.items() if candidate is member), None) or own.path_of(member)
+        path = f"{getattr(member, '__module__', '')}:{getattr(member, '__qualname__', '')}"  # imports no other member
+        names = (name for name, candidate in self._members.items() if candidate is member or candidate == path)
+        return next(names, None) or own.path_of(member)
 
     def default(self, name: str, **settings: Any) -> Any:
         """Return the dataclass field whose default is this member."""

@@ -6,18 +6,23 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.simplify import Simplifier
-from ortpipe.errors import DeriveError
+from ortpipe.doors import later
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names
 from ortpipe.graph.core.query import HALVES
 from ortpipe.graph.core.types import equal, same
+
+if TYPE_CHECKING:  # for shapes that are known at run time only, and ranks that change
+    from ortpipe.autodiff.open_shapes import reshaped_like, unbroadcast_dynamic
+else:
+    later(__name__)
 
 Gradients = Sequence[Value | None]
 Rules = Mapping[str, Callable[..., Gradients]]
@@ -58,10 +63,10 @@ class Backward(Simplifier):
         if gradient.shape is None and y is None:
             gradient.shape = x.shape
         if gradient.shape is None or x.shape is None or (y is not None and y.shape is None):
-            return self._unbroadcast_dynamic(gradient, x, y)
+            return unbroadcast_dynamic(self, gradient, x, y)
         axes = broadcast_axes(gradient.shape, x.shape, y.shape if y is not None else None)
         if axes is None:
-            return self._unbroadcast_dynamic(gradient, x, y)
+            return unbroadcast_dynamic(self, gradient, x, y)
         summed, repeated = axes
         extra = gradient.shape.rank() - x.shape.rank()
         for axis in repeated:
@@ -72,25 +77,6 @@ class Backward(Simplifier):
             return self.reshape_like(gradient, x) if extra > len(summed) else gradient
         total = self.sum(gradient, summed, keepdims=True)
         return self.reshape_like(total, x) if extra > 0 else total
-
-    def _unbroadcast_dynamic(self, gradient: Value, x: Value, y: Value | None) -> Value:
-        """Sum over the axes where x's shape, padded with ones in front, is 1.
-
-        An extra leading axis guarantees at least one axis to sum over: with none, onnxruntime's ReduceSum is wrong for
-        an empty gradient.
-        """
-        g, whole = gradient.shape, (x if y is None else y).shape
-        static_shape = None if g is None or whole is None else ir.Shape([None] * max(g.rank(), whole.rank() + 1))
-        unit, shape = self.const(np.ones(1, np.int64)), self.Shape(x)
-        gradient = self.Expand(gradient, self.Concat(unit, shape if y is None else self.Shape(y), axis=0))
-        gradient.type, gradient.shape = x.type, static_shape
-        missing = self.Sub(self.Shape(self.Shape(gradient)), self.Shape(shape))
-        padded = self.Concat(self.Expand(unit, missing), shape, axis=0)
-        total = self.ReduceSum(gradient, self.vector(self.NonZero(self.Equal(padded, unit))), keepdims=1)
-        total.type, total.shape = x.type, static_shape  # the second derivative scans it: scan outputs need a rank
-        result = self.Reshape(total, shape, allowzero=1)
-        result.type, result.shape = x.type, x.shape
-        return result
 
     def constant(self, value: Value | None) -> ir.TensorProtocol | None:
         """Return a value's constant; None if it is an input (callers may set it) or trained."""
@@ -186,41 +172,11 @@ class Backward(Simplifier):
 
     def reshape_like(self, gradient: Value, x: Value) -> Value:
         """Return a gradient with x's shape; one unknown dimension is left to the runtime."""
-        shape, dims = gradient.shape, list(x.shape) if x.shape is not None else [None, None]
-        if shape is not None and x.shape is not None:
-            extra = shape.rank() - x.shape.rank()
-            if same(shape, x.shape):
-                return gradient
-            front, behind = shape[: max(extra, 0)], shape[max(extra, 0) :]
-            fits = (d == 1 or equal(d, w) for d, w in zip(behind, dims, strict=False))
-            if extra > 0 and dims and all(d == 1 for d in front) and all(fits):
-                result = self.Squeeze(gradient, range(extra))
-                result.shape = ir.Shape(behind)
-                return result
-        if 0 in dims:
-            return self.zeros(x)
-        if len([d for d in dims if not isinstance(d, int)]) <= 1:
-            result = self.Reshape(gradient, [d if isinstance(d, int) else -1 for d in dims])
-        else:
-            result = self.Reshape(gradient, self.Shape(x), allowzero=1)
-        result.shape = x.shape
-        return result
+        return reshaped_like(self, gradient, x)
 
     def zeros(self, x: Value) -> Value:
         """Return zeros of a value's shape and type."""
         return self.full(self.like(0, x), x)
-
-
-def ranked(x: Value) -> ir.Shape:
-    """Return a value's shape for rules that count axes; raise DeriveError if the rank is unknown."""
-    if x.shape is None:
-        node = x.producer()
-        raise DeriveError(
-            "The gradient of most operators needs values of known rank.",
-            got=f"{x.name!r}, which {node.op_type if node is not None else 'the model'} gives, of unknown rank",
-            fix="Give the graph's inputs shapes, or the value a value_info; or freeze the parameters in front of it.",
-        )
-    return x.shape
 
 
 def broadcast_axes(gradient: ir.Shape, x: ir.Shape, y: ir.Shape | None) -> tuple[list[int], list[int]] | None:

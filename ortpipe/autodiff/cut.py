@@ -8,6 +8,7 @@ from onnx_ir import Graph, Node, Value
 from ortpipe.autodiff.backward import Backward
 from ortpipe.graph.core import query
 from ortpipe.graph.core.operators import is_random, operands
+from ortpipe.graph.core.reach import dependents
 
 
 def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, Value]]:
@@ -24,7 +25,7 @@ def cut(inner: Backward, outputs: Sequence[Value]) -> tuple[Graph, dict[Value, V
     graph = Graph([], outputs, nodes=nodes, opset_imports=body.opset_imports, name=f"{body.name}/gradient")
     prune(graph)
     forward = {*body.inputs, *(y for n in inner.forward for y in n.outputs)}
-    varying = query.dependents(body, body.inputs, is_random)  # the values that differ from step to step
+    varying = dependents(body, body.inputs, is_random)  # the values that differ from step to step
     resized = _resized(body, varying)
     copies: dict[Value, Value] = {}
     inputs: dict[Value, Value] = {}

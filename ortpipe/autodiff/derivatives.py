@@ -14,9 +14,9 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
-from ortpipe.autodiff.backward import ranked
 from ortpipe.autodiff.expand import expanded
 from ortpipe.autodiff.of_loss import merge_repeated, without_identities
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.autodiff.products import PRODUCTS
 from ortpipe.autodiff.rules.linear import transposed
 from ortpipe.autodiff.walk import named
@@ -25,9 +25,9 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.apart_files import attach, put_together
 from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
-from ortpipe.graph.core.check import finish_apart, parsed
+from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.graph.core.inference import infer
+from ortpipe.graph.core.inference import infer, parsed
 from ortpipe.graph.core.metadata import without_metadata
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.types import equal

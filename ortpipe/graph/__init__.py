@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from ortpipe.graph.core.apart import Weights, is_large
     from ortpipe.graph.core.apart_files import attach, put_together, serialized, written_beside
     from ortpipe.graph.core.builder import Builder, Names, used_names
-    from ortpipe.graph.core.check import checked, finish, finish_apart, parsed
+    from ortpipe.graph.core.check import checked, finish, finish_apart
     from ortpipe.graph.core.edit import keep_outputs, set_initializers
-    from ortpipe.graph.core.inference import infer
+    from ortpipe.graph.core.inference import infer, parsed
     from ortpipe.graph.core.metadata import without_metadata
+    from ortpipe.graph.core.nodes import all_nodes, is_quantized
     from ortpipe.graph.core.operators import having
-    from ortpipe.graph.core.query import all_nodes
     from ortpipe.graph.core.types import OPSET
     from ortpipe.graph.files import serial
     from ortpipe.graph.files.serial import read_apart, write_atomically
     from ortpipe.graph.files.state_dict import SUFFIXES, StateDictFile
     from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
-    from ortpipe.graph.forms.int8 import is_quantized, to_int8
+    from ortpipe.graph.forms.int8 import to_int8
     from ortpipe.graph.forms.modes import to_inference
     from ortpipe.graph.importing.batch import name_batch, name_dimensions
     from ortpipe.graph.importing.lower import lowered

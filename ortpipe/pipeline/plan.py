@@ -44,8 +44,8 @@ class Stage:
 
     @property
     def version(self) -> int:
-        """The `VERSION` of the function's module, raised whenever its results change."""
-        return int(resolve_name(f"{self.function.partition(':')[0]}:VERSION"))
+        """The `VERSION` in the module `config` beside the function's, which can be read without the function."""
+        return int(resolve_name(f"{self.function.rpartition('.')[0]}.config:VERSION"))
 
     def __call__(self, artifact: Artifact | None, config: Any, **context: Any) -> Artifact:
         """Run the function, and check the facts that it requires and ensures."""

@@ -20,11 +20,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortpipe.artifact import Artifact
-from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.bounded import MOST_BYTES, parse_json, read_below
+from ortpipe.doors import later
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.facts_json import LineageRecord
 from ortpipe.files import atomic_write
@@ -32,6 +32,11 @@ from ortpipe.hashing import digest_of
 from ortpipe.pipeline.digest import key_of
 from ortpipe.pipeline.locks import Notify, folder_lock, key_lock
 from ortpipe.settings import checked
+
+if TYPE_CHECKING:  # a dry run reads entries only
+    from ortpipe.artifact_folder import load_artifact, save_artifact
+else:
+    later(__name__)
 
 T = TypeVar("T")
 DIGEST = re.compile("[0-9a-f]{64}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import onnx
 
-from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.protos import graphs
 
 
 @dataclass(frozen=True)

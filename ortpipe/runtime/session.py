@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from ortpipe.doors import later
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.apart import Weights, is_large, weigh
-from ortpipe.graph.core.check import finish_apart
-from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.formulas import Model
+from ortpipe.graph.core.protos import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 
-if TYPE_CHECKING:  # for large models, other devices, subnormal numbers and known bugs
+if TYPE_CHECKING:  # for models that are checked here, large models, other devices, subnormal numbers and known bugs
     from ortpipe.graph.core.apart_files import serialized
+    from ortpipe.graph.core.check import finish_apart
     from ortpipe.graph.files.serial import on_disk
     from ortpipe.graph.forms.modes import moves_statistics
     from ortpipe.runtime.providers import check_chosen, check_compiled_in
@@ -51,7 +51,7 @@ class Session:
 
     def __init__(
         self,
-        model: onnx.ModelProto | ir.Model,
+        model: onnx.ModelProto | Model,
         runtime: RuntimeConfig | None = None,
         *,
         weights: Weights | None = None,
@@ -59,7 +59,7 @@ class Session:
         planned: bool = True,
         flushes: bool = False,
     ) -> None:
-        if isinstance(model, ir.Model):
+        if not isinstance(model, onnx.ModelProto):
             model, weights = finish_apart(model, deep=True)
         runtime = runtime or RuntimeConfig()
         provider = runtime.provider if runtime.engine == "onnxruntime" else "cpu"

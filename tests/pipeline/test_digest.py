@@ -58,7 +58,7 @@ def test_two_members_of_a_catalogue_with_equal_fields_have_different_keys():
 def test_a_key_differs_by_input_data_provider_threads_version_and_packages(monkeypatch):
     rows = Rows({"X": np.eye(8)}, np.arange(8.0))
     data, other = split(rows, SplitConfig(seed=0)), split(rows, SplitConfig(seed=1))
-    monkeypatch.setattr("ortpipe.stages.train.stage.VERSION", 99)
+    monkeypatch.setattr("ortpipe.stages.train.config.VERSION", 99)
     later = key(TRAIN, BASE, data=data)
     monkeypatch.undo()
     monkeypatch.setattr("ortpipe.pipeline.digest._version", lambda name: "0.0")

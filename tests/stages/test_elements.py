@@ -24,7 +24,7 @@ from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.stage import check as check_training
+from ortpipe.stages.train.early import check as check_training
 from ortpipe.stages.train.stage import train
 
 N = 6

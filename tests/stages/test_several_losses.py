@@ -30,8 +30,8 @@ from ortpipe.stages.evaluate.config import EvaluateConfig
 from ortpipe.stages.evaluate.figures import figures
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.early import check as check_training
 from ortpipe.stages.train.optimizers.sgd import SGD
-from ortpipe.stages.train.stage import check as check_training
 from ortpipe.stages.train.stage import train
 
 N, RATE, STEPS, NAMES = 12, 0.1, 20, ("ant", "bee", "cat")

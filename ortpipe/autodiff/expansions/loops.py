@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import ranked
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Rewrite

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx_ir import DataType, Node, Value
 
-from ortpipe.autodiff.backward import ranked
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.graph.core.builder import Builder, Rewrite
 
 A = -0.75  # of Keys' cubic convolution

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.autodiff.windows import (
     FAR,
     Ints,

@@ -4,7 +4,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.autodiff.rules.pooling import eye
 from ortpipe.autodiff.windows import FAR
 

@@ -6,7 +6,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.graph.core.query import HALVES
 
 

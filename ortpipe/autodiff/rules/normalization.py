@@ -5,7 +5,8 @@ import math
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.autodiff.open_shapes import ranked
 
 
 def batch(op: Backward, node: Node, dy: Value, x: Value, s: Value, b: Value, mean: Value, variance: Value) -> Gradients:

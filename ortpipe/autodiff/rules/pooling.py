@@ -7,7 +7,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.autodiff.rules.indexing import put
 from ortpipe.autodiff.windows import Window, auto_pad, spatial, static, unpadded, window
 from ortpipe.errors import DeriveError

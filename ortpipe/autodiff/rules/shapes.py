@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from onnx_ir import Node, Value
 
-from ortpipe.autodiff.backward import Backward, Gradients, Rules, ranked
+from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.autodiff.rules.indexing import put_back
 
 FLIP = [[-1], [np.iinfo(np.int64).min], [-1]]  # starts, ends and steps that reverse one whole axis

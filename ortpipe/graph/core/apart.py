@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.protos import graphs
 
 LARGE_WEIGHT = 2**12  # entries from which on a weight is large
 TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)

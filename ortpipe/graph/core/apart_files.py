@@ -1,15 +1,26 @@
 """Take large weights out of models, put them back, write them to files beside, and compare."""
 
+from __future__ import annotations
+
 import math
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
+from ortpipe.doors import later
 from ortpipe.graph.core.apart import LARGE_WEIGHT, Weights, is_large_weight, sealed
-from ortpipe.graph.core.query import graphs, subgraphs
+from ortpipe.graph.core.protos import graphs
+
+if TYPE_CHECKING:  # `attach` alone needs onnx-ir
+    import onnx_ir as ir
+    from onnx_ir import Tensor
+
+    from ortpipe.graph.core.query import subgraphs
+else:
+    later(__name__)
 
 PAGE = 2**12  # bytes; runtimes map weights that are aligned to it without a copy
 
@@ -77,7 +88,7 @@ def attach(model: ir.Model, weights: Weights) -> None:
     """Set the initializers whose values are in `weights`, in place."""
     for graph in (model.graph, *(inner for node in model.graph.all_nodes() for inner in subgraphs(node))):
         for name in weights.keys() & graph.initializers.keys():
-            graph.initializers[name].const_value = ir.Tensor(weights[name], name=name)
+            graph.initializers[name].const_value = Tensor(weights[name], name=name)
 
 
 def put_together(model: onnx.ModelProto, weights: Weights) -> onnx.ModelProto:

@@ -101,15 +101,6 @@ def checked(model: onnx.ModelProto, *, apart: bool = False, shaped: bool = False
     return model
 
 
-def parsed(model: onnx.ModelProto) -> ir.Model:
-    """Return the model as an onnx_ir.Model; raise ModelError where it cannot be read."""
-    try:
-        return ir.from_proto(model)
-    except ir.serde.SerdeError as error:
-        causes = [str(e).strip() for e in (error, error.__cause__) if e is not None]
-        raise ModelError("A model must be readable.", got=causes[-1], fix=FIX) from error
-
-
 def inferred(model: onnx.ModelProto, *, shaped: bool = False) -> onnx.ModelProto:
     """Return the model with inferred shapes, also those that follow from the output of Shape.
 

@@ -1,4 +1,4 @@
-"""Set the shapes that onnx's inference finds in a graph under construction; the errors of models that fail a check."""
+"""Parse models, and set the shapes that onnx's inference finds in a graph; the errors of models that fail a check."""
 
 import onnx
 import onnx_ir as ir
@@ -6,6 +6,15 @@ import onnx_ir as ir
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.check import FIX, inferred, proto_apart
 from ortpipe.graph.core.query import subgraphs
+
+
+def parsed(model: onnx.ModelProto) -> ir.Model:
+    """Return the model as an onnx_ir.Model; raise ModelError where it cannot be read."""
+    try:
+        return ir.from_proto(model)
+    except ir.serde.SerdeError as error:
+        causes = [str(e).strip() for e in (error, error.__cause__) if e is not None]
+        raise ModelError("A model must be readable.", got=causes[-1], fix=FIX) from error
 
 
 def infer(model: ir.Model) -> None:

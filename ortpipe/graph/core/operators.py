@@ -4,7 +4,12 @@
 implementation, and with the kernels of the installed onnxruntime.
 """
 
-import onnx_ir as ir
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 COLUMNS = {
     # types and shapes of outputs

@@ -1,13 +1,9 @@
 """Queries of a graph: its values, its parameters, and their dependencies."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 
 import numpy as np
-import onnx
 import onnx_ir as ir
-
-from ortpipe.errors import OrtpipeError, nearest
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 FLOATS = (ir.DataType.FLOAT, ir.DataType.DOUBLE, *HALVES)
@@ -61,33 +57,9 @@ def ancestors(outputs: Iterable[ir.Value]) -> set[ir.Value]:
     return seen
 
 
-def dependents(
-    nodes: Iterable[ir.Node], values: Iterable[ir.Value], begins: Callable[[ir.Node], bool]
-) -> set[ir.Value]:
-    """Return the values, the outputs of nodes for which `begins` is true, and all values that depend on these."""
-    reached = set(values)
-    for node in nodes:
-        if begins(node) or any(x in reached for x in (*node.inputs, *captured(node))):
-            reached.update(node.outputs)
-    return reached
-
-
 def subgraphs(node: ir.Node) -> list[ir.Graph]:
     """Return a control-flow node's direct subgraphs."""
     return [a.as_graph() for a in node.attributes.values() if a.type == ir.AttributeType.GRAPH]
-
-
-def graphs(body: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
-    """Yield a graph, or a function, and the graphs inside it at any depth."""
-    yield body
-    for attribute in (a for node in body.node for a in node.attribute):
-        for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            yield from graphs(inner)
-
-
-def all_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
-    """Return a graph's nodes and those of its subgraphs."""
-    return [node for inner in graphs(graph) for node in inner.node]
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
@@ -145,41 +117,3 @@ def axes(node: ir.Node, rank: int | None) -> list[int] | None:
     if not named and not node.attributes.get_int("noop_with_empty_axes", 0):
         return None if rank is None else list(range(rank))
     return sorted(axis % rank for axis in named) if rank is not None else named
-
-
-def select(
-    patterns: Sequence[str],
-    names: Sequence[str],
-    error: type[OrtpipeError],
-    key: str,
-    fixed_names: Collection[str] = (),
-) -> list[str]:
-    """Return the names that at least one pattern matches, in the order of `names`.
-
-    Args:
-        patterns: exact names or globs.
-        names: the names to choose from.
-        error: the exception raised for a pattern without a match.
-        key: the setting that the patterns come from, for the message.
-        fixed_names: names that cannot be chosen; a pattern equal to one of them is not tried as a glob.
-
-    >>> select(["layer0.*", "bias"], ["layer0.weight", "layer1.weight", "bias"], OrtpipeError, "frozen")
-    ['layer0.weight', 'bias']
-    """
-    chosen = set[str]()
-    for pattern in patterns:
-        matching = [] if pattern in fixed_names and pattern not in names else matches(pattern, names)
-        if not matching:
-            rule = "Every pattern in {key} must match a parameter."
-            raise error(rule, key=key, got=repr(pattern), fix=nearest(pattern, names))
-        chosen.update(matching)
-    return [name for name in names if name in chosen]
-
-
-def matches(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the name equal to the pattern, or else the names that match it as a glob (`*`, `?`, `[…]`).
-
-    >>> matches("w[0]", ["w[0]", "w0"]), matches("w[0]", ["w0", "w1"])
-    (['w[0]'], ['w0'])
-    """
-    return [pattern] if pattern in names else [name for name in names if fnmatchcase(name, pattern)]

@@ -2,22 +2,27 @@
 
 import collections
 import math
+import re
 from collections.abc import Collection, Iterator
 
 import onnx
-import onnx_ir as ir
 from google.protobuf.message import Message
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.apart import is_heavy
 from ortpipe.graph.core.apart_files import without_weights
-from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.protos import graphs
 
 MOST_NODES = 1_000_000  # of a graph with its local functions inlined
 MOST_CALLS = 100  # nested calls of functions
 FIX = "Download or export the model again; if it comes from somebody else, do not trust it."
-WITHOUT_BITS = (ir.DataType.UNDEFINED, ir.DataType.STRING)
-BITS = {kind.value: int(8 * kind.itemsize) for kind in ir.DataType if kind not in WITHOUT_BITS}  # of one element
+NARROW = re.compile(r"U?(?:INT|FLOAT)([246])(?!\d)")  # types of less than a byte, such as INT4 and FLOAT6E2M3
+BITS = {  # of one element
+    code: int(narrow[1]) if (narrow := NARROW.match(name)) else 8 * tensor_dtype_to_np_dtype(code).itemsize
+    for name, code in onnx.TensorProto.DataType.items()
+    if name not in ("UNDEFINED", "STRING")
+}
 
 
 def check_sound(model: onnx.ModelProto, apart: Collection[str] = ()) -> None:

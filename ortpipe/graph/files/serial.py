@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -16,12 +17,17 @@ import onnx.external_data_helper
 from google.protobuf.message import DecodeError
 
 from ortpipe.bounded import check_size
+from ortpipe.doors import later
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
 from ortpipe.graph.core.apart import Weights, is_large, is_large_weight, sealed
 from ortpipe.graph.core.apart_files import put_together, serialized, stub, take_apart, take_out, write_beside
-from ortpipe.graph.core.query import graphs
-from ortpipe.graph.core.sound import check_sound
+from ortpipe.graph.core.protos import graphs
+
+if TYPE_CHECKING:  # for reading
+    from ortpipe.graph.core.sound import check_sound
+else:
+    later(__name__)
 
 LARGEST_FILE = 2**31  # bytes of an .onnx file, without its external data: protobuf's limit
 OLDEST_IR_VERSION = 8  # older models are written at this one; before 4, initializers had to be inputs, too

@@ -6,8 +6,9 @@ import onnx_ir as ir
 
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
-from ortpipe.graph.core.check import finish, parsed
+from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.inference import parsed
 from ortpipe.graph.core.operators import having, is_random
 from ortpipe.graph.forms.modes import to_inference
 
@@ -27,11 +28,6 @@ def computed_from_weights(graph: ir.Graph) -> set[ir.Value]:
         if not is_random(node) and all(x is None or x in fixed for x in read):
             fixed.update(node.outputs)
     return fixed
-
-
-def is_quantized(model: onnx.ModelProto) -> bool:
-    """Return whether a model has QuantizeLinear nodes."""
-    return any(node.op_type == "QuantizeLinear" and not node.domain for node in model.graph.node)
 
 
 def to_int8(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -4,7 +4,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core import query
+from ortpipe.graph.core import protos, query
 from ortpipe.graph.core.builder import Names
 from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
@@ -18,7 +18,7 @@ def plain_dimensions(model: onnx.ModelProto) -> onnx.ModelProto:
     fixed = onnx.ModelProto()
     fixed.CopyFrom(model)
     graph = fixed.graph
-    values = [(v, 0) for g in query.graphs(graph) for v in (*g.value_info, *g.input, *g.output)]
+    values = [(v, 0) for g in protos.graphs(graph) for v in (*g.value_info, *g.input, *g.output)]
     values += [(v, 1) for v in (*graph.input, *graph.output)]  # with the least valid size
     for dim, least in ((dim, least) for value, least in values for dim in value.type.tensor_type.shape.dim):
         if dim.HasField("dim_value") and dim.dim_value < least:

@@ -6,10 +6,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import onnx
-import onnx_ir as ir
+
+from ortpipe.doors import later
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+    from onnx_ir import to_proto
+else:
+    later(__name__)
 
 Kind = Literal["input", "parameter", "constant", "node", "output"]
 
@@ -136,14 +143,14 @@ def type_of(value: onnx.TensorProto | onnx.ValueInfoProto | ir.Value) -> str:
     'float[N, 3, ?]'
     """
     if isinstance(value, onnx.TensorProto):
-        return f"{ir.DataType(value.data_type).name.lower()}{list(value.dims)}"
-    if isinstance(value, ir.Value):
-        value = ir.to_proto(value)
+        return f"{onnx.TensorProto.DataType.Name(value.data_type).lower()}{list(value.dims)}"
+    if not isinstance(value, onnx.ValueInfoProto):
+        value = to_proto(value)
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         return str(kind).removesuffix("_type") if kind else "?"
     tensor = value.type.tensor_type
-    name = ir.DataType(tensor.elem_type).name.lower()
+    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
     if not tensor.HasField("shape"):
         return f"{name}[…]"
     dims = [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]

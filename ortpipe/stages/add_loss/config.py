@@ -9,6 +9,8 @@ from ortpipe.errors import ConfigError
 from ortpipe.settings import Config, NotNegative, Text
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
 
+VERSION = 5  # raised whenever the stage's results change
+
 
 @dataclass(frozen=True)
 class HeadLoss(Config):

@@ -2,12 +2,10 @@
 
 from typing import Any, ClassVar, NamedTuple
 
-import onnx_ir as ir
-
-from ortpipe.graph.core.builder import Builder as Builder
+from ortpipe.graph.core.formulas import Builder as Builder
+from ortpipe.graph.core.formulas import DataType
+from ortpipe.graph.core.formulas import Value as Value
 from ortpipe.settings import Config
-
-Value = ir.Value
 
 
 class LossConfig(Config):
@@ -31,7 +29,7 @@ class Scores(NamedTuple):
     inputs: tuple[Value, ...] = ()
 
     @property
-    def dtype(self) -> ir.DataType:
+    def dtype(self) -> DataType:
         """The prediction's type."""
         assert self.prediction.dtype is not None
         return self.prediction.dtype

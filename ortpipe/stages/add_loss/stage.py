@@ -5,7 +5,6 @@ numbers [N, K] for a regression, class indices [N, 1] (int64) for a classifier.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,17 +18,17 @@ from ortpipe.errors import LossError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.settings import typed
-from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
+from ortpipe.stages.add_loss.config import VERSION, AddLossConfig, HeadLoss
+from ortpipe.stages.add_loss.early import check, chosen_losses, is_auto
 from ortpipe.stages.add_loss.losses import Scores
 
 if TYPE_CHECKING:  # for models and settings beyond the loss of rows [N, K]
-    from ortpipe.stages.add_loss.checks import check_all, check_terms
+    from ortpipe.stages.add_loss.checks import check_terms
     from ortpipe.stages.add_loss.elements import add_heads, terms_of_more
-    from ortpipe.stages.add_loss.losses.auto import auto_note, chosen_by_model
+    from ortpipe.stages.add_loss.losses.auto import auto_note
 else:
     later(__name__)
 
-VERSION = 5
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
 
 
@@ -52,7 +51,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     """
     facts, model = artifact.facts, artifact.ir_model()
     check(facts, config, data=data)
-    chosen = _chosen(facts, config)
+    chosen = chosen_losses(facts, config)
     op = Builder(model.graph, "loss")
     part = part_of(op, facts, chosen)
     part = add_heads(op, facts, chosen, part) if facts.heads or chosen.weight != 1 else part
@@ -69,33 +68,8 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
             sample_weight=None if part.weight is None else part.weight.name,
             reduction=chosen.reduction,
             **part.facts,
-            notes=[*([auto_note(facts, chosen.loss)] if _is_auto(config.loss) else []), *part.notes],
+            notes=[*([auto_note(facts, chosen.loss)] if is_auto(config.loss) else []), *part.notes],
         )
-
-
-def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> Facts:
-    """Reject a loss that does not fit its task or the labels, and padding that is a class.
-
-    Return the facts with those about labels, for the checks of later stages.
-    """
-    config = _chosen(facts, config)
-    heads = facts.heads or config.heads or (data is not None and data.train.head(1).heads)
-    weights = facts.class_weight or (data is not None and data.class_weight)
-    fits = facts.task in getattr(config.loss, "tasks", (facts.task,))  # a user's own loss need not declare them
-    bounded = any(getattr(config.loss, trait, None) for trait in ("labels", "link", "of_sequences"))
-    if heads or weights or bounded or config.padding is not None or not fits:
-        return check_all(facts, config, data)
-    return dataclasses.replace(facts, padding=None, blank=None)
-
-
-def _chosen(facts: Facts, config: AddLossConfig) -> AddLossConfig:
-    """Return the settings with `auto` replaced by the losses for the model and its heads."""
-    auto = any(_is_auto(config.of(head).loss) for head in ("", *facts.heads))
-    return chosen_by_model(facts, config) if auto else config
-
-
-def _is_auto(loss: object) -> bool:
-    return getattr(loss, "depends_on_model", False)
 
 
 class LossPart(NamedTuple):

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
+VERSION = 22  # raised whenever the stage's results change
+
 
 @dataclass(frozen=True)
 class WeightsFrom(Config):

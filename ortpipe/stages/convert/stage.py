@@ -12,7 +12,7 @@ from ortpipe.facts import HeadFacts
 from ortpipe.graph.choice.choice import Choice, sentence
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
-from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.config import VERSION, ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, Meaning, facts_of
 
 if TYPE_CHECKING:  # for sources other than networks by config, and settings beyond the source
@@ -25,8 +25,6 @@ if TYPE_CHECKING:  # for sources other than networks by config, and settings bey
     from ortpipe.stages.convert.rows.compared_rows import table_record
 else:
     later(__name__)
-
-VERSION = 22
 
 
 def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | None = None) -> Artifact:

@@ -16,10 +16,11 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError, nearest
-from ortpipe.graph.core import query
+from ortpipe.graph.core import globs, query
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.operators import is_random
 from ortpipe.graph.core.query import FLOATS
+from ortpipe.graph.core.reach import dependents
 from ortpipe.stages.derive.stage import Seeded
 
 AUTO = "auto"
@@ -39,7 +40,7 @@ def checkpoint(graph: Graph, target: Seeded, gradients: Mapping[str, str], marks
     ends = (str(target.total.name), *target.loss, *target.forward, *target.statistics.values())
     forward_ends, results = [by_name[name] for name in ends], {by_name[name] for name in gradients.values()}
     data = [value for value in query.data_inputs(graph) if value.name not in seeds]
-    varying = query.dependents(graph, data, is_random)
+    varying = dependents(graph, data, is_random)
     before, behind = query.ancestors(forward_ends), query.ancestors(results)
     forward = [node for node in graph if not before.isdisjoint(node.outputs)]
     backward = [node for node in graph if before.isdisjoint(node.outputs) and not behind.isdisjoint(node.outputs)]
@@ -202,9 +203,9 @@ def _marked(forward: Sequence[Node], varying: Collection[Value], marks: str | Se
     place = {str(y.name): i for i, node in enumerate(forward) for y in node.outputs if y in varying}
     patterns, rule = [marks] if isinstance(marks, str) else marks, "Every pattern in {key} must match a forward value."
     for pattern in patterns:
-        if not query.matches(pattern, list(place)):
+        if not globs.matches(pattern, list(place)):
             raise DeriveError(rule, key="checkpointing", got=repr(pattern), fix=nearest(pattern, list(place)))
-    return {place[name] for pattern in patterns for name in query.matches(pattern, list(place))}
+    return {place[name] for pattern in patterns for name in globs.matches(pattern, list(place))}
 
 
 def _automatic(forward: Sequence[Node], read_later: Sequence[Value], varying: Collection[Value]) -> set[int]:

@@ -12,7 +12,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.facts import Facts
 from ortpipe.graph.choice.choice import sentence, some
 from ortpipe.graph.choice.parameters import choose
-from ortpipe.graph.core import query
+from ortpipe.graph.core import globs, query
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import CUT, Seeded, Trained
 
@@ -26,12 +26,12 @@ def chosen_by_config(
     graph: Graph, target: Seeded, facts: Facts, config: DeriveConfig, candidates: Sequence[str]
 ) -> Trained:
     """Choose parameters among the candidates, and the inputs with gradients; put adapters into the graph."""
-    inputs = query.select(config.inputs, facts.inputs, DeriveError, "inputs")
+    inputs = globs.select(config.inputs, facts.inputs, DeriveError, "inputs")
     initializers = {str(name) for name in graph.initializers}
     chosen = [name for name in candidates if name in facts.parameters and config.adapters is None]
     if config.parameters is not None:
-        chosen = query.select(config.parameters, candidates, DeriveError, "parameters", initializers)
-    frozen = set(query.select(config.frozen, candidates, DeriveError, "frozen", initializers))
+        chosen = globs.select(config.parameters, candidates, DeriveError, "parameters", initializers)
+    frozen = set(globs.select(config.frozen, candidates, DeriveError, "frozen", initializers))
     chosen = [name for name in chosen if name not in frozen]
     if not chosen and not inputs and config.adapters is None:
         rule, why = "At least one parameter must be trained.", choose(graph, target.total).untrained
@@ -56,7 +56,7 @@ def reject_infinite(graph: Graph, parameters: Sequence[str]) -> NoReturn:
 def _check_frozen(config: DeriveConfig, names: Sequence[str], statistics: Collection[str]) -> None:
     """Reject frozen running statistics: they follow the batches in any case."""
     for pattern in config.frozen:
-        if statistics and {*query.matches(pattern, names)} <= {*statistics}:
+        if statistics and {*globs.matches(pattern, names)} <= {*statistics}:
             rule = "{at}frozen leaves parameters as they are; running statistics follow the batches all the same."
             fix = "Leave it out, or set training_mode=0 in the model's layer (eval() of a PyTorch layer)."
             raise DeriveError(rule, got=f"{pattern!r}, which matches running statistics alone", fix=fix)

@@ -6,6 +6,8 @@ from typing import Annotated
 from ortpipe.settings import Config, Count, Positive, Seed
 from ortpipe.stages.derive.engines import ENGINES, Engine
 
+VERSION = 20  # raised whenever the stage's results change
+
 
 @dataclass(frozen=True)
 class Lora(Config):

@@ -9,7 +9,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.facts import Facts
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.choice.readers import UseFinder
-from ortpipe.graph.core import query
+from ortpipe.graph.core import globs
 from ortpipe.graph.forms.adapters import ROUNDS, insert, why_not
 from ortpipe.stages.derive.config import Lora
 from ortpipe.stages.derive.stage import CUT, Trained
@@ -25,7 +25,7 @@ def adapt(graph: ir.Graph, choice: Trained, facts: Facts, lora: Lora) -> Trained
     finder = UseFinder(graph)
     targets = [name for name in candidates if name in facts.parameters]
     if lora.targets is not None:
-        targets = query.select(lora.targets, candidates, DeriveError, "adapters.targets")
+        targets = globs.select(lora.targets, candidates, DeriveError, "adapters.targets")
     reasons = {name: why_not(graph.initializers[name], finder, lora.rank) for name in targets}
     without = {name: reason for name, reason in reasons.items() if reason is not None}
     chosen = [name for name in targets if name not in without]

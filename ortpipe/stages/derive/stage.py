@@ -13,13 +13,12 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.autodiff import name_gradients
 from ortpipe.data.rows import Data
 from ortpipe.doors import later
-from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.types import is_scalar
 from ortpipe.settings import typed
-from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.config import VERSION, DeriveConfig
 
 if TYPE_CHECKING:  # for settings and models beyond the gradient of a scalar loss
     from ortpipe.graph.forms.modes import statistics as running_statistics
@@ -30,7 +29,6 @@ if TYPE_CHECKING:  # for settings and models beyond the gradient of a scalar los
 else:
     later(__name__)
 
-VERSION = 20
 Tensors = Mapping[str, ir.TensorProtocol | None]
 CUT = "no gradient reaches it"
 
@@ -72,16 +70,6 @@ def derive(artifact: Artifact, config: DeriveConfig | None = None, *, data: Data
     if loss_model is not None:
         compare(loss_model, result, target, data)
     return result
-
-
-def check(facts: Facts, config: DeriveConfig, *, data: Data | None = None) -> None:
-    """Reject a pattern that matches no initializer, or no input."""
-    query.select(config.inputs, facts.inputs, DeriveError, "inputs")
-    if config.output is None:  # another output may depend on others
-        targets = None if config.adapters is None else config.adapters.targets
-        patterns_by_key = {"parameters": config.parameters, "frozen": config.frozen, "adapters.targets": targets}
-        for key, patterns in patterns_by_key.items():
-            query.select(patterns or (), (*facts.parameters, *facts.constants), DeriveError, key)
 
 
 class Seeded(NamedTuple):

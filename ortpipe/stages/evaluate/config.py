@@ -8,6 +8,8 @@ from annotated_types import Ge, Le
 from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, Count, Seed, one_of
 
+VERSION = 5  # raised whenever the stage's results change
+
 
 @dataclass(frozen=True)
 class EvaluateConfig(Config):

@@ -17,7 +17,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
-from ortpipe.graph.core.check import parsed
+from ortpipe.graph.core.inference import parsed
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared, compared, predicted, truth
 from ortpipe.runtime.session import Session

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, Facts, under
+from ortpipe.artifact import Artifact, under
 from ortpipe.data.rows import Data, RowSet, check_data
 from ortpipe.doors import later
 from ortpipe.errors import EvaluateError
@@ -27,20 +27,18 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.evaluate.answers import Answers, answers, measured
-from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.evaluate.config import VERSION, EvaluateConfig
+from ortpipe.stages.evaluate.early import check
 
 if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
-    from ortpipe.data.slices import check_columns
     from ortpipe.graph.forms.int8 import to_int8
     from ortpipe.metrics.curves import curves
-    from ortpipe.metrics.named import check_fits
     from ortpipe.stages.evaluate.parts import metrics_of_parts
     from ortpipe.stages.evaluate.sensitivity import importance_of_columns as importance
     from ortpipe.stages.evaluate.sensitivity import sensitivity_of_columns as sensitivity
 else:
     later(__name__)
 
-VERSION = 5
 WEIGHTED_NOTE = f"test rows have weights: a metric weighs each row by its own, and {UNWEIGHTED} counts each row once"
 STATES = {"before": "initial", "trained": "parameter", "source": "source"}  # state → the folder of its weights
 INT8 = "int8"  # the state of a fake-quantized model: trained, converted to integers
@@ -87,16 +85,6 @@ def evaluate(
         notes=notes,
         record={key: values for key, values in record.items() if values},
     )
-
-
-def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeConfig | None = None) -> None:
-    """Raise EvaluateError for a metric that does not fit the task, and for data without test rows."""
-    if data.test is None:
-        raise EvaluateError("evaluate needs test rows.", got="none", fix="Set {@data.split.test}=0.25.")
-    for name in config.metrics or ():
-        check_fits(name, facts, "metrics")
-    if config.by:
-        check_columns(data.test.head(1), config.by, "by")
 
 
 class Work(NamedTuple):

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.doors import later
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.core import query
+from ortpipe.graph.core import globs, query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import typed
-from ortpipe.stages.penalty.config import PenaltyConfig
+from ortpipe.stages.penalty.config import VERSION, PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
 if TYPE_CHECKING:
     from ortpipe.stages.penalty.of_source import row_count, terms_of_source
 else:
     later(__name__)
-
-VERSION = 4
 
 
 @typed
@@ -58,11 +56,5 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     return artifact.next("penalty", VERSION, model=model, notes=notes)
 
 
-def check(facts: Facts, config: PenaltyConfig) -> None:
-    """Reject a pattern that matches no parameter."""
-    for pattern in config.terms:
-        _matched(pattern, facts)
-
-
 def _matched(pattern: str, facts: Facts, initializers: Collection[str] = ()) -> list[str]:
-    return query.select([pattern], facts.parameters, PenaltyError, "terms", initializers)
+    return globs.select([pattern], facts.parameters, PenaltyError, "terms", initializers)

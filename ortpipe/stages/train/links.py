@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import onnx_ir as ir
 
-from ortpipe.graph.core.builder import Builder as Builder
+from ortpipe.graph.core.formulas import Builder as Builder
+from ortpipe.graph.core.formulas import Value as Value
 
 AVERAGE = "average"  # the slot of averaged parameters, which training returns instead of the parameters
-Outputs = tuple[ir.Value, Sequence[ir.Value]]  # u and the next state
+Outputs = tuple[Value, Sequence[Value]]  # u and the next state
 # (rates [steps], step numbers from 1) → float64
 Scalar = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
@@ -21,17 +21,17 @@ Scalar = Callable[[np.ndarray, np.ndarray], np.ndarray]
 class Inputs(NamedTuple):
     """The inputs of a link."""
 
-    theta: ir.Value
-    u: ir.Value  # of θ's shape
-    state: Sequence[ir.Value]  # one per slot, of θ's shape
-    scalars: Sequence[ir.Value]  # []
+    theta: Value
+    u: Value  # of θ's shape
+    state: Sequence[Value]  # one per slot, of θ's shape
+    scalars: Sequence[Value]  # []
 
-    def const(self, op: Builder, number: float | np.ndarray) -> ir.Value:
+    def const(self, op: Builder, number: float | np.ndarray) -> Value:
         """Return a constant in θ's type."""
         assert self.theta.dtype is not None
         return op.const(np.asarray(number, self.theta.dtype.numpy()))
 
-    def mean(self, op: Builder, old: ir.Value, new: ir.Value, share: float) -> ir.Value:
+    def mean(self, op: Builder, old: Value, new: Value, share: float) -> Value:
         """Return β·old + (1 − β)·new."""
         return op.Add(op.Mul(old, self.const(op, share)), op.Mul(new, self.const(op, 1 - share)))
 

@@ -8,40 +8,35 @@ monitored.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.artifact import Arrays, Artifact, Facts, under
+from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import ModelError, TrainError
-from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import typed
 from ortpipe.stages.train import mini_batch
-from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.config import VERSION, TrainConfig
+from ortpipe.stages.train.early import check_settings
 from ortpipe.stages.train.plan import plan
-from ortpipe.stages.train.rates import rows_per_epoch
 from ortpipe.stages.train.training import Checkpoint, Training
 
 if TYPE_CHECKING:  # for models, settings and results beyond a plain training
-    from ortpipe.data.labels import check_labels
     from ortpipe.graph.forms.modes import to_inference
     from ortpipe.stages.train.adapters import merge_adapters
     from ortpipe.stages.train.diagnosis import check_elements
-    from ortpipe.stages.train.full_batch import in_memory
     from ortpipe.stages.train.full_batch import solve as solve_full_batch
     from ortpipe.stages.train.outcome import kept_epoch, kept_note, rounding_note, still_note
-    from ortpipe.stages.train.validation import check_monitor
 else:
     later(__name__)
 
-VERSION = 10
 STILL = 1e-6  # losses with a smaller relative difference count as equal: float32 sums in another order differ by less
 
 
@@ -84,18 +79,6 @@ def train(
     return artifact.next("train", VERSION, model=forward, **_facts(artifact, forward, tensors, config, data))
 
 
-def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) -> None:
-    """Reject labels that are no class, and settings that do not fit the model or the rows."""
-    candidates = (*facts.parameters, *facts.constants)  # derive.parameters may select constants
-    _check_settings(config, dataclasses.replace(facts, parameters=candidates), data)
-    for part in filter(None, (data.train, data.validation, data.test)):
-        check_labels(facts, part)
-    if config.optimizer.solver == "lbfgs":
-        in_memory(data)
-    else:
-        rows_per_epoch(config, len(data.train))
-
-
 def _check_inputs(artifact: Artifact, config: TrainConfig, data: Data) -> None:
     """Reject a model, settings or rows that do not fit each other."""
     check_data(data)
@@ -106,19 +89,7 @@ def _check_inputs(artifact: Artifact, config: TrainConfig, data: Data) -> None:
             got=f"{len(facts.gradients)} gradients, {len(facts.outputs)} forward outputs",
             fix="Run derive first, with {@derive.forward_outputs}=true.",
         )
-    _check_settings(config, facts, data, artifact.initializers)
-
-
-def _check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: Collection[str] = ()) -> None:
-    """Reject a pattern of no trained parameter, metrics that cannot be monitored, and random weights with adapters."""
-    if facts.adapters and config.init == "random":
-        rule = "Adapters need the model's own weights; they start at zero."
-        raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out {@derive.adapters}.")
-    for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
-        if isinstance(values, Mapping):
-            query.select(list(values), facts.parameters, TrainError, key, fixed_names)
-    if config.early_stop.monitor != LOSS:
-        check_monitor(config.early_stop.monitor, facts, data)
+    check_settings(config, facts, data, artifact.initializers)
 
 
 def _solve(training: Training, artifact: Artifact) -> dict[str, np.ndarray]:

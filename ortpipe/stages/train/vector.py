@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names
+from ortpipe.graph.core.reach import dependents
 from ortpipe.stages.train.layout import Layout, Values
 
 VECTOR = "parameters"  # the name of the vector
@@ -78,7 +79,7 @@ def with_known_shapes(op: Builder, gradients: Values, parameters: Values) -> dic
 
     A Scan rejects states of unknown shape, even if its body declares one.
     """
-    unranked = query.dependents(op.graph, (), _splits_by_computed_sizes)
+    unranked = dependents(op.graph, (), _splits_by_computed_sizes)
     shapes = {name: np.array(parameters[name].shape, np.int64) for name in gradients}
     return {n: op.Reshape(g, op.const(shapes[n])) if g in unranked else g for n, g in gradients.items()}
 

@@ -6,7 +6,7 @@ import pytest
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import apart, apart_files, check
 from ortpipe.graph.core.check import checked, finish
-from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.protos import graphs
 
 TEXT = """
 <ir_version: 10, opset_import: ["" : 21]>

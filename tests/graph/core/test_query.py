@@ -6,7 +6,6 @@ import onnx_ir as ir
 import pytest
 
 import ortpipe
-from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 
 TEXT = """
@@ -81,43 +80,6 @@ def test_an_array_is_no_view_of_the_model(graph):
 def test_a_value_without_a_constant_has_no_array(graph):
     with pytest.raises(KeyError, match="X has no value"):
         query.array(graph.inputs[0])
-
-
-PARAMETERS = ["layer0.weight", "layer0.bias", "layer1.weight", "a[0]"]
-
-
-@pytest.mark.parametrize(
-    ("patterns", "expected"),
-    [
-        (["layer0.*"], ["layer0.weight", "layer0.bias"]),
-        (["layer1.weight", "layer0.weight"], ["layer0.weight", "layer1.weight"]),
-        (["*.weight", "layer0.*"], ["layer0.weight", "layer0.bias", "layer1.weight"]),
-        (["layer?.bias"], ["layer0.bias"]),
-        (["layer[01].weight"], ["layer0.weight", "layer1.weight"]),
-        (["a[0]"], ["a[0]"]),
-        ([], []),
-        (["*"], PARAMETERS),
-    ],
-)
-def test_patterns_choose_names_in_the_names_order(patterns, expected):
-    assert query.select(patterns, PARAMETERS, DeriveError, "derive.frozen") == expected
-
-
-def test_a_pattern_that_matches_nothing_is_refused_with_its_key_and_a_guess():
-    with pytest.raises(DeriveError, match=r"derive\.frozen(.|\n)*'layer0\.wieght'(.|\n)*Did you mean 'layer0\.weight'"):
-        query.select(["*", "layer0.wieght"], PARAMETERS, DeriveError, "derive.frozen")
-
-
-def test_matching_minds_the_case():
-    assert query.matches("W*", ["Weight"]) == ["Weight"]
-    assert query.matches("w*", ["Weight"]) == []
-
-
-@pytest.mark.parametrize(("pattern", "names"), [("w[0]", ["w0", "w[0]"]), ("*", ["w", "*"]), ("a?", ["ab", "a?"])])
-def test_a_name_is_a_name_before_it_is_a_glob(pattern, names):
-    assert query.select([pattern], names, DeriveError, "derive.frozen") == [pattern]
-    with pytest.raises(DeriveError, match="must match a parameter"):
-        query.select([pattern], names[:1], DeriveError, "derive.frozen", fixed_names=names)
 
 
 def test_integers_are_no_floats(graph):

@@ -11,9 +11,10 @@ from ortpipe.errors import LossError
 from ortpipe.facts_json import read_metadata
 from ortpipe.metrics.predictions import predicted
 from ortpipe.settings import Config
-from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.config import VERSION, AddLossConfig
+from ortpipe.stages.add_loss.early import check
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.add_loss.stage import VERSION, add_loss, check
+from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 
 LINEAR = "g (float[N,2] X) => (float[N,1] y) <float[2,1] w = {0.5, -2}, float[1] b = {0.25}> { y = Gemm(X, w, b) }"

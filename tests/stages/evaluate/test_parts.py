@@ -15,8 +15,9 @@ from ortpipe.metrics import METRICS
 from ortpipe.metrics.predictions import Compared
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.evaluate.early import check
 from ortpipe.stages.evaluate.parts import by_value, intervals
-from ortpipe.stages.evaluate.stage import check, evaluate
+from ortpipe.stages.evaluate.stage import evaluate
 
 RNG = np.random.default_rng(0)
 TRUTH, GUESS = RNG.normal(size=(2, 60, 1))

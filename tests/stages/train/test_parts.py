@@ -20,8 +20,9 @@ from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
+from ortpipe.stages.train.early import check
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.stage import check, train
+from ortpipe.stages.train.stage import train
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (TYPE[N,3] X) => (TYPE[N,1] y)
  <TYPE[3,2] w = {0.5, -0.7, 1.1, 0.3, -0.4, 0.9}, TYPE[2] b = {0.2, -0.1}, TYPE[2,1] u = {0.8, -0.6}>

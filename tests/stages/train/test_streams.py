@@ -25,8 +25,9 @@ from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.early import check
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.stage import check, train
+from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint
 
 PLAIN = TrainConfig(OPTIMIZERS["momentum"](0.002), epochs=3, batch_size=16, shuffle=False)

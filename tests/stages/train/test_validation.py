@@ -21,11 +21,12 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
+from ortpipe.stages.train.early import check
 from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.outcome import trained_loss
 from ortpipe.stages.train.schedules import SCHEDULES
-from ortpipe.stages.train.stage import check, train
+from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint
 from ortpipe.stages.train.validation import check_monitor
 

@@ -7,7 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import LossError
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores
+from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 NEVER = -1e30  # log 0, but finite, so that differences are never nan
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

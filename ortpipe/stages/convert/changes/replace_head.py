@@ -11,7 +11,7 @@ from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, under
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.choice.parameters import choose
-from ortpipe.graph.core import query
+from ortpipe.graph.core import globs, query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.stages.convert.changes.new_head import PLAIN, POOLS, text_of
@@ -128,7 +128,7 @@ class _LayerStack:
 def _value_to_cut(graph: ir.Graph, output: ir.Value, cut: str | None) -> ir.Value:
     """Return the value that a name or glob matches."""
     values = {str(y.name): y for node in graph for y in node.outputs if y.name}
-    matches = [] if cut is None else query.matches(cut, list(values))
+    matches = [] if cut is None else globs.matches(cut, list(values))
     if len(matches) == 1:
         value, sizes = values[matches[0]], query.sizes(values[matches[0]])
         if value.dtype in query.FLOATS and sizes is not None and len(sizes) > 1 and sizes[0] is None:

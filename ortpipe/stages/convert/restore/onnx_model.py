@@ -17,7 +17,7 @@ from ortpipe.files import atomic_write
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.apart_files import bytes_of, same_bytes, stub
 from ortpipe.graph.core.origins import Origin, Place, Read, put, take
-from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.protos import graphs
 from ortpipe.graph.files.serial import data_files, external_bytes, read_without_data
 
 Arrays = Mapping[str, np.ndarray]

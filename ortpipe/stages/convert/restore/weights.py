@@ -17,7 +17,7 @@ from ortpipe.data.rows import Data
 from ortpipe.errors import ModelError
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
-from ortpipe.graph.core.check import parsed
+from ortpipe.graph.core.inference import parsed
 from ortpipe.graph.core.origins import Origin, Place, put
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.stages.convert.sources.catalogue import SOURCES, ModelSource
+    from ortpipe.stages.convert.sources.catalogue import DESCRIPTION, SOURCES, ModelSource
     from ortpipe.stages.convert.sources.networks.layers import Layers
-    from ortpipe.stages.convert.sources.onnx_file import DESCRIPTION, OnnxFile, from_model, from_path
+    from ortpipe.stages.convert.sources.onnx_file import OnnxFile, from_model, from_path
     from ortpipe.stages.convert.sources.outputs import plain_classes
     from ortpipe.stages.convert.sources.sklearn_estimator import from_estimator, read_estimator
     from ortpipe.stages.convert.sources.stored_estimator import FITTED, estimator_of, record_of

@@ -1,10 +1,16 @@
 """The catalogue of sources: each is a config, a frozen dataclass, that returns a forward model when called."""
 
-from typing import Protocol
+from __future__ import annotations
 
-from ortpipe.data.rows import Data
+from typing import TYPE_CHECKING, Protocol
+
 from ortpipe.settings import Catalogue
-from ortpipe.stages.convert.forward import Forward
+
+if TYPE_CHECKING:
+    from ortpipe.data.rows import Data
+    from ortpipe.stages.convert.forward import Forward
+
+DESCRIPTION = "config.json"  # describes the model in a folder of Hugging Face's hub
 
 
 class ModelSource(Protocol):

@@ -25,9 +25,9 @@ from ortpipe.stages.convert.reading.reading import (
     rewrite_dialects,
     rewrite_ml,
 )
+from ortpipe.stages.convert.sources.catalogue import DESCRIPTION
 
 PLACES = ("model.onnx", "onnx/model.onnx")
-DESCRIPTION = "config.json"
 TASKS = {"single_label_classification": "multiclass", "multi_label_classification": "multilabel"}
 
 

@@ -9,8 +9,7 @@ differentiates right) and `ortpipe/runtime/gradient_builder.py` (the call of the
 from collections.abc import Sequence
 from typing import Protocol
 
-import onnx_ir as ir
-
+from ortpipe.graph.core.formulas import Model
 from ortpipe.settings import Catalogue
 
 
@@ -18,8 +17,8 @@ class Engine(Protocol):
     """A config that differentiates when called."""
 
     def __call__(
-        self, model: ir.Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
-    ) -> tuple[ir.Model, dict[str, str]]:
+        self, model: Model, loss: str, parameters: Sequence[str], inputs: Sequence[str]
+    ) -> tuple[Model, dict[str, str]]:
         """Return a model that computes the given one's outputs and the loss's gradients, and each name's gradient.
 
         The loss is an output of `model`, which may be used up; values that keep their names hold the same.

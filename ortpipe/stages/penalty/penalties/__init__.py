@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
-import onnx_ir as ir
-
 from ortpipe import own
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.core.builder import Builder as Builder
+from ortpipe.graph.core.formulas import Builder as Builder
+from ortpipe.graph.core.formulas import Value as Value
 from ortpipe.settings import Catalogue
 
-Value = ir.Value
 Penalty = Callable[[Builder, Value], Value]  # (builder, parameter) → a scalar
 
 PENALTIES: Catalogue[Penalty] = Catalogue(
@@ -23,7 +21,7 @@ PENALTIES: Catalogue[Penalty] = Catalogue(
 )
 
 
-def charges(op: Builder, parameter: ir.Value, strengths: Mapping[str, float]) -> Iterator[ir.Value]:
+def charges(op: Builder, parameter: Value, strengths: Mapping[str, float]) -> Iterator[Value]:
     """Write and yield strength · penalty(w), a scalar, for every strength that is not 0."""
     for kind, strength in strengths.items():
         if strength:

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-import onnx_ir as ir
-
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs, Scalar
+from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs, Scalar, Value
 from ortpipe.stages.train.optimizers import Optimizer
 
 
@@ -47,6 +45,6 @@ def scale_by_adam(beta1: float, beta2: float, epsilon: float, *, largest: bool =
     return Link(update, ("mean", "squares", "largest") if largest else ("mean", "squares"), scalars)
 
 
-def moments(op: Builder, x: Inputs, beta1: float, beta2: float) -> tuple[ir.Value, ...]:
+def moments(op: Builder, x: Inputs, beta1: float, beta2: float) -> tuple[Value, ...]:
     """Return the running means of u and u²."""
     return x.mean(op, x.state[0], x.u, beta1), x.mean(op, x.state[1], op.Mul(x.u, x.u), beta2)

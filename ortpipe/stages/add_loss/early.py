@@ -1,0 +1,41 @@
+"""Checks of add_loss's settings by facts alone, before any stage runs."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from ortpipe.artifact import Facts
+from ortpipe.data.rows import Data
+from ortpipe.doors import later
+from ortpipe.stages.add_loss.config import AddLossConfig
+
+if TYPE_CHECKING:
+    from ortpipe.stages.add_loss.checks import check_all
+    from ortpipe.stages.add_loss.losses.auto import chosen_by_model
+else:
+    later(__name__)
+
+
+def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> Facts:
+    """Reject a loss that does not fit its task or the labels, and padding that is a class.
+
+    Return the facts with those about labels, for the checks of later stages.
+    """
+    config = chosen_losses(facts, config)
+    heads = facts.heads or config.heads or (data is not None and data.train.head(1).heads)
+    weights = facts.class_weight or (data is not None and data.class_weight)
+    fits = facts.task in getattr(config.loss, "tasks", (facts.task,))  # a user's own loss need not declare them
+    bounded = any(getattr(config.loss, trait, None) for trait in ("labels", "link", "of_sequences"))
+    if heads or weights or bounded or config.padding is not None or not fits:
+        return check_all(facts, config, data)
+    return dataclasses.replace(facts, padding=None, blank=None)
+
+
+def chosen_losses(facts: Facts, config: AddLossConfig) -> AddLossConfig:
+    """Return the settings with `auto` replaced by the losses for the model and its heads."""
+    auto = any(is_auto(config.of(head).loss) for head in ("", *facts.heads))
+    return chosen_by_model(facts, config) if auto else config
+
+
+def is_auto(loss: object) -> bool:
+    """Return whether a loss follows from the model."""
+    return getattr(loss, "depends_on_model", False)

@@ -1,0 +1,12 @@
+"""Checks of penalty's settings by facts alone, before any stage runs."""
+
+from ortpipe.artifact import Facts
+from ortpipe.errors import PenaltyError
+from ortpipe.graph.core import globs
+from ortpipe.stages.penalty.config import PenaltyConfig
+
+
+def check(facts: Facts, config: PenaltyConfig) -> None:
+    """Reject a pattern that matches no parameter."""
+    for pattern in config.terms:
+        globs.select([pattern], facts.parameters, PenaltyError, "terms")
