@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ortpipe import FLOW
+from ortpipe.app.local_path import cache_folder, is_local
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.schema import RunConfig
 from ortpipe.data.load import load
@@ -26,7 +27,19 @@ def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, dat
     if config.paths.cache is None:
         return None
     who = {name: value for name, value in (run or {}).items() if value is not None}
-    return Store(Path(config.paths.cache), who, {"data": data}, key_of_environment(os.environ))
+    return open_store(config.paths.cache, config.paths.outputs, who, {"data": data})
+
+
+def open_store(
+    cache: str, outputs: str, run: Mapping[str, str] | None = None, about: Mapping[str, Any] | None = None
+) -> Store:
+    """Return the store at `paths.cache`; at a URL, it has a folder below `paths.outputs` in front."""
+    folder, key = cache_folder(cache, outputs), key_of_environment(os.environ)
+    if is_local(cache):
+        return Store(folder, run, about, key)
+    from ortpipe.remote import SharedStore
+
+    return SharedStore(cache, folder, run, about, key)
 
 
 def open_run(

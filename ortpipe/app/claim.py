@@ -48,11 +48,12 @@ def claimed(folder: Path, key: str, *, wait: bool = False) -> Iterator[None]:
 
 def output_folder(paths: Mapping[str, Any], folder: str, key: str) -> Path:
     """Return the absolute path of the folder that `key` sets for a run or sweep; reject a URI, also among the paths."""
-    from ortpipe.app.local_path import local  # with annotated_types, which --help does not need
+    from ortpipe.app.local_path import cache_folder, local  # with annotated_types, which --help does not need
 
-    for name, path in {**{f"paths.{name}": path for name, path in paths.items()}, key: folder}.items():
-        if path is not None:
-            local(str(path), name)
+    local(paths["outputs"], "paths.outputs")
+    local(folder, key)
+    if paths["cache"] is not None:
+        cache_folder(paths["cache"], paths["outputs"])
     return Path(folder).absolute()
 
 

@@ -187,11 +187,11 @@ class Composition:
 
     @property
     def cache(self) -> Path | None:
-        """The folder of the store, if there is one."""
-        from ortpipe.app.local_path import local  # with annotated_types, which --help does not need
+        """The folder of the store on this machine, if there is one."""
+        from ortpipe.app.local_path import cache_folder  # with annotated_types, which --help does not need
 
-        folder = self.values["paths"]["cache"]
-        return None if folder is None else local(folder, "paths.cache")
+        paths = self.values["paths"]
+        return None if paths["cache"] is None else cache_folder(paths["cache"], paths["outputs"])
 
     @property
     def tracking_uri(self) -> str:

@@ -21,6 +21,21 @@ LocalPath = Annotated[
 ]
 
 
+CachePlace = Annotated[
+    str,
+    Must(
+        "a path on this machine, or a URL such as s3://bucket/prefix",
+        lambda place: is_local(place) or re.match(r"[A-Za-z][A-Za-z0-9+.-]+://[^/:]|file:///|memory://", place),
+    ),
+    Fix("Write a path, or SCHEME://BUCKET/PREFIX."),
+]
+
+
+def cache_folder(cache: str, outputs: str) -> Path:
+    """Return the store's folder on this machine, which for a URL is below the folder of results."""
+    return Path(cache) if is_local(checked(cache, CachePlace, "paths.cache")) else Path(outputs) / "cache"
+
+
 def local(path: str, key: str) -> Path:
     """Return a path that a setting or an argument gives; reject a URI, whose scheme would name a new local folder."""
     return Path(checked(path, LocalPath, key))

@@ -20,7 +20,7 @@ from ortpipe import (
     RuntimeConfig,
     TrainConfig,
 )
-from ortpipe.app.local_path import LocalPath
+from ortpipe.app.local_path import CachePlace, LocalPath, is_local
 from ortpipe.app.tracking import RECORDERS, Recorder, with_files
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import DataConfig
@@ -37,11 +37,17 @@ class PathsConfig(Config):
 
     Attributes:
         outputs: the folder of runs, and of MLflow's database and artifacts.
-        cache: the folder of the cache that runs share; null: no cache.
+        cache: the folder of the cache that runs share, or its URL, such as s3://bucket/prefix; null: no cache.
     """
 
     outputs: LocalPath
-    cache: LocalPath | None
+    cache: CachePlace | None
+
+    def __post_init__(self) -> None:
+        if self.cache is not None and not is_local(self.cache):
+            from ortpipe.remote import check_url
+
+            check_url(self.cache, "cache")
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ def dry_run(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list
             statuses.append(StageStatus(name, "miss", reasons=(Reason("no store"),)))
             continue
         entry = store.find(name, key_of(parts)) if computed is None else None
-        if entry is not None and store.artifact_folder(entry.output).is_dir():
+        if entry is not None and store.has(entry.output):
             statuses.append(StageStatus(name, "hit", entry))
             digest = entry.output
             continue

@@ -32,6 +32,16 @@ def usage(store: Store, notify: Notify) -> list[Usage]:
     return sorted(usages, key=lambda usage: (-usage.used, usage.entry.stage, usage.entry.key))
 
 
+def location(store: Store) -> str:
+    """Return the folder of the store."""
+    return str(store.folder)
+
+
+def size_of_artifacts(store: Store) -> int:
+    """Return the size of the store's artifacts in bytes."""
+    return size(store.folder / "artifacts")
+
+
 def size(folder: Path) -> int:
     """Return the size of a folder's files in bytes."""
     total = 0

@@ -78,6 +78,7 @@ class Store:
         key: bytes | None = None,
     ) -> None:
         self.folder, self._run, self.about, self._key = folder.absolute(), dict(run or {}), dict(about or {}), key
+        self.trouble: str | None = None  # why a part of a shared store cannot be used now
 
     def lock(self, key: str, notify: Notify) -> contextlib.AbstractContextManager[None]:
         """Hold the lock of a key: a second process waits, and then finds the result."""
@@ -89,6 +90,10 @@ class Store:
             entry = self._read(self.entry_file(stage, key))
             return entry if entry is not None and self.trusts(entry) else None
         return None
+
+    def has(self, digest: str) -> bool:
+        """Return whether the store has an artifact, without verifying it."""
+        return self.artifact_folder(digest).is_dir()
 
     def trusts(self, entry: Entry) -> bool:
         """Return whether an entry is sealed with the store's key; without a key, all are trusted."""
@@ -135,18 +140,22 @@ class Store:
         """Store a stage's result atomically; an equal artifact in the store stays, unless it is damaged."""
         digest, record = artifact.digest(), dict(artifact.facts.lineage[-1])
         entry = Entry(stage, key, parts, digest, record, seconds, time.time(), self._run, self.about)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError, Damaged):
-            self.artifact(digest, notify)  # sets a damaged one aside
-        with folder_lock(self.folder):
-            if not self.artifact_folder(digest).is_dir():
-                save_artifact(artifact.with_lineage(()), self.artifact_folder(digest), once=True)
-            fields = json.loads(json.dumps(_fields(entry)))
-            if self._key is not None:
-                fields["hmac"] = self._seal(fields)
-            atomic_write(self.entry_file(stage, key), json.dumps({**fields, "sha256": _sum(fields)}, indent=1) + "\n")
+        fields = json.loads(json.dumps(_fields(entry)))
+        if self._key is not None:
+            fields["hmac"] = self._seal(fields)
+        self.add(entry, artifact, json.dumps({**fields, "sha256": _sum(fields)}, indent=1) + "\n", notify)
         self._warn(notify)
         return entry
+
+    def add(self, entry: Entry, artifact: Artifact, text: str | bytes, notify: Notify) -> None:
+        """Write an artifact, unless the store has it, and then the text of its entry."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(OSError, Damaged):
+            self.artifact(entry.output, notify)  # sets a damaged one aside
+        with folder_lock(self.folder):
+            if not self.artifact_folder(entry.output).is_dir():
+                save_artifact(artifact.with_lineage(()), self.artifact_folder(entry.output), once=True)
+            atomic_write(self.entry_file(entry.stage, entry.key), text)
 
     def artifact_folder(self, digest: str) -> Path:
         """Return the folder of an artifact."""
@@ -183,19 +192,12 @@ class Store:
 
     def _read(self, path: Path) -> Entry | None:
         try:
-            fields = parse_json(read_below(self.folder, path.relative_to(self.folder).as_posix(), MOST_BYTES))
-            digest = fields.pop("sha256")
-            entry = Entry(**fields)
-            checked(entry.record, LineageRecord, "record")
-            intact = digest == _sum(fields) and entry.key == path.stem == key_of(entry.parts)
-            intact = intact and entry.stage == path.parent.name and DIGEST.fullmatch(entry.output) is not None
+            content = read_below(self.folder, path.relative_to(self.folder).as_posix(), MOST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise Damaged(f"The entry is not valid: {error}") from error
-        if not intact:
-            raise Damaged("The entry's checksum or key does not match its content.")
-        return entry
+        return parse_entry(content, path.parent.name, path.stem)
 
     def _seal(self, fields: Mapping[str, Any]) -> str:
         """Return the HMAC-SHA256 (hex) of an entry's other fields."""
@@ -242,6 +244,22 @@ class Store:
         else:
             notify(f"{path} is damaged: set aside in {damaged}, and computed again")
         raise damage
+
+
+def parse_entry(content: bytes, stage: str, key: str) -> Entry:
+    """Return the entry of a stage and key from its text; raise Damaged if it is not intact, or another's."""
+    try:
+        fields = parse_json(content)
+        digest = fields.pop("sha256")
+        entry = Entry(**fields)
+        checked(entry.record, LineageRecord, "record")
+        intact = digest == _sum(fields) and entry.key == key == key_of(entry.parts)
+        intact = intact and entry.stage == stage and DIGEST.fullmatch(entry.output) is not None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Damaged(f"The entry is not valid: {error}") from error
+    if not intact:
+        raise Damaged("The entry's checksum or key does not match its content.")
+    return entry
 
 
 def listed(folder: Path) -> list[str]:

@@ -28,9 +28,11 @@ def test_a_uri_as_a_folder_of_results_is_rejected_by_name(
     cli: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for key, uri in {"paths.outputs": "gs://b/x", "paths.cache": "dbfs:/x", "hydra.run.dir": "file:///tmp/x"}.items():
+    for key, uri in {"paths.outputs": "gs://b/x", "hydra.run.dir": "file:///tmp/x"}.items():
         with pytest.raises(ConfigError, match=f"^{key} must be a path on this machine, not a URI"):
             ortpipe.run(*TINY, f"{key}={uri}")
+    with pytest.raises(ConfigError, match=r"^paths.cache must be a path on this machine, or a URL such as s3://"):
+        ortpipe.run(*TINY, "paths.cache=dbfs:/x")
     done = cli(*TINY, "hydra.run.dir=s3://bucket/x")
     assert done.returncode == 1
     assert "hydra.run.dir must be a path on this machine, not a URI" in done.stderr

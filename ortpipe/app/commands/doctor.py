@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from ortpipe import OrtpipeError
 from ortpipe.app.compose import Parser
+from ortpipe.app.local_path import cache_folder
 from ortpipe.app.tracking import client_at, database_of, reached
 from ortpipe.errors import under
 from ortpipe.pipeline.digest import versions
@@ -113,6 +114,8 @@ def _folders(config: RunConfig) -> Iterator[Finding]:
         folder = getattr(config.paths, key)
         if folder is None:
             continue
+        if key == "cache":
+            folder = cache_folder(folder, config.paths.outputs)
         existing = _nearest_existing(Path(folder))
         new = "" if existing == Path(folder).absolute() else f", which will be created in {existing}"
         status = f"paths.{key} {folder}{new}"

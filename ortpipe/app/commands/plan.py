@@ -41,6 +41,8 @@ def run(arguments: Sequence[str]) -> None:
     config = options.composed.config
     store = store_of(config, data=options.composed.record["data"])
     statuses = dry_run(plan_of(config), open_run(vars(config)), store)
+    if store is not None and store.trouble is not None:
+        print(store.trouble, file=sys.stderr)
     print(mermaid(statuses) if options.mermaid else table(statuses))
     if options.check and any(status.status != "hit" for status in statuses):
         sys.exit(1)

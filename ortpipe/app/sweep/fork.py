@@ -16,6 +16,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ortpipe.app.hydra_errors import REFUSALS, explained
+from ortpipe.app.local_path import cache_folder
 from ortpipe.app.stop import Stopped
 from ortpipe.errors import ConfigError
 from ortpipe.pipeline.store import Store
@@ -82,8 +83,10 @@ class Workers:
         return [results[job] for job in sorted(results)]
 
     def _import(self) -> None:
-        config, store = str(OmegaConf.to_container(self._config, resolve=False)), self._config.paths.cache
-        stored = store is not None and Store(Path(store)).files(CONVERTS, lambda message: None)
+        config, paths = str(OmegaConf.to_container(self._config, resolve=False)), self._config.paths
+        stored = paths.cache is not None and Store(cache_folder(paths.cache, paths.outputs)).files(
+            CONVERTS, lambda message: None
+        )
         for word, modules in NEEDED.items():
             for name in modules if word in config and not (stored and word == ESTIMATORS) else ():
                 importlib.import_module(name)

@@ -4,6 +4,9 @@ import time
 
 import pytest
 
+import ortpipe
+from ortpipe.errors import ConfigError
+
 SMALL = ("experiment=linear_regression", "train.epochs=1")
 
 
@@ -75,3 +78,24 @@ def test_a_run_without_a_store_stores_nothing(cli, cache, tmp_path):
     assert cli(*SMALL, "paths.cache=null").returncode == 0
     assert not (tmp_path / "outputs" / "cache").exists()
     assert "Set paths.cache=FOLDER" in cache("ls", "paths.cache=null").stderr
+
+
+def test_a_shared_store_is_cleaned_in_the_bucket_and_in_its_folder(call, tmp_path, capsys):
+    url = f"paths.cache={(tmp_path / 'bucket').as_uri()}"
+    ortpipe.run(*SMALL, url, "recorder=none", "figures=false")
+    listing = call("cache", "ls", url)
+    assert listing.count("train  ") == 2
+    assert re.findall(r"(\d) entries, .* in (\S+)", listing) == [("6", url[12:]), ("6", f"{tmp_path}/outputs/cache")]
+    assert call("cache", "verify", url) == "6 entries are intact, 0 were damaged\n" * 2
+    train = re.findall(r"^train +(\w+)", listing, re.M)[0]
+    assert call("cache", "rm", train, "evaluate", url).count("2 entries removed") == 2
+    [damaged] = (tmp_path / "bucket" / "entries" / "derive").iterdir()
+    damaged.write_text("{}")
+    with pytest.raises(SystemExit):
+        call("cache", "verify", url)
+    assert "3 entries are intact, 1 were damaged" in capsys.readouterr().out
+    assert not damaged.exists()
+    assert call("cache", "gc", "--keep", "0B", url).splitlines()[3].startswith("3 entries removed")
+    assert [file for file in (tmp_path / "bucket" / "entries").rglob("*") if file.is_file()] == []
+    with pytest.raises(ConfigError, match="without credentials"):
+        call("cache", "ls", "paths.cache=s3://me:secret@bucket/a")
