@@ -21,7 +21,9 @@ class Process(Worker):
 
     def __init__(self, number: int, work: bytes) -> None:
         command = [sys.executable, "-m", "ortpipe.parallel.process"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        path = os.pathsep.join(filter(None, sys.path))  # also of the user's own modules
+        environment = {**os.environ, "PYTHONPATH": path}
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._thread = ThreadPoolExecutor(1)
         self.ready = self._thread.submit(self._write, work)
         self.name = f"worker {number} (process {self._process.pid})"

@@ -72,7 +72,14 @@ class Job:
 
 def workers() -> list[psutil.Process]:
     """Return the worker processes of this process."""
-    return [child for child in psutil.Process().children() if "ortpipe.parallel.process" in child.cmdline()]
+    return [child for child in psutil.Process().children() if _is_worker(child)]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "ortpipe.parallel.process" in process.cmdline()
+    except psutil.Error:  # it has ended
+        return False
 
 
 def kills(folder: Path, count: int) -> None:

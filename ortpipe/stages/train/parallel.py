@@ -65,7 +65,7 @@ class SlicedLoop(EpochLoop):
         """Return the results of all slices of a span."""
         begun = time.perf_counter()
         parts = self._pool.run((span, *shared), len(self._shares(span)), check, span.batches)
-        if not self._reported:
+        if not self._reported and (span.batches == self.most or not self._times):  # the last of an epoch are fewer
             self._times.append((self._pool.seconds, time.perf_counter() - begun))
             if len(self._times) == MEASURED:
                 self._report_times()
