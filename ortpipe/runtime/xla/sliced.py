@@ -58,6 +58,8 @@ class SlicedProgram(Program):
             blocks.append(block.reshape(len(chosen), room))
             self._groups.append((size, room))
             first += count
+        if sum(room for _, room in self._groups) == 1:  # XLA would move the work on the only slice out of the loop
+            blocks.append(np.full((len(chosen), 1), -1))
         self._slots = np.concatenate(blocks, axis=1).ravel()  # the slice in each place, device by device; −1: none
         self._places = np.argsort(self._slots, kind="stable")[-len(sizes) :]  # the place of each slice
 
