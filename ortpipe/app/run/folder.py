@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,13 +23,19 @@ from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import under
 from ortpipe.bounded import files_below, has_file
+from ortpipe.doors import later
 from ortpipe.errors import TrackingError
 from ortpipe.files import atomic_folder, atomic_write, delete
-from ortpipe.graph import is_quantized, to_int8, to_svg, to_text, write_atomically
+from ortpipe.graph import is_quantized, to_svg, to_text, write_atomically
 from ortpipe.pipeline import events
 from ortpipe.pipeline.plan import Plan, ReadsFiles
 from ortpipe.stages import Checkpoint, Epoch, Remark, figures
 from ortpipe.stages.convert.sources import DESCRIPTION
+
+if TYPE_CHECKING:  # for fake-quantized models
+    from ortpipe.graph import to_int8
+else:
+    later(__name__)
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
 SOURCE = "convert.source"
