@@ -91,7 +91,8 @@ def _readable(path: Path) -> Iterator[None]:
         raise ModelError(
             "The .onnx file and its external data must be readable.",
             got=f"{path}: {error}",
-            fix="Keep its external data files beside it; if it is damaged, download or export it again.",
+            fix="Name an ONNX model, and keep its external data files beside it; if it is damaged, download or "
+            "export it again.",
         ) from error
 
 

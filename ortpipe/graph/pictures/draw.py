@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
+from ortpipe.graph.core.query import graphs
+
+LARGE = 8  # the most numbers of a tensor that text shows
 Kind = Literal["input", "parameter", "constant", "node", "output"]
 
 
@@ -122,13 +125,20 @@ def _dot(label: str) -> str:
 
 
 def to_text(model: onnx.ModelProto) -> str:
-    """Return a model in ONNX's text form, with large tensors as type and shape."""
-    graph = model.graph
-    small = onnx.ModelProto()
+    """Return a model in ONNX's text form, with large initializers and constants as type and shape."""
+    small, lines = onnx.ModelProto(), []
     small.CopyFrom(model)
-    del small.graph.initializer[:]
-    small.graph.initializer.extend(t for t in graph.initializer if math.prod(t.dims) <= 8)
-    lines = [f"# {t.name}: {type_of(t)}" for t in graph.initializer if math.prod(t.dims) > 8]
+    for graph in reversed([*graphs(small.graph)]):  # inner ones first
+        tensors = {tensor.name: tensor for tensor in graph.initializer} | {
+            node.output[0]: node.attribute[0].t
+            for node in graph.node
+            if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t")
+        }
+        large = {name: type_of(tensor) for name, tensor in tensors.items() if math.prod(tensor.dims) > LARGE}
+        lines += [f"# {name}: {kind}" for name, kind in large.items()]
+        for values, name_of in ((graph.initializer, lambda t: t.name), (graph.node, lambda n: "".join(n.output[:1]))):
+            for place in reversed([i for i, value in enumerate(values) if name_of(value) in large]):
+                del values[place]
     try:
         text = onnx.printer.to_text(small)
     except (UnicodeDecodeError, RuntimeError, onnx.shape_inference.InferenceError) as error:
