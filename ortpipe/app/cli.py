@@ -155,5 +155,5 @@ def _unwritten(error: OSError) -> ConfigError:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         fix = "Raise the limit of open files (ulimit -n 1024), or run fewer jobs at once."
         return ConfigError("A run must be able to open its files.", got=error, fix=fix)
-    fix = "Check that the path exists and that you may write there; results go to paths.outputs."
+    fix = "Check that the path exists and that you may write there; paths.outputs=FOLDER moves the results of runs."
     return ConfigError("Files and folders must be readable and writable.", got=error, fix=fix)

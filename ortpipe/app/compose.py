@@ -265,8 +265,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise for invalid arguments."""
-        rule = f"The arguments of {self.prog} must be valid."
-        raise ConfigError(rule, got=message, fix=f"See {self.prog} --help.")
+        missing = message.removeprefix("the following arguments are required: ")
+        fix = f"See {self.prog} --help."
+        if missing != message:
+            raise ConfigError(f"{self.prog} needs {missing}.", got="none", fix=fix)
+        raise ConfigError(f"The arguments of {self.prog} must be valid.", got=message, fix=fix)
 
 
 def unresolved(overrides: Sequence[str], config_dir: str | None = None) -> tuple[DictConfig, KeyOrigins | None]:

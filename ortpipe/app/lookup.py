@@ -69,8 +69,9 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
         stage_folder = _stage(RunRecord.read(path).stage_folders, name, stage)
         return _artifact(stage_artifact(path, stage_folder), f"{name} ({stage_folder})", path)
     if path.is_dir():
-        fix = "Name a run's folder, which its last line prints, or a folder with artifact.json."
-        raise ConfigError("A folder must be that of an artifact or of a run.", got=name, fix=fix)
+        runs = [file.parent for pattern in ("*/", "*/*/", "*/*/*/") for file in path.glob(f"{pattern}{FILE}")]
+        example = f", such as {max(runs, key=lambda run: run.name)}" if runs else ", which its last lines print"
+        raise ConfigError("A folder must be that of a run or of an artifact.", got=name, fix=f"Name a run's{example}.")
     if DIGEST.fullmatch(name) and composed.cache is not None:
         place = Store(composed.cache).artifact_folder(name)
         digests = sorted(path.name for path in place.parent.glob(f"{name}*"))
@@ -87,7 +88,7 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
             for file in (f"stages/{stage_folder}", "config.yaml"):
                 download(client, name, file, folder)
             return _artifact(stage_artifact(folder, stage_folder), f"{name} ({stage_folder})", folder)
-    raise ConfigError(f"A model is named by {HELP}.", got=name, fix="Check the path, the id or the digest.")
+    raise ConfigError(f"A model is named by {HELP}.", got=f"{name}: no such file or folder", fix="Check the name.")
 
 
 def _artifact(artifact: Artifact, name: str, run: Path) -> FoundModel:

@@ -133,7 +133,8 @@ class CsvFile:
                     f"{row.text[:60]}",
                     fix=fix,
                 ) from error
-            rule = "Every line of a CSV file must have one field per column."
+            is_empty = "Empty CSV file" in str(error)
+            rule = "A CSV file must have " + ("a header line." if is_empty else "one field per column in every line.")
             raise DataError(rule, got=f"{self.path}: {error}", fix=fix) from error
 
     def open(self, parse: csv.ParseOptions, *, whole: bool = False) -> pa.RecordBatchReader:

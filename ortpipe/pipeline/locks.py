@@ -50,7 +50,7 @@ def key_lock(path: Path, notify: Notify) -> contextlib.AbstractContextManager[No
     """
     return lock(
         path,
-        busy=lambda holder: notify(f"waiting for {holder}, which computes {path.name[:8]} too"),
+        busy=lambda holder: notify(f"waiting for {holder}, which computes the same"),
         missing=lambda why: notify(f"no lock on {path.parent}: {why}; other jobs may compute the same"),
     )
 

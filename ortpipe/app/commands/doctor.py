@@ -79,7 +79,7 @@ def _runtime(config: RunConfig) -> Iterator[Finding]:
     runtime = about()
     name = next(iter(versions(DISTRIBUTIONS)))
     engines = "engines native and ort" if runtime.builds_gradients else "engine native (ort needs onnxruntime-training)"
-    yield Finding("runtime", f"{name} {runtime.version}; {engines}; {', '.join(runtime.providers)}")
+    yield Finding("runtime", f"{name} {runtime.version}; {engines}; built with {', '.join(runtime.providers)}")
     with under("runtime"):
         check_provider(config.runtime)
     yield Finding("provider", f"{config.runtime.provider}, threads: {config.runtime.threads} of {os.cpu_count()} cores")

@@ -29,4 +29,5 @@ def run(arguments: Sequence[str]) -> None:
     for name in FILES:
         atomic_write(folder / name, (TEMPLATES / name.replace(".gitignore", "gitignore")).read_bytes())
     print(f"made    {folder}: {', '.join(FILES)}")
-    print(f"run it  cd {shlex.quote(str(folder))} && ortpipe --config-dir conf experiment=mine")
+    enter = "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
+    print(f"run it  {enter}ortpipe --config-dir conf experiment=mine")

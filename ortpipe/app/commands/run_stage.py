@@ -22,8 +22,8 @@ ABOUT = """Run one stage on one file. Its settings, and the data if it reads the
 same key=value pairs. The metadata of a model that ortpipe wrote hold what a stage needs, so a bare
 .onnx file is enough. Nothing is stored or recorded."""
 EXAMPLES = (
+    "ortpipe run-stage convert --output forward.onnx",
     "ortpipe run-stage add_loss --input forward.onnx --output loss.onnx",
-    "ortpipe run-stage derive --input loss.onnx --output gradient.onnx derive.check=true",
 )
 
 

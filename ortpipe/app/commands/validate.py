@@ -16,6 +16,7 @@ from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.schema import all_at_once, check, collected
 from ortpipe.errors import NoRowsError
 from ortpipe.metrics.named import check_objective, check_rows
+from ortpipe.stages.convert.sources import FITTED
 
 ABOUT = """Check a run's config, its data, its model and the graphs that are built before training, and print
 all errors at once: the key, its value, where it was set, and the nearest valid choice. Nothing is
@@ -143,7 +144,9 @@ def _summary(data: Data, artifact: Artifact) -> str:
     trained = sum(sizes[name] for name in facts.parameters)
     notes = {"data": data.notes, **{r["stage"]: r.get("notes", ()) for r in facts.lineage}}
     note_lines = "".join(f"{name}: {note}\n" for name, stage_notes in notes.items() for note in stage_notes)
+    sampled = f" (the estimator was fitted on {SAMPLE_ROWS} rows)" if FITTED in facts.lineage[0] else ""
     return (
         f"{note_lines}no problems found: rows: {counts}; {facts.task} model: {trained:,} numbers in "
-        f"{len(facts.parameters)} parameters to train; config, data, model and gradients checked, nothing was trained"
+        f"{len(facts.parameters)} parameters to train; config, data, model and gradients checked, "
+        f"nothing was trained{sampled}"
     )

@@ -72,6 +72,7 @@ class RunFolder:
         self._example, self._clock = example, Clock(record.epochs)
         self._config, self._environment = config, environment
         self._stored: list[str] = []  # the stages whose results are in the store
+        self._checkpoint = 0  # the epochs of the last checkpoint
         self._unwritten = False  # whether the record has a stage that is not yet in its file
 
     def __call__(self, event: events.Event) -> None:
@@ -84,6 +85,7 @@ class RunFolder:
                 self._unwritten = False
             case events.StageProgressed(report=Checkpoint() as checkpoint):
                 write_checkpoint(checkpoint, self.folder)
+                self._checkpoint = checkpoint.epochs
             case events.StageProgressed(report=Epoch() as epoch):
                 self._clock(epoch.number)
             case events.StageProgressed(report=Remark(values=values)):
@@ -173,6 +175,8 @@ class RunFolder:
             event.error.add_note(f"{'report':<14} {report}")
         if self._stored:
             event.error.add_note(f"{'cached':<14} {', '.join(self._stored)}")
+        if self._checkpoint:
+            event.error.add_note(f"{'checkpoint':<14} after epoch {self._checkpoint}")
         if self.record.again is not None:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
 

@@ -111,7 +111,7 @@ def test_names_that_stand_for_nothing_are_refused(call: Callable[..., str], line
         ([none], TrackingError, "no database"),
         ([none, f"paths.outputs={linear.parent}"], TrackingError, f"{none} in sqlite"),
         ([none, "recorder=none"], ConfigError, "recorder=none"),
-        ([], ConfigError, "required"),
+        ([], ConfigError, "needs FILE|RUN|DIGEST"),
         (["a.onnx", "--json", "--dot"], ConfigError, "not allowed with"),
     ]
     for arguments, kind, words in cases:
