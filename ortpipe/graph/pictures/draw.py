@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-from ortpipe.graph.core.query import graphs
+from ortpipe.graph.core.protos import graphs
 
 LARGE = 8  # the most numbers of a tensor that text shows
 Kind = Literal["input", "parameter", "constant", "node", "output"]
