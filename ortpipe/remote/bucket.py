@@ -163,7 +163,7 @@ class Bucket:
             if now is not None and now != last:
                 last, since = now, time.monotonic()
                 other = "".join(c if c.isprintable() else "?" for c in now.decode(errors="replace")).rpartition(" ")[0]
-                notify(f"waiting for {other or 'another process'}, which computes {name.partition('/')[2][:8]} too")
+                notify(f"waiting for {other or 'another process'}, which computes the same")
             elif time.monotonic() - since > STALE:
                 self.delete(name)
             time.sleep(pause)

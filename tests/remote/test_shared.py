@@ -215,7 +215,7 @@ def test_the_claim_of_a_killed_machine_ends(machine, monkeypatch) -> None:
     bucket.create("locks/abcdef0123", b"process 7 on \x1b[31mhost 1234abcd")
     with bucket.claim("abcdef0123", said.append):
         assert bucket.read("locks/abcdef0123", 100) != b""
-    assert said == ["waiting for process 7 on ?[31mhost, which computes abcdef01 too"]
+    assert said == ["waiting for process 7 on ?[31mhost, which computes the same"]
     assert bucket.read("locks/abcdef0123", 100) is None
 
 
