@@ -280,6 +280,7 @@ OWN_FILES = {  # what a file may still read: what this process or this installat
     "app/commands/cache.py": "the number of damaged entries",
     "app/commands/init.py": "the packaged project",
     "app/compose.py": "names of configs",
+    "app/hydra_errors.py": "the packaged configs",
     "app/key_origin.py": "the user's own configs",
     "app/lookup.py": "names in the store",
     "app/run/process.py": "files of /proc",

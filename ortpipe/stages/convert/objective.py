@@ -15,7 +15,7 @@ from ortpipe.errors import DataError
 from ortpipe.facts import Facts
 
 FITTED_BY = "scikit-learn fits it by"
-MATCHING = "add_loss=auto and penalty=auto use it"
+MATCHING = "the automatic loss and penalty use it"
 Strengths = Mapping[str, float]
 
 
@@ -145,7 +145,7 @@ def objective_notes(objective: Mapping[str, Any]) -> Sequence[str]:
     """Return a note of the loss and penalty that match an estimator's objective, and of the missing parts.
 
     >>> objective_notes({"loss": {"name": "huber", "delta": 2.7}, "penalty": {"w": {"l2": 0.5}}, "reduction": "sum"})
-    ['scikit-learn fits it by huber (delta=2.7) summed over rows + 0.5·l2 of w; add_loss=auto and penalty=auto use it']
+    ['scikit-learn fits it by huber (delta=2.7) summed over rows + 0.5·l2 of w; the automatic loss and penalty use it']
     """
     if not objective:
         return []
@@ -159,5 +159,5 @@ def objective_notes(objective: Mapping[str, Any]) -> Sequence[str]:
     if missing := objective.get("missing"):
         notes = [f"{FITTED_BY} a variant of {text}; {MATCHING} without {missing}"]
     if "weight" in objective:
-        notes.append("scikit-learn divides the weights of rows by their mean, and so does penalty=auto")
+        notes.append("scikit-learn divides the weights of rows by their mean, and so does the automatic penalty")
     return notes

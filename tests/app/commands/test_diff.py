@@ -83,5 +83,5 @@ def test_the_exit_code_tells_on_request(call: Callable[..., str], linear: Path) 
 def test_a_name_that_stands_for_nothing_is_refused(call: Callable[..., str], linear: Path) -> None:
     with pytest.raises(ConfigError, match=r"got: away\.onnx"):
         call("diff", str(linear), "away.onnx")
-    with pytest.raises(ConfigError, match="required: B"):
+    with pytest.raises(ConfigError, match="needs B"):
         call("diff", str(linear))

@@ -277,7 +277,7 @@ def test_what_is_chosen_is_said_and_what_is_left_out():
     artifact = convert(SVC().fit(*rows(TWO)))
     assert any("hinge" in note and "use it without" in note for note in artifact.facts.lineage[0]["notes"])
     scored = add_loss(artifact, AddLossConfig(LOSSES["auto"]()))
-    assert scored.facts.lineage[-1]["notes"] == ["add_loss=auto: hinge"]
+    assert scored.facts.lineage[-1]["notes"] == ["the automatic loss is hinge"]
     assert artifact.facts.prediction == artifact.facts.logits == "scores"
 
 

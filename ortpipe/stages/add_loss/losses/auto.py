@@ -48,4 +48,4 @@ def auto_note(facts: Facts, loss: Loss) -> str:
     settings = ", ".join(f"{key}={value}" for key, value in vars(loss).items())
     words = LOSSES.name_of(type(loss)) + (f" ({settings})" if settings else "")
     reason = "" if "loss" in facts.objective else f", because the task is {facts.task}"
-    return f"add_loss=auto: {words}{reason}"
+    return f"the automatic loss is {words}{reason}"
