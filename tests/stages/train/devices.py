@@ -1,4 +1,6 @@
-"""A small training on devices; as a script: print the digests for 1 to 4 devices of XLA's CPU."""
+"""A small training on devices; as a script: print digests for some numbers of devices of XLA's CPU, a line per case."""
+
+import dataclasses
 
 import numpy as np
 
@@ -31,10 +33,13 @@ def gradient_model(**network: object) -> Artifact:
     return derive(add_loss(forward, AddLossConfig(LOSSES["cross_entropy"]()), data=rows()))
 
 
-def on_devices(workers: int | None) -> Artifact:
-    config = TrainConfig(**{**vars(CONFIG), "parallel": ParallelConfig(4, transport="devices", workers=workers)})
-    return train(gradient_model(), config, data=rows(), runtime=RuntimeConfig(engine="xla"))
+def on_devices(workers: int | None, batch_size: int = 10, **network: object) -> Artifact:
+    parallel = ParallelConfig(4, transport="devices", workers=workers)
+    config = dataclasses.replace(CONFIG, batch_size=batch_size, parallel=parallel)
+    return train(gradient_model(**network), config, data=rows(), runtime=RuntimeConfig(engine="xla"))
 
 
 if __name__ == "__main__":
-    print(*(on_devices(workers).digest() for workers in (1, 2, 3, None)))
+    print(*(on_devices(workers).digest() for workers in (1, 2, 3)))
+    normalized = {"hidden": (100, 64), "dropout": 0.2, "norm": "batch"}
+    print(*(on_devices(workers, 12, **normalized).digest() for workers in (1, None)))  # one slice per device

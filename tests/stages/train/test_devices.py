@@ -18,13 +18,12 @@ from ortpipe.stages.train.stage import train
 pytest.importorskip("jax", reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'")
 
 
-def test_any_number_of_devices_gives_the_same_bytes_with_slices_of_two_sizes():
+def test_any_number_of_devices_gives_the_same_bytes():
     variables = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4"}  # and all optimizations
     command = [sys.executable, devices.__file__]
     done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=300)
     assert done.returncode == 0, done.stderr
-    first, *others = done.stdout.split()
-    assert others == [first] * 3
+    assert [len(set(line.split())) for line in done.stdout.splitlines()] == [1, 1]
 
 
 def test_devices_train_as_workers_do_also_where_a_batch_has_fewer_rows_than_slices():
