@@ -32,13 +32,11 @@ ROWS = Rows({"X": X.astype(np.float32)}, Y.astype(np.float32))
 EARLY = EarlyStopConfig(patience=3)
 RISING = {"optimizer": OPTIMIZERS["adam"](lr=0.2), "seed": 14}  # its lowest validation loss is not the last one
 CASES = {
-    **{name: {"optimizer": OPTIMIZERS[name]()} for name in ("sgd", "adam")},
+    **{name: {"optimizer": OPTIMIZERS[name]()} for name in ("adam",)},
     **{name: {"schedule": SCHEDULES[name]()} for name in ("adaptive", "reduce_on_plateau")},
     "restarts": {"schedule": SCHEDULES["cosine"](period=7), "warmup": 5},
-    "average": {"average": 0.9},
     "accumulated": {"accumulate": 3, "drop_last": True},
     "validated": {"validate_every": 2},
-    "early stop": {"early_stop": EARLY},
     "early stop, kept before the end": {**RISING, "early_stop": EARLY},
     "early stop, stopped before the end": {**RISING, "seed": 13, "early_stop": EarlyStopConfig(patience=1)},
     "early stop, kept before the end, average": {**RISING, "early_stop": EARLY, "average": 0.5},
