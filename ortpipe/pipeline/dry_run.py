@@ -17,8 +17,8 @@ class Reason:
 
     The kinds: `no store` is configured; `after` stage `name`, which is also computed; `nothing stored` for this stage;
     `changed`: a part of its key differs from the nearest stored entry; `continued`: its first `old` of `new` epochs are
-    stored; `unsealed`: the entry is not sealed with this
-    store's key; `evicted`: its artifact was removed; `order`: the config's entries have another order.
+    stored; `unsealed`: the entry is not sealed with this store's key; `evicted`: its artifact was removed; `order`: the
+    config's entries have another order.
     """
 
     kind: Literal["no store", "after", "nothing stored", "changed", "continued", "unsealed", "evicted", "order"]
@@ -57,9 +57,11 @@ def dry_run(plan: Plan, context: Mapping[str, Any], store: Store | None) -> list
             statuses.append(StageStatus(name, "hit", entry))
             digest = entry.output
             continue
-        reasons, nearest = _compared_with_nearest(parts, store, computed is None)
-        if computed is None and step.stage.continued and (part := stored_part(step, parts, context, store)):
-            reasons = (Reason("continued", old=part[0], new=step.config.epochs),)
+        part = stored_part(step, parts, context, store) if computed is None and step.stage.continued else None
+        if part is None:
+            reasons, nearest = _compared_with_nearest(parts, store, computed is None)
+        else:
+            reasons, nearest = (Reason("continued", old=part[0], new=step.config.epochs),), part[1]
         blocking = () if computed is None else (Reason("after", computed),)
         status: Literal["miss", "blocked"] = "miss" if computed is None or reasons else "blocked"
         about = (nearest.about if nearest is not None else {}, store.about)
