@@ -69,7 +69,7 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
         stage_folder = _stage(RunRecord.read(path).stage_folders, name, stage)
         return _artifact(stage_artifact(path, stage_folder), f"{name} ({stage_folder})", path)
     if path.is_dir():
-        runs = [file.parent for pattern in ("*/", "*/*/", "*/*/*/") for file in path.glob(f"{pattern}{FILE}")]
+        runs = [file.parent for place in ("*", "*/*", "runs/*/*") for file in path.glob(f"{place}/{FILE}")]
         example = f", such as {max(runs, key=lambda run: run.name)}" if runs else ", which its last lines print"
         raise ConfigError("A folder must be that of a run or of an artifact.", got=name, fix=f"Name a run's{example}.")
     if DIGEST.fullmatch(name) and composed.cache is not None:

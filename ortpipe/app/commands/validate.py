@@ -144,7 +144,8 @@ def _summary(data: Data, artifact: Artifact) -> str:
     trained = sum(sizes[name] for name in facts.parameters)
     notes = {"data": data.notes, **{r["stage"]: r.get("notes", ()) for r in facts.lineage}}
     note_lines = "".join(f"{name}: {note}\n" for name, stage_notes in notes.items() for note in stage_notes)
-    sampled = f" (the estimator was fitted on {SAMPLE_ROWS} rows)" if FITTED in facts.lineage[0] else ""
+    is_sample = FITTED in facts.lineage[0] and len(data.train) > SAMPLE_ROWS
+    sampled = " (the estimator was fitted on a sample of the rows)" if is_sample else ""
     return (
         f"{note_lines}no problems found: rows: {counts}; {facts.task} model: {trained:,} numbers in "
         f"{len(facts.parameters)} parameters to train; config, data, model and gradients checked, "
