@@ -71,7 +71,9 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
     if path.is_dir():
         runs = [file.parent for place in ("*", "*/*", "runs/*/*") for file in path.glob(f"{place}/{FILE}")]
         example = f", such as {max(runs, key=lambda run: run.name)}" if runs else ", which its last lines print"
-        raise ConfigError("A folder must be that of a run or of an artifact.", got=name, fix=f"Name a run's{example}.")
+        raise ConfigError(
+            "A folder must be that of a run or of an artifact.", got=name, fix=f"Name a run's folder{example}."
+        )
     if DIGEST.fullmatch(name) and composed.cache is not None:
         place = Store(composed.cache).artifact_folder(name)
         digests = sorted(path.name for path in place.parent.glob(f"{name}*"))
