@@ -122,6 +122,14 @@ def test_it_continues_the_longest_one_that_is_stored(stages):
     ]
 
 
+def test_any_number_of_epochs_finds_its_start_at_once(stages):
+    """Trying the keys of all shorter trainings would take an hour."""
+    settings, given = {"seed": 400}, context()
+    performed(plan(epochs=2, **settings), stages, given)
+    *_, status = dry_run(plan(epochs=100_000_000, **settings), given, stages)
+    assert status.reasons == (Reason("continued", old=2, new=100_000_000),)
+
+
 def test_an_entry_without_the_seal_of_the_store_is_no_start(stages):
     settings, given = {"seed": 300}, context()
     performed(plan(epochs=2, **settings), stages, given)
