@@ -18,7 +18,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 OWNS_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER
 INTERPRETER = ("PYTHON", "LD_", "LC_", "LANG", "OMP_", "MALLOC_")  # variables that are read when a process begins
 OPERATORS = "();<>|&$`{}*?~"  # of a shell
+_started: list[subprocess.Popen[Any]] = []
 FIRST = ("sitecustomize.py", "usercustomize.py")  # what an interpreter reads before all else
 
 
@@ -46,7 +47,7 @@ def start(
     inherited = {k: v for k, v in os.environ.items() if k != "MLFLOW_TRACKING_URI"}  # a test may have set it
     environment = {**inherited, "PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true", **options}
     command = [sys.executable, "-m", "ortpipe", *arguments]
-    made = subprocess.Popen if process else Popen
+    made = Process if process else Popen
     return made(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
@@ -114,7 +115,28 @@ def _ended(process: subprocess.Popen[Any]) -> subprocess.CompletedProcess[Any]:
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-class Popen(subprocess.Popen):  # type: ignore[type-arg]
+@contextlib.contextmanager
+def ended_at_last() -> Iterator[None]:
+    """Kill and close the processes that the block starts when it ends."""
+    others = list(_started)
+    try:
+        yield
+    finally:
+        for process in [process for process in _started if process not in others]:
+            with process:
+                process.kill()
+            _started.remove(process)
+
+
+class Process(subprocess.Popen):  # type: ignore[type-arg]
+    """A `subprocess.Popen` that `ended_at_last` can end."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _started.append(self)
+
+
+class Popen(Process):
     """A process as of `subprocess`; of `python -m …` or `python -c …` a fork of the warm process, where that may be."""
 
     def _execute_child(self, args: Sequence[Any], *others: Any) -> None:

@@ -11,7 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gc
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import figures_once
@@ -19,7 +19,7 @@ import fits_once
 import no_fsync
 import pytest
 import schema_once
-from command import ROOT, Run, ortpipe
+from command import ROOT, Run, ended_at_last, ortpipe
 from sample import ALL
 
 APP = (
@@ -88,6 +88,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ[schema_once.VARIABLE] = str(folder / "schema.sql")
     os.environ[figures_once.VARIABLE] = str(folder / "figures")
     os.environ[fits_once.VARIABLE] = str(folder / "fits")
+
+
+@pytest.fixture(autouse=True)
+def no_process_left() -> Iterator[None]:
+    """Kill the processes that a failing test leaves: their warnings would fail another test."""
+    with ended_at_last():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -123,9 +123,7 @@ def test_a_run_that_is_killed_while_it_computes_has_recorded_what_it_took_from_t
     cli: Callable, tmp_path: Path
 ) -> None:
     assert cli(*SMALL, "recorder=none").returncode == 0
-    endless = start(
-        *("recorder=none", *SMALL, "train.epochs=100000000", "train.checkpoint.epochs=1000"), cwd=tmp_path, process=True
-    )
+    endless = start("recorder=none", *SMALL, "train.epochs=100000000", "train.checkpoint.epochs=1000", cwd=tmp_path)
     wait_for(lambda: any(tmp_path.glob("outputs/runs/*/*/checkpoint.safetensors")))
     endless.kill()
     endless.communicate()
