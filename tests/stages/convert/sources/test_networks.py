@@ -351,9 +351,9 @@ def test_what_labels_are_taken_for_is_said_and_can_be_said_otherwise():
     ("label", "settings", "said"),
     [
         ("binary", {"task": "regression"}, "labels of <U3"),
-        ("multiclass", {"task": "binary"}, "3 in labels"),
+        ("multiclass", {"task": "binary"}, "got: 3 classes"),
         ("binary", {"task": "multilabel"}, "labels of text, such as"),
-        (np.zeros(24, np.int64), {}, "1 in labels"),
+        (np.zeros(24, np.int64), {}, "only 0 as a label"),
         ("regression", {"activation": "gelu"}, "got: gelu"),
         ("targets", {"task": "multiclass"}, r"labels of shape \(24, 2\)"),
     ],

@@ -47,12 +47,18 @@ def kind_of_labels(column: np.ndarray, task: Task | None, classes: tuple[int | s
         rule, fix = "A classifier's labels must be one class per row.", "Set {key}=multilabel or regression."
         raise ConvertError(rule, key="task", got=f"labels of shape {column.shape}", fix=fix)
     classes = classes or plain_classes(np.unique(np.array(column.tolist())))
-    if len(classes) < 2 or (task == "binary" and len(classes) != 2):
+    if len(classes) == 1:
         raise ConvertError(
-            "A classifier must have two classes or more in the training rows, a binary one exactly two.",
+            "A classifier must have two classes or more in the training rows.",
+            got=f"only {classes[0]!r} as a label",
+            fix="Check which column is the label, or add rows of another class.",
+        )
+    if task == "binary" and len(classes) != 2:
+        raise ConvertError(
+            "A binary classifier must have exactly two classes in the training rows.",
             key="task",
-            got=f"{len(classes)} in labels of a {task} model",
-            fix="Set {key}=regression if they are values, or =multiclass.",
+            got=f"{len(classes)} classes",
+            fix="Set {key}=multiclass, or =regression if the labels are values.",
         )
     return LabelKind(task, 1 if task == "binary" else len(classes), classes, notes=notes)
 
