@@ -17,7 +17,7 @@ from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.hoist import hoist, sink
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core.check import finish
-from ortpipe.graph.core.nodes import all_nodes
+from ortpipe.graph.core.protos import all_nodes
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

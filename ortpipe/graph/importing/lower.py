@@ -24,8 +24,8 @@ from ortpipe.graph.core.builder import Builder, Names, Rewrite, rewrite, used_na
 from ortpipe.graph.core.check import FAILURES, inferred
 from ortpipe.graph.core.doubles import FORMS
 from ortpipe.graph.core.inference import infer, parsed
-from ortpipe.graph.core.nodes import all_nodes
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.protos import all_nodes
 from ortpipe.graph.core.query import called, sizes
 from ortpipe.graph.core.sound import FIX, check_valid
 from ortpipe.graph.core.types import IR_VERSION, OPSET

@@ -11,7 +11,7 @@ from ortpipe.artifact import under
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DeriveError, TrainError
-from ortpipe.graph.core.nodes import all_nodes
+from ortpipe.graph.core.protos import all_nodes
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

@@ -13,7 +13,7 @@ from stages.train.updates import STEPWISE
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.graph.core.check import finish
-from ortpipe.graph.core.nodes import all_nodes
+from ortpipe.graph.core.protos import all_nodes
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
