@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import onnx
+import onnx.parser
 
 from ortpipe import (
     LOSSES,
@@ -35,6 +37,7 @@ from ortpipe.stages.convert.sources.networks.cnn import CNN
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 
 ROUNDS, STEPS = 5, 512
+REST = 30  # rows of a batch whose kernel gradients take no blocks of channels
 ALWAYS, NEVER = 2**40, 0  # of a bound from above; the other way around of one from below
 RNG = np.random.default_rng(0)
 
@@ -73,6 +76,19 @@ def images(channels: int, kernels: int, size: int, kernel: int = 3, batch: int =
     return job(source, X, np.arange(len(X)) % 10, batch)
 
 
+def depthwise(size: int) -> Job:
+    """Return a model of one depthwise convolution of 16 channels and the mean of each."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[N,16,{size},{size}] X) => (float[N,16] y)
+        {{ c = Conv<group=16, pads=[1,1,1,1]>(X, w) axes = Constant<value_ints=[2,3]>()
+        y = ReduceMean<keepdims=0>(c, axes) }}"""
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(RNG.random((16, 1, 3, 3), np.float32), "w"))
+    X = RNG.random((REST * STEPS // 32, 16, size, size), np.float32)
+    data = Data(Rows({"X": X}, RNG.random((len(X), 16), np.float32)))
+    return Job(derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]()))), data, REST)
+
+
 # threshold → (net of a size, its sizes, the thresholds with the form and without it)
 CASES: dict[str, tuple[Callable[[int], Job], tuple[int, ...], int, int]] = {
     "sunk_elements": (numbers, (2048, 4096, 8192), ALWAYS, NEVER),
@@ -86,6 +102,10 @@ CASES: dict[str, tuple[Callable[[int], Job], tuple[int, ...], int, int]] = {
         ALWAYS,
         NEVER,
     ),
+    "gradient_places": (lambda kernel: images(4, 34, 16, kernel, batch=REST), (2, 3, 4), ALWAYS, NEVER),
+    "gradient_line": (depthwise, (32, 64, 128), ALWAYS, NEVER),
+    "short_line": (lambda size: images(16, 18, size, batch=REST), (8, 16, 32), ALWAYS, NEVER),
+    "joined_columns": (lambda channels: images(channels, 34, 24, batch=REST), (3, 6, 12), ALWAYS, NEVER),
 }
 
 

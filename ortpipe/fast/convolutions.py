@@ -138,8 +138,7 @@ def _by_places(op: Builder, parts: KernelGradient) -> ir.Value:
     rows = op.Reshape(turned, [outer, -1] if group == 1 else [group, outer, -1])
     if group > 1 and outer * inner > 1:
         rows = op.Transpose(rows, perm=[0, 2, 1])
-    few = inner * places <= THRESHOLDS.joined_columns or inner * places * math.prod(sizes) <= THRESHOLDS.joined_numbers
-    joins, values = group == 1 and few, list[ir.Value]()
+    joins, values = group == 1 and inner * places <= THRESHOLDS.joined_columns, list[ir.Value]()
     for place in np.ndindex(*windows.kernel):
         start = place * windows.dilations
         seen = op.Slice(data, start, start + spans, axes, windows.strides)
@@ -194,21 +193,15 @@ def _by_shifts(op: Builder, parts: KernelGradient) -> ir.Value:
     row = windows.kernel[1:].prod()
     rows = copies(dy, outer, counts, np.where(is_row, -places[::row], 0))
     columns = _join(op, copies(x, inner, sizes, np.where(is_row, 0, places[:row])), 0)
-    if outer * inner <= THRESHOLDS.joined_rows:
-        dw = op.Gemm(_join(op, rows, 0), columns, transB=1)
-        dw = op.Reshape(dw, [windows.kernel[0], outer, *windows.kernel[1:], inner])
-        return op.Transpose(dw, perm=[1, n + 1, 0, *range(2, n + 1)])
     dw = _join(op, [op.Reshape(op.Gemm(part, columns, transB=1), [outer, 1, -1]) for part in rows], 1)
     dw = op.Reshape(dw, [outer, *windows.kernel, inner])
     return op.Transpose(dw, perm=[0, n + 1, *range(1, n + 1)])  # ten times as fast as moving two axes
 
 
 def _shifts_pay(parts: KernelGradient) -> bool:
-    """Return whether copies per row and column are fewer than per element, and those of an image fit the cache."""
-    kernel, inner = parts.windows.kernel, parts.inner
-    row = kernel[1:].prod()
-    fewer = kernel[0] * parts.outer + row * inner <= kernel[0] * row * inner
-    return bool(fewer and inner * math.prod(parts.sizes) < THRESHOLDS.shifted_image)
+    """Return whether copies per row and column are fewer than per element."""
+    height, row = parts.windows.kernel[0], parts.windows.kernel[1:].prod()
+    return bool(height * parts.outer + row * parts.inner <= height * row * parts.inner)
 
 
 def _by_lines(op: Builder, parts: KernelGradient) -> ir.Value:
@@ -264,12 +257,11 @@ def _input_gradient(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     be filled with zeros, and ConvTranspose is two to three times as fast. A 1×1 kernel is a plain product.
     """
     dy, w, *bias = node.inputs
-    image, kernel, attributes = _static(node.outputs[0]), _static(w), as_convolution(node)
-    if dy is None or w is None or not image or not kernel or attributes is None:
+    kernel, attributes = _static(w), as_convolution(node)
+    if dy is None or w is None or not _static(node.outputs[0]) or not kernel or attributes is None:
         return None
     group, (outer, channels, *places), n = node.attributes.get_int("group", 1), kernel, len(kernel) - 2
-    large = math.prod(image[2:]) >= THRESHOLDS.flipped_image or channels >= THRESHOLDS.flipped_channels
-    if group == 1 < math.prod(places) and not (outer <= channels and large):
+    if group == 1 < math.prod(places) and outer > channels:
         return None
     pads = np.array(attributes["pads"])
     if pads.min() < 0:  # x is padded by more than a window

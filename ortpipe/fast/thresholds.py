@@ -35,16 +35,11 @@ class Thresholds:
         128 * 128, "thresholds", "kernels times channels from which on small images are left out"
     )
     gradient_places: int = _bound(
-        9, "thresholds", "up to a 3×3 kernel, a product per kernel element takes half the time of a convolution with dy"
+        9, "thresholds", "up to a 3×3 kernel, a product per kernel element is faster than a convolution with dy"
     )
     gradient_line: int = _bound(64, "thresholds", "depthwise, products of longer lines are no faster than of elements")
     short_line: int = _bound(16, "thresholds", "up to such lines, copies with the batch as the last axis are faster")
-    joined_columns: int = _bound(32, "thresholds", "few channels: one product of all kernel elements is faster")
-    joined_numbers: int = _bound(5000, "thresholds", "the same for small images; a larger product overflows the cache")
-    shifted_image: int = _bound(2**15, "thresholds", "copies of larger images per row and column overflow the cache")
-    joined_rows: int = _bound(1024, "thresholds", "up to 32 × 32 channels, one product for all kernel rows is faster")
-    flipped_image: int = _bound(64, "thresholds", "for smaller images, a ConvTranspose is as fast as flipped kernels")
-    flipped_channels: int = _bound(128, "thresholds", "from so many channels on, flipped kernels are always faster")
+    joined_columns: int = _bound(54, "thresholds", "up to 6 channels of 3×3, one product of all elements is faster")
 
 
 THRESHOLDS = Thresholds()

@@ -15,17 +15,13 @@ from ortpipe.runtime.session import Session
 
 FORMS = {
     "usual": {},
-    "products of places": {"joined_columns": 0, "joined_numbers": 0},
-    "products of places, batch behind": {"joined_columns": 0, "joined_numbers": 0, "short_line": 100},
+    "products of places": {"joined_columns": 0},
+    "products of places, batch behind": {"joined_columns": 0, "short_line": 100},
+    "products of places for large kernels": {"gradient_places": 100},
     "joined columns": {"joined_columns": 10**6, "short_line": 0},
     "joined columns, batch behind": {"joined_columns": 10**6, "short_line": 100},
-    "convolution with dy": {"gradient_places": 0, "shifted_image": 0},
-    "places instead of shifts": {"shifted_image": 0, "gradient_places": 100},
-    "shifts, a product for each row": {"joined_rows": 0},
-    "shifts, batch in front": {"joined_rows": 0, "short_line": 0},
-    "shifts, one product, batch in front": {"joined_rows": 10**6, "short_line": 0},
-    "flipped kernels": {"flipped_image": 0},
-    "flipped kernels of many channels": {"flipped_channels": 0},
+    "convolution with dy": {"gradient_places": 0},
+    "shifts, batch in front": {"short_line": 0},
 }
 
 
