@@ -107,6 +107,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
     sys.meta_path.insert(0, Blocked(listed()))  # type: ignore[arg-type]
     train_both()
+    assert "jax" not in sys.modules, "only runtime.engine=xla imports JAX"
     loaded = {Path(str(m.__file__)) for name, m in sys.modules.items() if name.partition(".")[0] == "ortpipe"}
     unused = [str(path.relative_to(ROOT)) for path in listed() if path not in loaded]
     assert not unused, f"docs/explanation/architecture.md lists files that are not needed: {unused}"

@@ -61,7 +61,7 @@ def test_any_number_of_workers_gives_the_same_bytes_in_memory_and_streamed(tmp_p
     model = gradient_model(held, MLP(hidden=(12,), dropout=0.2))
     results = [
         train(model, parallel(every=every, workers=workers), data=data)
-        for data, workers in ((held, 1), (streamed, 3), (held, 4))[: 3 if every == "step" else 2]
+        for data, workers in ((held, 1), (streamed, 3 if every == "step" else 2))
     ]
     first = results[0].tensors
     for result in results[1:]:
@@ -71,10 +71,17 @@ def test_any_number_of_workers_gives_the_same_bytes_in_memory_and_streamed(tmp_p
 
 L2 = PenaltyConfig({"*weight": {"l2": 0.1}})
 CASES = {
-    "weights": ({"weighted": True}, {}),
-    "a summed loss": ({"reduction": "sum"}, {"optimizer": OPTIMIZERS["sgd"](0.001)}),
-    "a penalty": ({"penalized": L2}, {}),
-    "a penalty per row": (
+    "weights, clipping, an average and early stopping": (
+        {"weighted": True},
+        {
+            "clip": ClipConfig(norm=0.5),
+            "average": 0.9,
+            "weight_decay": 0.1,
+            "early_stop": EarlyStopConfig(patience=1),
+            "epochs": 3,
+        },
+    ),
+    "a summed loss with a penalty per row": (
         {
             "source": SklearnEstimator("sklearn.linear_model.LogisticRegression", {"C": 0.01}),
             "penalized": PenaltyConfig(auto=True),
@@ -82,10 +89,8 @@ CASES = {
         },
         {"optimizer": OPTIMIZERS["sgd"](0.001)},
     ),
-    "clipping and an average": ({}, {"clip": ClipConfig(norm=0.5), "average": 0.9, "weight_decay": 0.1}),
-    "early stopping": ({}, {"early_stop": EarlyStopConfig(patience=1), "epochs": 3}),
+    "a penalty, and dropped rows in their order": ({"penalized": L2}, {"drop_last": True, "shuffle": False}),
     "low-rank adapters": ({"adapters": Lora(rank=2)}, {}),
-    "dropped rows, in their order": ({}, {"drop_last": True, "shuffle": False}),
 }
 
 
@@ -114,19 +119,19 @@ def test_running_statistics_are_averages_over_slices(tmp_path):
 @pytest.mark.parametrize("every", ["step", "epoch"])
 def test_killed_and_stopped_workers_change_no_byte(tmp_path, every):
     data, random, reports = digits(tmp_path, stream=False), np.random.default_rng(0), []
-    model, config = gradient_model(data), dataclasses.replace(ADAM, epochs=8)
+    model, config = gradient_model(data), dataclasses.replace(ADAM, epochs=6)
     expected = train(model, parallel(config, every=every), data=data)
 
     def hurt(report):
         """Hurt the oldest worker a moment after some epochs have ended."""
         reports.append(str(report))
-        sign = {2: signal.SIGKILL, 4: signal.SIGSTOP, 6: signal.SIGKILL}.get(getattr(report, "number", 0))
+        sign = {2: signal.SIGKILL, 4: signal.SIGSTOP}.get(getattr(report, "number", 0))
         if sign is not None:
             threading.Timer(random.uniform(0, 0.01), os.kill, [workers()[0].pid, sign]).start()
 
     settings = {"every": every, "workers": 2, "timeout": 5.0}
     assert train(model, parallel(config, **settings), data=data, report=hurt).digest() == expected.digest()
-    assert len([report for report in reports if "is computed again" in report]) >= 3
+    assert len([report for report in reports if "is computed again" in report]) >= 2
     assert not workers()
 
 
@@ -154,25 +159,20 @@ def test_ray_actors_give_the_same_bytes_as_processes_also_when_one_is_killed(tmp
     assert killed
 
 
-def test_a_run_that_continues_from_a_checkpoint_ends_with_the_same_bytes(tmp_path):
+def test_a_run_reports_its_times_and_continues_from_a_checkpoint_with_the_same_bytes(tmp_path):
     data = digits(tmp_path, stream=False)
-    model, checkpoints = gradient_model(data), []
-    config = dataclasses.replace(ADAM, checkpoint=dataclasses.replace(ADAM.checkpoint, epochs=1))
-    whole = train(model, parallel(config), data=data, report=checkpoints.append)
-    [first, *_] = [report for report in checkpoints if isinstance(report, Checkpoint)]
-    assert train(model, parallel(config, workers=2), data=data, start=first).digest() == whole.digest()
-    with pytest.raises(TrainError, match="a checkpoint of another run"):
-        train(model, parallel(config, slices=5), data=data, start=first)
-
-
-def test_a_run_says_how_long_a_batch_takes_to_compute_and_to_exchange(tmp_path):
-    data, reports = digits(tmp_path, stream=False), []
-    train(gradient_model(data), parallel(dataclasses.replace(ADAM, epochs=4)), data=data, report=reports.append)
+    model, reports = gradient_model(data), []
+    config = dataclasses.replace(ADAM, epochs=4, checkpoint=dataclasses.replace(ADAM.checkpoint, epochs=1))
+    whole = train(model, parallel(config), data=data, report=reports.append)
     [(text, values)] = [(report.text, report.values) for report in reports if isinstance(report, Remark)]
     assert (values["parallel/workers"], values["parallel/slices"]) == (1, 4)
     computed, exchanged = map(float, re.findall(r"takes (.*) ms to compute, and (.*) ms to exchange", text)[0])
     assert 0 < computed < 1000
     assert ("every=epoch exchanges less often" in text) == (exchanged > computed)
+    [first, *_] = [report for report in reports if isinstance(report, Checkpoint)]
+    assert train(model, parallel(config), data=data, start=first).digest() == whole.digest()
+    with pytest.raises(TrainError, match="a checkpoint of another run"):
+        train(model, parallel(config, slices=5), data=data, start=first)
 
 
 def test_a_loss_that_diverges_names_the_slice(tmp_path):

@@ -55,8 +55,7 @@ def model(heads=False, class_weight=None, halves=False):
 
 
 CASES = {
-    "heads": ({"heads": True}, SGD, 1e-5),
-    "class weights": ({"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}, SGD, 1e-5),
+    "heads and class weights": ({"heads": True, "class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}, SGD, 1e-5),
     "half precision with an own optimizer": ({"halves": True}, "own", 2e-3),
 }
 
