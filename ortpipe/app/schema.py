@@ -93,6 +93,9 @@ class RunConfig(Config):
     def __post_init__(self) -> None:
         split = self.data.split
         check_measured(self.objective, split.column, split.validation, self.evaluate.metrics)
+        if self.train.states is not None and self.paths.cache is None:
+            rule, fix = "{key} are kept in the cache.", "Set paths.cache, or {key}=null."
+            raise ConfigError(rule, key="train.states", got="paths.cache=null", fix=fix)
         if self.train.parallel is not None:
             check_engine(self.train.parallel, self.runtime.engine)
         penalized = any(strength for strengths in self.penalty.terms.values() for strength in strengths.values())

@@ -1,6 +1,7 @@
 """Find a stored result with fewer epochs, from which a stage can continue."""
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 from pkgutil import resolve_name
 from typing import Any
 
@@ -26,24 +27,39 @@ def stored_part(step: Step, parts: Parts, context: Mapping[str, Any], store: Sto
 def _shorter(step: Step, parts: Parts, store: Store) -> Iterator[tuple[int, Entry]]:
     """Yield the stored results with fewer epochs and otherwise the same parts, each after its number of epochs."""
     name, epochs = step.stage.name, step.config.epochs
-
-    def key_with(epochs: int) -> str:
-        return key_of({**parts, name: {**parts[name], "epochs": epochs}})
-
     keys = {file.stem for file in store.files(name, lambda _: None)}
     if epochs < KEYS_PER_READ * len(keys):
-        keys &= {key_with(fewer) for fewer in range(1, epochs)}
+        keys &= {key_of(_with_epochs(parts, fewer)) for fewer in range(1, epochs)}
     for entry in filter(None, (store.find(name, key) for key in sorted(keys))):
         match entry.parts:
-            case {step.stage.name: {"epochs": int(fewer)}} if fewer < epochs and entry.key == key_with(fewer):
-                if store.has(entry.output):
+            case {step.stage.name: {"epochs": int(fewer)}} if fewer < epochs:
+                if entry.key == key_of(_with_epochs(parts, fewer)) and store.has(entry.output):
                     yield fewer, entry
 
 
+def _with_epochs(parts: Parts, epochs: int) -> Parts:
+    """Return the parts of the same result with another number of epochs."""
+    name = parts["stage"]
+    return {**parts, name: {**parts[name], "epochs": epochs}}
+
+
 def start(
-    step: Step, artifact: Artifact | None, parts: Parts, context: Mapping[str, Any], store: Store, notify: Notify
+    step: Step,
+    artifact: Artifact | None,
+    parts: Parts,
+    context: Mapping[str, Any],
+    store: Store,
+    notify: Notify,
+    run_or_load: Callable[..., object],
 ) -> dict[str, Any]:
-    """Return the context for a step to continue from a stored result; {} if none is stored."""
+    """Return the context for a step to continue from a stored result; {} if none is stored.
+
+    First, `run_or_load` stores the results with fewer epochs that the config asks for, each continuing the one before.
+    """
+    for epochs in resolve_name(f"{step.stage.continued}:states_of")(step.config):
+        shorter = Step(step.stage, dataclasses.replace(step.config, epochs=epochs, states=None))
+        its_parts = _with_epochs(parts, epochs)
+        run_or_load(shorter, artifact, its_parts, key_of(its_parts), context, store, notify)
     part = stored_part(step, parts, context, store)
     taken = None if part is None else store.take(step.stage.name, part[1].key, artifact, notify)
     if part is None or taken is None:

@@ -32,9 +32,7 @@ class Stage:
 
     name: str  # in configs and records
     function: str  # `module:function`, imported when it runs
-    # Same, called with (facts, config, **reads) after the first stage, so that errors appear before later stages
-    # run; it may return the facts that it expects of its result, for later checks.
-    check: str | None = None
+    check: str | None = None  # same, called with (facts, config, **reads) after the first stage, see `check_early`
     reads: tuple[str, ...] = ()  # keyword arguments besides artifact and config that its result depends on
     takes: tuple[str, ...] = ()  # further keyword arguments, which cannot change its result
     packages: tuple[str, ...] = ()  # packages whose versions can change its result

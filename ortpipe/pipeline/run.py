@@ -94,7 +94,7 @@ def _run_or_load(
     def compute() -> Artifact:
         more = {}
         if store is not None and step.stage.continued is not None and context["start"] is None:
-            more = start(step, artifact, parts, context, store, notify)
+            more = start(step, artifact, parts, context, store, notify, _run_or_load)
         context["report"](events.Began())
         return step.stage(artifact, step.config, **{**context, **more})
 

@@ -9,6 +9,7 @@ from sklearn.datasets import load_diabetes
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
+from ortpipe.errors import TrainError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.dry_run import Reason, dry_run
 from ortpipe.pipeline.events import StageNotice
@@ -135,3 +136,32 @@ def test_an_entry_without_the_seal_of_the_store_is_no_start(stages):
     performed(plan(epochs=2, **settings), stages, given)
     sealed = Store(stages.folder, key=b"k" * 32)
     assert performed(plan(epochs=3, **settings), sealed, given)[1] == []
+
+
+@pytest.mark.parametrize("states", [2, (4, 2)])
+def test_states_that_are_asked_for_are_results_of_so_many_epochs(stages, states):
+    settings, given = {"seed": 400 + (states == 2)}, context()
+    longer, notices = performed(plan(epochs=5, states=states, **settings), stages, given)
+    assert notices == [f"continues after epoch {n}, which the first run computed" for n in (2, 4)]
+    assert longer.digest() == performed(plan(epochs=5, **settings), None, given)[0].digest()
+    for epochs in (2, 4):
+        [*_, status] = dry_run(plan(epochs=epochs, **settings), given, stages)
+        assert status.status == "hit"
+        assert performed(plan(epochs=epochs, **settings), None, given)[0].digest() == status.entry.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "got"),
+    [
+        ({"states": (3, 9)}, "9 of 7"),
+        ({"states": 2, "schedule": SCHEDULES["cosine"]()}, "2, of 7 epochs"),
+        ({"states": (4, 6), "validate_every": 4}, "6, of 7 epochs"),
+        ({"states": 2, "early_stop": EARLY}, "early_stop.patience"),
+        (FROM_SCRATCH["lbfgs"] | {"states": 3}, "3, of 7 epochs"),
+    ],
+    ids=str,
+)
+def test_a_state_that_no_training_would_continue_from_is_rejected_early(stages, settings, got):
+    with pytest.raises(TrainError) as error:
+        performed(plan(epochs=7, **settings), stages, context())
+    assert error.value.got == got

@@ -24,8 +24,7 @@ class EvaluateConfig(Config):
         by: columns; the trained model's metrics are also computed for each of their values.
         bootstrap: the number of bootstrap samples of the test rows for the 95 % interval of each of the trained model's
             metrics (percentiles; Efron, 1979); 0: no intervals. The samples follow from `seed`.
-        importance: how often to shuffle each column of the test rows (at most 10,000 of them), to measure the
-            loss of the trained model's metrics without it; 0: not at all.
+        importance: how often to shuffle each column of at most 10,000 test rows, to measure its importance; 0: never.
         sensitivity: whether to compute, by the gradient, how far the trained model's score moves to first order as each
             column (of an image, each pixel) goes from its mean to a test row's value (at most 10,000 rows).
         seed: the seed of bootstrap and importance.

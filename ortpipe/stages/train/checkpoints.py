@@ -12,7 +12,7 @@ from ortpipe.stages.train.mini_batch import EpochLoop
 from ortpipe.stages.train.step import TrainStep
 from ortpipe.stages.train.training import Checkpoint, Training
 
-FREE = ("epochs", "checkpoint", "early_stop")  # settings that a continuation may change
+FREE = ("epochs", "checkpoint", "early_stop", "states")  # settings that a continuation may change
 
 
 def key_of(training: Training) -> str:

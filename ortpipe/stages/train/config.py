@@ -21,8 +21,7 @@ class EarlyStopConfig(Config):
     """Stop when the monitored value has not improved for a while.
 
     Attributes:
-        patience: epochs without an improvement before training stops (validations, if there are validation rows);
-            null never stops.
+        patience: epochs without improvement (with validation rows: validations) before training stops; null: never.
         min_delta: the least improvement over the best value so far that counts.
         monitor: the value monitored here and by schedules: `loss` (on validation rows, else in training), or a metric
             of the catalogue, computed on the validation rows.
@@ -92,6 +91,7 @@ class TrainConfig(Config):
         validate_every: epochs between two evaluations of the validation rows; the last epoch is always evaluated.
         early_stop: when to stop before the last epoch; with validation rows, the best weights are restored.
         parallel: how training is split over workers; null: one process trains.
+        states: epochs before the last whose results the store also keeps: a list, or a number for every so many.
         checkpoint: how often to write a checkpoint.
     """
 
@@ -114,6 +114,7 @@ class TrainConfig(Config):
     validate_every: Count = 1
     early_stop: EarlyStopConfig = EarlyStopConfig()
     parallel: ParallelConfig | None = None
+    states: Count | tuple[Count, ...] | None = field(default=None, metadata={"identity": False})
     checkpoint: CheckpointConfig = field(default=CheckpointConfig(), metadata={"identity": False})
 
     def __post_init__(self) -> None:

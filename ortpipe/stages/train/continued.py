@@ -8,6 +8,7 @@ import numpy as np
 
 from ortpipe.artifact import Arrays
 from ortpipe.data.rows import Data
+from ortpipe.errors import TrainError
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.rates import rates, steps_per_epoch
 
@@ -45,3 +46,31 @@ def state_after(epochs: int, tensors: Arrays) -> Arrays:
     ran = len(tensors["losses/train"])
     series = {name for name in tensors if name.startswith(("losses/", "monitor/"))}
     return {name: a[: len(a) // ran * epochs] if name in series else a for name, a in tensors.items()}
+
+
+def states_of(config: TrainConfig) -> tuple[int, ...]:
+    """Return the epochs before the last whose results the store also keeps, in order."""
+    if isinstance(config.states, int):
+        return tuple(range(config.states, config.epochs, config.states))
+    return tuple(sorted({*(config.states or ())} - {config.epochs}))
+
+
+def check_states(config: TrainConfig, data: Data) -> None:
+    """Raise TrainError if training for more epochs could not continue from a result that the settings ask for."""
+    states = states_of(config)
+    if config.early_stop.patience is not None:
+        rule = "With early stopping, a training of fewer epochs returns the weights of an earlier epoch."
+        raise TrainError(
+            rule, key="states", got="early_stop.patience", fix="Set {key}=null or {at}early_stop.patience=null."
+        )
+    if late := [epochs for epochs in states if epochs > config.epochs]:
+        rule, fix = "{key} must be at most {at}epochs.", "Leave it out, or raise {at}epochs."
+        raise TrainError(rule, key="states", got=f"{late[0]} of {config.epochs}", fix=fix)
+    if unshared := [epochs for epochs in states if not shared_epochs(config, epochs, {}, data)]:
+        raise TrainError(
+            "In {key}, training must have the state of a training of only so many epochs.",
+            key="states",
+            got=f"{unshared[0]}, of {config.epochs} epochs",
+            fix="Choose a {@train/schedule} that does not depend on {at}epochs, an optimizer other than lbfgs, and "
+            "multiples of {at}validate_every.",
+        )

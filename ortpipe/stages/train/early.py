@@ -14,6 +14,7 @@ from ortpipe.stages.train.rates import rows_per_epoch
 
 if TYPE_CHECKING:
     from ortpipe.data.labels import check_labels
+    from ortpipe.stages.train.continued import check_states
     from ortpipe.stages.train.full_batch import in_memory
     from ortpipe.stages.train.validation import check_monitor
 else:
@@ -26,6 +27,8 @@ def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) ->
     check_settings(config, dataclasses.replace(facts, parameters=candidates), data)
     for part in filter(None, (data.train, data.validation, data.test)):
         check_labels(facts, part)
+    if config.states is not None:
+        check_states(config, data)
     if config.optimizer.solver == "lbfgs":
         in_memory(data)
     else:

@@ -26,9 +26,5 @@ class Engine(Protocol):
 
 
 ENGINES: Catalogue[type] = Catalogue(
-    "engine",
-    {
-        "native": "ortpipe.stages.derive.engines.native:Native",
-        "ort": "ortpipe.stages.derive.engines.ort:Ort",
-    },
+    "engine", {"native": "ortpipe.stages.derive.engines.native:Native", "ort": "ortpipe.stages.derive.engines.ort:Ort"}
 )
