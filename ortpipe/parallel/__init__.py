@@ -1,10 +1,10 @@
 """Work that is split over stateless workers: processes of this machine, or Ray actors of a cluster.
 
-A `SliceWork` is loaded once by each worker. `Pool.run` sends a shared value and the numbers of some slices, and returns
-the slices' results in order, whichever worker computed them. Workers keep nothing that a new one cannot compute again:
-the pool replaces a worker that dies or hangs, and repeats its slices elsewhere. `tree_sum` adds results in a fixed
-order. Training uses it in `ortpipe/stages/train/parallel.py`. Read first: `pool.py` (distribution and faults),
-`process.py` (a worker process), `slices.py` (the cut of a batch and the sum).
+A `SliceWork` is loaded once by each worker. `Pool.run` sends a shared value and the numbers of some slices to each, and
+returns their results. Workers keep nothing that a new one cannot compute again: the pool replaces a worker that dies or
+hangs, and repeats its slices elsewhere. `subtree_sums` in workers and then `tree_sum` add values of slices in an order
+that no assignment changes. Training uses it in `ortpipe/stages/train/parallel.py`. Read first: `pool.py` (distribution
+and faults), `process.py` (a worker process), `slices.py` (the cut of a batch and the sum).
 """
 
 from typing import TYPE_CHECKING
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ortpipe.parallel.pool import Check as Check
     from ortpipe.parallel.pool import Pool as Pool
     from ortpipe.parallel.slices import slice_bounds as slice_bounds
+    from ortpipe.parallel.slices import subtree_sums as subtree_sums
+    from ortpipe.parallel.slices import subtrees as subtrees
     from ortpipe.parallel.slices import tree_sum as tree_sum
     from ortpipe.parallel.worker import SliceWork as SliceWork
 else:

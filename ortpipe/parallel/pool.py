@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-Check = Callable[[str, int, Any], None]  # of a worker's name, a slice and its result
+Check = Callable[[str, Sequence[int], Any], None]  # of a worker's name, slices and their result
 START = 60.0  # seconds more for a worker to start, and for its first answer, before which it loads its work
 PATIENCE = 3  # times the slowest answer so far that a call may take, if that is longer than the timeout
 LOSSES = 3  # workers that may be lost with the same slice, before the slice counts as the cause
@@ -81,7 +81,7 @@ class Pool:
         return len(self._idle)
 
     def run(self, shared: Any, slices: int, check: Check, steps: int = 1) -> list[Any]:
-        """Return the results of the slices 0 … slices − 1 in order; `check` raises for a wrong one.
+        """Return the results of calls that together have the slices 0 … slices − 1; `check` raises for a wrong one.
 
         The timeout is for each of `steps` until the first call has ended. Call `adapt` at the start of each epoch.
 
@@ -96,9 +96,9 @@ class Pool:
             raise
 
     def _run(self, shared: Any, slices: int, check: Check) -> list[Any]:
-        results, losses = dict[int, Any](), collections.Counter[int]()
+        results, left, losses = list[Any](), slices, collections.Counter[int]()
         waiting, self.seconds = _parts(slices, len(self._idle) or len(self._running)), 0.0
-        while len(results) < slices:
+        while left:
             while waiting and self._idle:
                 worker, part = self._idle.pop(0), waiting.pop(0)
                 now = time.monotonic()
@@ -114,12 +114,14 @@ class Pool:
                     continue
                 self._idle.append(worker)
                 if part:
-                    answers, seconds = future.result()
-                    results |= _checked(worker.name, part, answers, check)
+                    result, seconds = future.result()
+                    check(worker.name, part, result)
+                    results.append(result)
+                    left -= len(part)
                     self._answered.add(worker)
                     self.seconds = max(self.seconds, seconds)
                     self._pace = max(self._pace, (time.monotonic() - begun) / len(part))
-        return [results[number] for number in range(slices)]
+        return results
 
     def _patience(self) -> float | None:
         """Return the seconds until the first call is late, or without a call the last start; None: never."""
@@ -172,17 +174,3 @@ def _parts(slices: int, workers: int) -> list[list[int]]:
     ([[0, 1], [2, 3, 4]], [[0]])
     """
     return [list(range(*bounds)) for bounds in slice_bounds(slices, workers)]
-
-
-def _checked(worker: str, part: Sequence[int], answers: Any, check: Check) -> dict[int, Any]:
-    """Return a worker's results by slice."""
-    if not isinstance(answers, list) or len(answers) != len(part):
-        actual = len(answers) if isinstance(answers, list) else f"{type(answers).__name__} instead of"
-        raise TrainError(
-            "A worker must return one result per slice.",
-            got=f"{actual} results of {worker} for {len(part)} slices",
-            fix="Run the same version of ortpipe on every machine.",
-        )
-    for number, answer in zip(part, answers, strict=True):
-        check(worker, number, answer)
-    return dict(zip(part, answers, strict=True))

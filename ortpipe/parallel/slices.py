@@ -1,9 +1,12 @@
 """The cut of a batch into slices, and the sum of their results in a fixed order."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import numpy as np
+
+Tree = tuple[int, int]  # the first slice of a subtree of the sum, and the end
+Values = list[np.ndarray]
 
 
 def slice_bounds(rows: int, slices: int) -> list[tuple[int, int]]:
@@ -18,15 +21,53 @@ def slice_bounds(rows: int, slices: int) -> list[tuple[int, int]]:
     return [(first, end) for first, end in itertools.pairwise(ends) if end > first]
 
 
-def tree_sum(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the sum of arrays, added in pairs: ((a + b) + (c + d)) + …, an odd last one by itself.
+def subtree_sums(of_slice: Callable[[int], Values], numbers: Collection[int], count: int) -> dict[Tree, Values]:
+    """Return the sums of the largest subtrees with these slices of `count`; see `tree_sum`.
 
-    The order of additions follows from the number of parts alone, so that the sum is always byte-identical.
-
-    >>> tree_sum([np.float32(x) for x in (1, 2, 3, 4, 5)]).tolist()
-    15.0
+    >>> subtree_sums(lambda number: [np.ones(1)], [0, 1, 4], 5)
+    {(0, 2): [array([2.])], (4, 5): [array([1.])]}
     """
-    while len(parts) > 1:
-        pairs = [left + right for left, right in zip(parts[::2], parts[1::2], strict=False)]
-        parts = pairs if len(parts) % 2 == 0 else [*pairs, parts[-1]]
-    return np.asarray(parts[0])
+
+    def known(tree: Tree) -> Values | None:
+        return of_slice(tree[0]) if tree[1] - tree[0] == 1 else None
+
+    return {tree: _sum(tree, known) for tree in subtrees(numbers, (0, count))}
+
+
+def subtrees(numbers: Collection[int], tree: Tree) -> Iterator[Tree]:
+    """Yield the largest subtrees of a tree with these slices only."""
+    if {*range(*tree)} <= {*numbers}:
+        yield tree
+    elif tree[1] - tree[0] > 1:
+        for half in _halves(tree):
+            yield from subtrees(numbers, half)
+
+
+def tree_sum(sums: Mapping[Tree, Values], count: int) -> Values:
+    """Return the sums of the values of `count` slices from sums of subtrees.
+
+    Slices are added in pairs: ((a + b) + (c + d)) + …, an odd last one by itself. This order follows from the number of
+    slices alone, so that the sum is always byte-identical, whichever subtrees are known. Writable arrays are reused.
+
+    >>> tree_sum({(0, 2): [np.ones(1)], (2, 3): [np.ones(1)]}, 3)
+    [array([2.])]
+    """
+    return _sum((0, count), sums.get)
+
+
+def _sum(tree: Tree, known: Callable[[Tree], Values | None]) -> Values:
+    if (values := known(tree)) is not None:
+        return values
+    left, right = (_sum(half, known) for half in _halves(tree))
+    return [np.asarray(np.add(a, b, out=a if a.flags.writeable else None)) for a, b in zip(left, right, strict=True)]
+
+
+def _halves(tree: Tree) -> tuple[Tree, Tree]:
+    """Return the two subtrees that a tree adds: the left one has a power of two of slices.
+
+    >>> _halves((0, 5)), _halves((4, 7))
+    (((0, 4), (4, 5)), ((4, 6), (6, 7)))
+    """
+    first, end = tree
+    middle = first + 2 ** ((end - first - 1).bit_length() - 1)
+    return (first, middle), (middle, end)

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple, Protocol
 class SliceWork(Protocol):
     """The work of a worker. It is pickled; it may load its model on the first call."""
 
-    def __call__(self, shared: Any, slices: Sequence[int]) -> list[Any]:
-        """Return the result of each slice, which may depend on nothing but the work, `shared` and its number."""
+    def __call__(self, shared: Any, slices: Sequence[int]) -> Any:
+        """Return the result of slices, which may depend on nothing but the work, `shared` and their numbers."""
 
 
 class Answer(NamedTuple):
     """The result of a call."""
 
-    results: list[Any]  # by slice
+    result: Any
     seconds: float  # that the work took
 
 

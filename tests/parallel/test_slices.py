@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortpipe.parallel import slice_bounds, tree_sum
+from ortpipe.parallel import slice_bounds, subtree_sums, tree_sum
 
 
 @given(st.integers(1, 1000), st.integers(1, 64))
@@ -29,5 +29,23 @@ def test_a_sum_adds_neighbours_in_pairs(count):
         half = 2 ** ((len(numbers) - 1).bit_length() - 1)  # the largest power of two below the count
         return pairwise(numbers[:half]) + pairwise(numbers[half:])
 
-    assert tree_sum(parts).tobytes() == pairwise(range(count)).tobytes()
-    np.testing.assert_allclose(tree_sum(parts), np.sum(parts, axis=0, dtype=np.float64), atol=1e-5)
+    [total] = tree_sum({(i, i + 1): [part.copy()] for i, part in enumerate(parts)}, count)
+    assert total.tobytes() == pairwise(range(count)).tobytes()
+    np.testing.assert_allclose(total, np.sum(parts, axis=0, dtype=np.float64), atol=1e-5)
+
+
+@given(st.integers(1, 20), st.data())
+def test_workers_that_add_their_own_slices_change_no_byte(count, data):
+    numbers = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)
+    owners = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
+    sums = {}
+    for owner in set(owners):
+        own = [number for number in range(count) if owners[number] == owner]
+        sums |= subtree_sums(lambda number: [numbers[number].copy()], own, count)
+    alone = subtree_sums(lambda number: [numbers[number].copy()], range(count), count)
+    assert [*alone] == [(0, count)]
+    assert tree_sum(sums, count)[0].tobytes() == alone[0, count][0].tobytes()
+
+
+def test_two_halves_of_the_slices_are_two_sums():
+    assert [len(subtree_sums(lambda number: [], range(*part), 8)) for part in slice_bounds(8, 2)] == [1, 1]

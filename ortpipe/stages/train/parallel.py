@@ -3,21 +3,21 @@
 import functools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ortpipe.artifact import Arrays, Artifact
-from ortpipe.errors import ConvergenceError, TrainError
+from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
-from ortpipe.parallel import Check, Pool, SliceWork, check_engine, slice_bounds, tree_sum
+from ortpipe.parallel import Pool, SliceWork, check_engine, tree_sum
 from ortpipe.stages.train.devices import DeviceLoop
 from ortpipe.stages.train.diagnosis import diverged
 from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.exchanged import received
 from ortpipe.stages.train.mini_batch import EpochLoop
-from ortpipe.stages.train.slice_work import GradientWork, LocalWork, SliceGradient, Span, sent
+from ortpipe.stages.train.slice_work import GradientWork, LocalWork, SliceSums, Span, sent
 from ortpipe.stages.train.step import TrainStep
 from ortpipe.stages.train.training import Remark, Training
 
@@ -36,7 +36,6 @@ class SlicedLoop(EpochLoop):
         assert config is not None
         self._slices = config.slices
         self._pool = Pool(work, config, lambda text: training.report(Remark(text)))
-        self._sums = training.artifact.facts.reduction == "sum"
         self._times: list[tuple[float, float]] = []  # seconds of the first exchanges: computed, and in all
         self._reported = False
 
@@ -57,19 +56,46 @@ class SlicedLoop(EpochLoop):
         size = self._batches.size
         count, partial = divmod(self._batches.count, size)
         for first in range(0, count, self.most):
-            yield Span(number, first, min(self.most, count - first), size)
+            yield Span(number, first, min(self.most, count - first), size, self._slices)
         if partial and not self.training.config.drop_last:
-            yield Span(number, count, 1, partial)
+            yield Span(number, count, 1, partial, self._slices)
 
-    def _exchange(self, span: Span, shared: Any, check: Check) -> list[Any]:
-        """Return the results of all slices of a span."""
-        begun = time.perf_counter()
-        parts = self._pool.run((span, *shared), len(self._shares(span)), check, span.batches)
+    def _exchange(
+        self, span: Span, shared: Any, like: Sequence[np.ndarray], what: str
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the losses of a span's batches, and the sums over its slices of values like these."""
+        begun, count = time.perf_counter(), len(span.bounds())
+        check = functools.partial(self._check, span, [(array.shape, array.dtype) for array in like], what)
+        answers: list[SliceSums] = self._pool.run((span, *shared), count, check, span.batches)
+        losses = {number: loss for answer in answers for number, loss in answer.losses.items()}
+        shares = enumerate(span.loss_shares(self.training.artifact.facts))
+        loss = np.array([math.fsum(parts) for parts in zip(*(share * losses[n] for n, share in shares), strict=True)])
+        sums = tree_sum({tree: values for answer in answers for tree, values in answer.sums.items()}, count)
         if not self._reported and (span.batches == self.most or not self._times):  # the last of an epoch are fewer
             self._times.append((self._pool.seconds, time.perf_counter() - begun))
             if len(self._times) == MEASURED:
                 self._report_times()
-        return parts
+        return loss, sums
+
+    def _check(self, span: Span, kinds: Any, what: str, worker: str, numbers: Sequence[int], answer: Any) -> None:
+        """Reject other objects than the result of slices, and results that are not finite."""
+        if not isinstance(answer, SliceSums) or not answer.fits(span, numbers, kinds):
+            raise TrainError(
+                "A worker must return the result of its slices.",
+                got=f"another object, or values of other shapes or types, from {worker} for {_named(numbers)}",
+                fix="Run the same version of ortpipe on every machine.",
+            )
+        for number, losses in answer.losses.items():
+            if not np.isfinite(losses).all():
+                batch = span.first + int(np.argmin(np.isfinite(losses))) + 1
+                self._fail(f"loss {losses[~np.isfinite(losses)][0]}", span, batch, [number], worker)
+        for (first, end), values in answer.sums.items():
+            if not all(np.isfinite(array).all() for array in values):
+                self._fail(f"{what} that is not finite,", span, span.first + 1, range(first, end), worker)
+
+    def _fail(self, what: str, span: Span, batch: int, numbers: Sequence[int], worker: str) -> NoReturn:
+        text = f"{what} of {_named(numbers)} in epoch {span.epoch}, batch {batch}, from {worker}"
+        raise diverged(self, text, np.concatenate([np.zeros(0), *self.losses.step]))
 
     def _report_times(self) -> None:
         """Report how long an exchange takes, and the workers' computation before it."""
@@ -83,23 +109,6 @@ class SlicedLoop(EpochLoop):
         slow = "; train.parallel.every=epoch exchanges less often" if self.most == 1 and exchanged > computed else ""
         self.training.report(Remark(text + slow, {f"parallel/{name}": float(x) for name, x in numbers.items()}))
 
-    def _shares(self, span: Span) -> list[float]:
-        """Return the share of a batch's rows that each slice has."""
-        return [(end - first) / span.size for first, end in slice_bounds(span.size, self._slices)]
-
-    def _loss_shares(self, span: Span) -> list[float]:
-        """Return the factor of each slice's loss in the loss of a batch."""
-        shares = self._shares(span)
-        return [1.0] * len(shares) if self._sums else shares
-
-    def _diverged(self, span: Span, worker: str, number: int, losses: np.ndarray, other: str) -> ConvergenceError:
-        """Return the error for a loss of a slice that is not finite, or else for another value."""
-        finite = np.isfinite(losses)
-        batch = span.first + int(np.argmin(finite)) + 1
-        value = f"{other} that is not finite," if finite.all() else f"loss {losses[~finite][0]}"
-        what = f"{value} of slice {number + 1} in epoch {span.epoch}, batch {batch}, from {worker}"
-        return diverged(self, what, np.concatenate([np.zeros(0), *self.losses.step]))
-
 
 class SummedGradients(SlicedLoop):
     """Sums the gradients of a batch's slices, and updates the parameters in this process."""
@@ -112,25 +121,13 @@ class SummedGradients(SlicedLoop):
         span: Span = chunk
         facts = self.training.artifact.facts
         values = self.step.weights(self.values) | {name: self.values[name] for name in self.step.statistics}
-        shares, check = self._loss_shares(span), functools.partial(self._check, span, values)
-        parts = self._exchange(span, (values,), check)
-        loss = math.fsum(share * part.loss for share, part in zip(shares, parts, strict=True))
-        gradient = _mean(shares, [part.gradient for part in parts])
-        statistics = _mean(self._shares(span), [part.statistics for part in parts])
-        received_values = {
-            str(facts.loss): np.array([loss], self.step.dtype),
-            **_by_name(gradient, {new: values[name].shape for name, new in facts.gradients.items()}),
-            **_by_name(statistics, {new: values[name].shape for name, new in facts.statistics.items()}),
-        }
-        return self._run(number, {received(name): a for name, a in received_values.items()}, 1, (span.size,))
-
-    def _check(self, span: Span, values: Arrays, worker: str, number: int, answer: Any) -> None:
-        """Reject other objects than a slice's result, and results that are not finite."""
-        size = sum(values[name].size for name in self.training.artifact.facts.gradients)
-        if not isinstance(answer, SliceGradient) or np.shape(answer.gradient) != (size,):
-            raise _wrong(worker, number, f"no gradient of {size} values")
-        if not math.isfinite(answer.loss) or not np.isfinite(answer.gradient).all():
-            raise self._diverged(span, worker, number, np.array([answer.loss]), "a gradient")
+        like = [np.broadcast_to(self.step.dtype.type(0), values[name].shape) for name in facts.gradients]
+        like += [values[name] for name in facts.statistics]
+        loss, sums = self._exchange(span, (values,), like, "a gradient")
+        names = [str(facts.loss), *facts.gradients.values(), *facts.statistics.values()]
+        arrays = [loss.astype(self.step.dtype), *(array[np.newaxis] for array in sums)]
+        feeds = {received(name): array for name, array in zip(names, arrays, strict=True)}
+        return self._run(number, feeds, 1, (span.size,))
 
 
 class AveragedParameters(SlicedLoop):
@@ -148,20 +145,10 @@ class AveragedParameters(SlicedLoop):
 
     def _results(self, number: int, size: int, feeds: Arrays, count: int) -> Sequence[np.ndarray]:
         """Return the averages of the carried values, and the losses of the batches."""
-        span, scalars = self._span, {name: feeds[name] for name in self.step.scalars}
-        shares, check = self._shares(span), functools.partial(self._check, span)
-        parts = self._exchange(span, (dict(self.values), scalars), check)
-        *carried, losses = zip(*parts, strict=True)
-        loss = _mean(self._loss_shares(span), [array.astype(np.float64) for array in losses])
-        return [*(_mean(shares, arrays) for arrays in carried), loss.astype(self.step.dtype)]
-
-    def _check(self, span: Span, worker: str, number: int, answer: Any) -> None:
-        """Reject other objects than a slice's result, and results that are not finite."""
-        shapes = [*(self.values[name].shape for name in self.step.carried), (span.batches,)]
-        if not isinstance(answer, list) or [np.shape(array) for array in answer] != shapes:
-            raise _wrong(worker, number, "no values of the carried shapes")
-        if not all(np.isfinite(array).all() for array in answer):
-            raise self._diverged(span, worker, number, answer[-1], "a parameter")
+        scalars = {name: feeds[name] for name in self.step.scalars}
+        like = [self.values[name] for name in self.step.carried]
+        loss, sums = self._exchange(self._span, (dict(self.values), scalars), like, "a parameter")
+        return [*sums, loss.astype(self.step.dtype)]
 
 
 def parallel_loop(training: Training, step: TrainStep, initial: Arrays, values: Arrays) -> EpochLoop:
@@ -196,18 +183,5 @@ def _is_penalized(artifact: Artifact) -> bool:
     return False
 
 
-def _mean(shares: Sequence[float], parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return Σ share · part, added in the fixed order of `tree_sum`."""
-    return tree_sum([part.dtype.type(share) * part for share, part in zip(shares, parts, strict=True)])
-
-
-def _by_name(vector: np.ndarray, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Cut a vector into arrays of these shapes, each for a batch of one step."""
-    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
-    parts = np.split(vector, ends[:-1]) if shapes else []
-    return {name: part.reshape(1, *shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-
-
-def _wrong(worker: str, number: int, actual: str) -> TrainError:
-    rule, fix = "A worker must return the result of its slice.", "Run the same version of ortpipe on every machine."
-    return TrainError(rule, got=f"{actual} from {worker} for slice {number + 1}", fix=fix)
+def _named(numbers: Sequence[int]) -> str:
+    return f"slice{'s' * (len(numbers) > 1)} {', '.join(str(number + 1) for number in numbers)}"

@@ -10,7 +10,7 @@ from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.batches import Batches
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.graph.core.check import finish_apart
-from ortpipe.parallel import slice_bounds
+from ortpipe.parallel import slice_bounds, subtree_sums, subtrees
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.engine import load_session, loader
@@ -31,11 +31,6 @@ class Sent(NamedTuple):
     rows: RowSet
     class_weight: Mapping[int | str, float]
     runtime: RuntimeConfig | None
-
-    def bounds(self, span: "Span") -> list[tuple[int, int]]:
-        """Return the rows of each slice of a span's batches."""
-        assert self.config.parallel is not None
-        return slice_bounds(span.size, self.config.parallel.slices)
 
     def training(self) -> Training:
         """Return the training, without validation."""
@@ -59,6 +54,19 @@ class Span(NamedTuple):
     first: int  # the number of the first batch in its epoch, counted from 0
     batches: int
     size: int  # rows per batch
+    slices: int  # at most
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """Return the rows of each slice of a batch."""
+        return slice_bounds(self.size, self.slices)
+
+    def shares(self) -> list[float]:
+        """Return the share of a batch's rows that each slice has."""
+        return [(end - first) / self.size for first, end in self.bounds()]
+
+    def loss_shares(self, facts: Facts) -> list[float]:
+        """Return the factor of each slice's loss in the loss of a batch."""
+        return [1.0] * len(self.bounds()) if facts.reduction == "sum" else self.shares()
 
 
 class _Batches:
@@ -90,16 +98,25 @@ class _Batches:
                 yield chunk
 
 
-class SliceGradient(NamedTuple):
-    """The result of a slice."""
+class SliceSums(NamedTuple):
+    """The result of some slices."""
 
-    loss: float
-    gradient: np.ndarray  # of all parameters as one vector, in their order
-    statistics: np.ndarray  # next running statistics as one vector
+    losses: dict[int, np.ndarray]  # [batches] of each slice
+    sums: dict[tuple[int, int], list[np.ndarray]]  # of the slices' values, each times its share, by subtree
+
+    def fits(self, span: Span, numbers: Sequence[int], kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> bool:
+        """Return whether this is the result of these slices, with values of these shapes and types."""
+        shapes, trees = (
+            {n: np.shape(loss) for n, loss in self.losses.items()},
+            subtrees(numbers, (0, len(span.bounds()))),
+        )
+        if shapes != dict.fromkeys(numbers, (span.batches,)) or [*self.sums] != [*trees]:
+            return False
+        return all([(np.shape(x), getattr(x, "dtype", None)) for x in sums] == kinds for sums in self.sums.values())
 
 
 class GradientWork:
-    """Computes the loss, the gradient and the next running statistics of slices of one batch.
+    """Computes the losses, and sums of gradients and next running statistics, of slices of one batch.
 
     `shared` is the batch, a span of one, and the values of parameters and statistics by name.
     """
@@ -108,21 +125,26 @@ class GradientWork:
         self._sent, self._wide = sent, wide
         self._run: Any = None
 
-    def __call__(self, shared: tuple[Span, Arrays], slices: Sequence[int]) -> list[SliceGradient]:
-        """Return the results of some slices."""
+    def __call__(self, shared: tuple[Span, Arrays], slices: Sequence[int]) -> SliceSums:
+        """Return the result of some slices."""
         if self._run is None:
             self._load()
         span, values = shared
         [chunk] = self._batches.take(span)
-        bounds = self._sent.bounds(span)
-        cast = {name: values[name].astype(self._types[name]) for name in values}
-        results = list[SliceGradient]()
-        for number in slices:
+        bounds, losses = span.bounds(), dict[int, np.ndarray]()
+        shares, loss_shares = span.shares(), span.loss_shares(self._sent.facts)
+        cast = {name: values[name].astype(self._types[name], copy=False) for name in values}
+
+        def of_slice(number: int) -> list[np.ndarray]:
             rows = {name: array[0, slice(*bounds[number])] for name, array in chunk.items()}
             if self._seeded:
                 rows[SEED] = np.array(seeds(self._sent.config.seed, span.epoch, [span.first], number)[0])
-            results.append(self._gradient(cast, rows))
-        return results
+            loss, *results = self._run({**cast, **rows}, self._names)
+            losses[number] = np.array([loss], np.float64)
+            gradients = [_times(array, loss_shares[number], self._wide) for array in results[: self._count]]
+            return gradients + [_times(array, shares[number], array.dtype) for array in results[self._count :]]
+
+        return SliceSums(losses, subtree_sums(of_slice, slices, len(bounds)))
 
     def _load(self) -> None:
         training = self._sent.training()
@@ -138,17 +160,12 @@ class GradientWork:
         proto, weights = finish_apart(model, deep=True)
         self._run = load_session(training.runtime, proto, weights).run
 
-    def _gradient(self, values: Arrays, rows: Arrays) -> SliceGradient:
-        loss, *results = self._run({**values, **rows}, self._names)
-        gradient, statistics = results[: self._count], results[self._count :]
-        return SliceGradient(float(loss), _flat(gradient, self._wide), _flat(statistics, self._wide))
-
     def __getstate__(self) -> dict[str, Any]:
         return {"_sent": self._sent, "_wide": self._wide, "_run": None}
 
 
 class LocalWork:
-    """Trains on slices of some batches, each from the same values.
+    """Trains on slices of some batches, each from the same values, and sums the results.
 
     `shared` is the span of batches, the carried values by name, and the links' scalars [batches] by name.
     """
@@ -157,14 +174,14 @@ class LocalWork:
         self._sent = sent
         self._step: Any = None
 
-    def __call__(self, shared: tuple[Span, Arrays, Arrays], slices: Sequence[int]) -> list[list[np.ndarray]]:
-        """Return the carried values and the losses [batches] of some slices."""
+    def __call__(self, shared: tuple[Span, Arrays, Arrays], slices: Sequence[int]) -> SliceSums:
+        """Return the result of some slices; their values are the carried ones."""
         if self._step is None:
             training = self._sent.training()
             self._step = step = build_step(training.artifact, training.config)
             self._batches, self._load = _Batches(training, step.batch), loader(training, step)
         span, values, scalars = shared
-        bounds, done = self._sent.bounds(span), 0
+        bounds, shares, done = span.bounds(), span.shares(), 0
         carried, losses = dict.fromkeys(slices, values), {number: list[np.ndarray]() for number in slices}
         for chunk in self._batches.take(span):
             count = len(next(iter(chunk.values())))
@@ -180,12 +197,18 @@ class LocalWork:
                 carried[number] = dict(zip(self._step.carried, arrays, strict=True))
                 losses[number].append(loss)
             done += count
-        return [[*carried[number].values(), np.concatenate(losses[number])] for number in slices]
+
+        def of_slice(number: int) -> list[np.ndarray]:
+            return [_times(array, shares[number], array.dtype) for array in carried[number].values()]
+
+        sums = subtree_sums(of_slice, slices, len(bounds))
+        return SliceSums({number: np.concatenate(losses[number]).astype(np.float64) for number in slices}, sums)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_sent": self._sent, "_step": None}
 
 
-def _flat(arrays: Sequence[np.ndarray], wide: str) -> np.ndarray:
-    """Return arrays as one vector."""
-    return np.concatenate([np.zeros(0, wide), *(np.ravel(array).astype(wide) for array in arrays)])
+def _times(array: np.ndarray, share: float, kind: Any) -> np.ndarray:
+    """Return an array times a share, computed in a type, if possible in the array's memory."""
+    out = array if array.dtype == kind and array.flags.writeable else None
+    return np.asarray(np.multiply(array, np.dtype(kind).type(share), out=out, dtype=kind))

@@ -31,6 +31,7 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.config import ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.slice_work import SliceSums, Span
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint, Remark
 
@@ -184,13 +185,25 @@ def test_a_loss_that_diverges_names_the_slice(tmp_path):
 
 @pytest.mark.parametrize(
     ("every", "text"),
-    [("step", "validation loss nan after step 1"), ("epoch", "a parameter that is not finite, of slice 1 in epoch 1")],
+    [
+        ("step", "validation loss nan after step 1"),
+        ("epoch", "a parameter that is not finite, of slices 1, 2, 3, 4 in epoch 1"),
+    ],
 )
 def test_an_update_that_diverges_is_reported_as_in_one_process(tmp_path, every, text):
     data = digits(tmp_path, stream=False)
     config = dataclasses.replace(ADAM, optimizer=OPTIMIZERS["sgd"](3e38), batch_size=1000, epochs=1)
     with pytest.raises(ConvergenceError, match=text):
         train(gradient_model(data), parallel(config, every=every), data=data)
+
+
+def test_results_of_other_slices_shapes_or_types_are_noticed():
+    span, kinds = Span(1, 0, 1, 10, 4), [((2,), np.dtype("f4"))]
+    losses, values = {0: np.zeros(1), 1: np.zeros(1)}, np.zeros(2, np.float32)
+    assert SliceSums(losses, {(0, 2): [values]}).fits(span, [0, 1], kinds)
+    for sums in ({(0, 1): [values]}, {(0, 2): [values[:1]]}, {(0, 2): [values.astype(float)]}, {(0, 2): [None]}):
+        assert not SliceSums(losses, sums).fits(span, [0, 1], kinds)
+    assert not SliceSums({0: np.zeros(1)}, {(0, 2): [values]}).fits(span, [0, 1], kinds)
 
 
 def test_what_slices_cannot_split_is_rejected_by_name(tmp_path):
