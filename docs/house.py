@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE = Path(__file__).parent / "static" / "house.svg"
 # The boxes from top to bottom, each with its left edge and width. A box imports only boxes of rows below it.
 ROWS = (
-    {"app": (20, 260), "compat": (330, 130), "sklearn": (510, 130)},
+    {"app": (20, 300), "compat": (330, 130), "sklearn": (510, 130)},
     {"flow": (80, 130), "remote": (510, 130), "fast": (810, 130)},
     {"pipeline": (20, 130), "stages": (180, 760)},
     {"parallel": (60, 130), "metrics": (225, 130), "runtime": (540, 200)},
@@ -32,6 +32,7 @@ INSIDE = {
     "commands": (30, 48, 75),
     "sweep": (112, 48, 75),
     "tracking": (195, 48, 75),
+    "fit": (278, 48, 34),
     "sources": (200, 280, 90),
     "restore": (200, 250, 90),
     "engines": (572, 250, 90),

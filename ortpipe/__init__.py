@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
+    from ortpipe.app.fit import fit as fit
     from ortpipe.app.runs import Run as Run
     from ortpipe.app.runs import Sweep as Sweep
     from ortpipe.app.runs import run as run

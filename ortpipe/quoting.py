@@ -3,6 +3,8 @@
 import re
 import shlex
 
+WORDS = ("null", "true", "false", "nan", "inf")  # Hydra parses these as values
+
 
 def quoted(text: str) -> str:
     r"""Return a string quoted by Hydra's grammar.
@@ -13,14 +15,23 @@ def quoted(text: str) -> str:
     return "'" + re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + match[2].replace("'", r"\'"), text) + "'"
 
 
+def word(text: str) -> str:
+    r"""Return a string for Hydra's grammar, quoted only if it must be.
+
+    >>> print(word("networks/mlp"), word("1"), word("it's"))
+    networks/mlp '1' 'it\'s'
+    """
+    plain = re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", text, re.ASCII) is not None and text.lower() not in WORDS
+    return text if plain else quoted(text)
+
+
 def listing(key: str, name: str) -> str:
     """Return the command-line argument that sets a key to a list of one name, quoted for a shell.
 
     >>> print(listing("columns", "age"), listing("columns", "größe"), listing("columns", "1"))
     columns=[age] "columns=['größe']" "columns=['1']"
     """
-    words = ("null", "true", "false", "nan", "inf")  # Hydra parses these as values
-    if re.fullmatch(r"[A-Za-z_][\w.-]*", name, re.ASCII) and name.lower() not in words:
-        return f"{key}=[{name}]"
-    argument = f"{key}=[{quoted(name)}]"
+    argument = f"{key}=[{word(name)}]"
+    if word(name) == name:
+        return argument
     return shlex.quote(argument) if re.search(r'["$`\\!]', argument) else f'"{argument}"'

@@ -52,6 +52,7 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
     "ortpipe experiment=finetune_onnx                      #": "[4/6] derive\n  trains 4 of 8",
     "ortpipe experiment=finetune_onnx 'derive.frozen=[]'": "[4/6] derive\n  trains adapters",
+    "ortpipe fit patients.csv --label target epochs=20": "ortpipe experiment=networks/mlp data=csv data.source.path",
     "ortpipe restore tuned": "written  4 of 4 weights: coefficient1",
     "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric    before  trained  onnx file",
     "ortpipe restore scans": "written  4 of 4 weights: coefficient,",
@@ -199,6 +200,7 @@ def _example(word: str) -> str:
 
 def test_every_example_is_run_below() -> None:
     words = (
+        'run = ortpipe.fit("patients.csv"',
         "classifier.score(",
         "to_onnx(",
         'InferenceSession("scans',
@@ -208,10 +210,10 @@ def test_every_example_is_run_below() -> None:
         "slope × ink",
         "positions",
         "log_p",
+        "run.save(",
         "evaluate(train(",
         "Given(task=",
         "ortpipe.Run(a folder",
-        "def wines(",
         "step.backward(",
         "GridSearchCV(",
         "trainer.fit(",
@@ -280,9 +282,14 @@ def test_the_example_of_a_given_model_has_a_loss_of_classes() -> None:
     assert _printed(_example("Given(task=")) == ["loss"]
 
 
-def test_the_example_of_rows_that_python_has_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert float(_printed(_example("def wines("))[-1]) > 0.5
+@pytest.mark.parametrize("word", ['run = ortpipe.fit("patients.csv"', "run.save("])
+def test_the_examples_of_one_call_train_and_predict(word: str, folder: Path) -> None:
+    if not (folder / "patients.csv").exists():
+        pytest.skip("the commands of the README write the file")
+    printed = _printed(_example(word), folder)
+    [r2] = [float(line.split()[0]) for line in printed if re.match(r"0\.\d+ ", line)]
+    assert r2 > 0.3
+    assert any(line.rstrip().endswith("prediction") for line in printed)
 
 
 def test_the_estimator_of_the_readme_fits() -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ortpipe.app.sweep import Job
 
 
-RUN_WORDS = ("fit", "run", "sweep", "train")  # commands of other tools for a run
+RUN_WORDS = ("run", "sweep", "train")  # commands of other tools for a run
 _refused: list[Exception] = []  # the error that ended the run; if it were raised, Hydra would print its own line first
 
 

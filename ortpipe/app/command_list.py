@@ -11,6 +11,7 @@ COMMANDS = (
     "cache",
     "diff",
     "doctor",
+    "fit",
     "gradient",
     "init",
     "plan",
@@ -27,6 +28,7 @@ COMMANDS = (
 PATHS = (
     "adapter",
     "diff",
+    "fit",
     "gradient",
     "init",
     "predict",

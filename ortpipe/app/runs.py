@@ -4,6 +4,7 @@ import contextlib
 import html
 import io
 import weakref
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,17 @@ from ortpipe.app.claim import claimed, output_folder
 from ortpipe.app.compose import Composition, check_working_folder
 from ortpipe.app.execute import execute
 from ortpipe.app.hydra_errors import REFUSALS, explained
-from ortpipe.app.lookup import recorded
+from ortpipe.app.lookup import find, recorded
+from ortpipe.app.prediction import predictions
 from ortpipe.app.redact import know_command
 from ortpipe.app.run.environment import command_line
-from ortpipe.app.run.folder import losses_parquet, stage_artifact
+from ortpipe.app.run.folder import illustrate, losses_parquet, stage_artifact
 from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build
 from ortpipe.app.sweep import Summary, read_jobs, read_sweep
 from ortpipe.app.sweep import panels as sweep_panels
-from ortpipe.errors import ConfigError, TrackingError, nearest
+from ortpipe.errors import ConfigError, TrackingError, nearest, words
+from ortpipe.graph import write_atomically
 from ortpipe.picture import figure
 from ortpipe.stages import panels as figure_panels
 
@@ -90,6 +93,37 @@ class Run:
         if RunRecord.read(self.folder).id != self.record.id:
             rule, fix = "The run's folder must still hold the same run.", "Read it again: ortpipe.Run(folder)."
             raise TrackingError(rule, got=f"another run in {self.folder}", fix=fix)
+
+    def predict(self, rows: Any, keep: Sequence[str] = (), *, trust: bool = False) -> Any:
+        """Return a DataFrame of predictions for rows: the columns that `ortpipe predict` writes.
+
+        Args:
+            rows: the path of a file, a DataFrame, an array, or a dict of arrays by input.
+            keep: columns of the rows to copy in front.
+            trust: run the code of the run's own data source.
+        """
+        self._check_same()
+        settings, pandas = read_config(self.folder)["data"]["source"], _pandas()
+        rows = Path(rows) if isinstance(rows, str) else rows
+        with words({"data.source.": ""}):
+            pieces = predictions(find(str(self.folder), Composition()), rows, settings, keep, trust=trust)
+            return pandas.concat([pandas.DataFrame(columns) for columns, _ in pieces], ignore_index=True)
+
+    def report(self) -> Path:
+        """Return the path of the run's report.html, with its figures; draw them if they are missing."""
+        if not (self.folder / "figures").is_dir():
+            illustrate(self.record)
+        return self.folder / "report.html"
+
+    def save(self, path: str | Path) -> Path:
+        """Write the model of the last stage that finished to an .onnx file, and return its path."""
+        path = Path(path)
+        if path.suffix != ".onnx":
+            raise ConfigError("path must be that of an .onnx file.", got=path, fix="Name a file such as model.onnx.")
+        model, weights = self.artifact().apart()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(model, path.parent, path.name, weights)
+        return path
 
     def plot(self, name: str) -> Any:
         """Return one of the run's figures as a matplotlib Figure, such as losses, confusion, curves or residuals."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ortpipe.data.rows import RowSet
     from ortpipe.data.slices import column_of
     from ortpipe.data.sources import SOURCES
+    from ortpipe.data.table_reader import group_of
     from ortpipe.data.unseen import UnseenTable
 else:
     __getattr__, __dir__, __all__ = door(__name__)

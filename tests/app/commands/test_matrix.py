@@ -172,6 +172,7 @@ RIGHT = {
     "adapter": ["{run}", "--output", "new.onnx_adapter"],
     "cache": ["gc", "--keep", "1d"],
     "diff": ["{run}", "{run}"],
+    "fit": ["rows.csv"],
     "gradient": [
         "model.onnx",
         "--of",

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
+from ortpipe.app import prediction
 from ortpipe.app.commands import predict as command
 from ortpipe.app.commands.predict import predict
 from ortpipe.app.lookup import FoundModel
@@ -56,10 +57,10 @@ def found(rows: Path, **settings: object) -> tuple[FoundModel, Rows]:
 def test_a_table_gets_the_predictions_of_the_rows_as_training_reads_them(
     rows: Path, tmp_path: Path, array: bool, suffixes: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "ROWS", 7)  # several pieces
+    monkeypatch.setattr(prediction, "ROWS", 7)  # several pieces
     inputs = {"X": ("age", "age"), "colour": ("colour",), "smokes": ("smokes",)}
     model, read = found(rows, **({"inputs": inputs} if array else {}))
-    facts = command._facts(model)
+    facts = prediction._facts(model)
     [scores] = Session(model.model).run(feed_inputs(model.model, facts, read), [facts.prediction])
     label, probability = predicted(facts, scores)
     assert probability is not None

@@ -1,0 +1,68 @@
+"""Settings by the last part of their key, such as epochs for train.epochs, as arguments of a run."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ortpipe.app.compose import Composition, group_choices, packaged_conf
+from ortpipe.app.fit.text import value
+from ortpipe.errors import ConfigError, nearest
+
+HIDDEN = ("experiment/", "hydra/")  # groups whose parts are no settings of a run
+
+
+def texts(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return Python values as Hydra writes them."""
+    return {name: value(setting, name) for name, setting in settings.items()}
+
+
+def pairs_of(settings: Mapping[str, str], before: Sequence[str], config_dir: str | None) -> list[str]:
+    """Return key=value pairs for settings by full keys or by the last part of a key; `before` are the other arguments.
+
+    Raises:
+        ConfigError: a name is no setting of this run, or that of several.
+    """
+    groups = group_choices([packaged_conf(), *([Path(config_dir)] if config_dir is not None else [])])
+    short = {group.rpartition("/")[2]: group for group in groups if not group.startswith(HIDDEN)}
+    chosen = {name: short[name] for name, text in settings.items() if name in short and _is_choice(text)}
+    pairs = [f"{group}={settings[name]}" for name, group in chosen.items()]
+    unresolved = [name for name in settings if name not in chosen]
+    bare = [name for name in unresolved if "." not in name and "/" not in name]
+    keys = list(_keys(Composition([*before, *pairs], config_dir).values)) if bare else []
+    for name in unresolved:
+        key = _key(name, keys, settings[name]) if name in bare else name
+        parent = key.rpartition(".")[0]
+        is_group = any(other.startswith(f"{key}.") for other in keys) and _is_choice(settings[name])
+        pairs.append(f"{parent if is_group and parent in groups else key}={settings[name]}")  # add_loss.loss → add_loss
+    return pairs
+
+
+def _is_choice(text: str) -> bool:
+    return text[:1] not in ("{", "[") and text != "null"
+
+
+def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield every key of a config, groups included."""
+    for name, node in config.items():
+        yield f"{prefix}{name}"
+        if isinstance(node, Mapping):
+            yield from _keys(node, f"{prefix}{name}.")
+
+
+def _key(name: str, keys: Sequence[str], text: str) -> str:
+    """Return the least nested key whose last part is a name: train.epochs, not train.checkpoint.epochs."""
+    matching = sorted((key for key in keys if key.rpartition(".")[2] == name), key=lambda key: key.count("."))
+    if not matching:
+        names = {key.rpartition(".")[2] for key in keys}
+        close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
+        rule = "A setting of fit must be the last part of a key of the config, or a whole key."
+        raise ConfigError(rule, got=name, fix=nearest(name, close or names))
+    equal = [key for key in matching if key.count(".") == matching[0].count(".")]
+    if len(equal) > 1:
+        rule = "A setting of fit must name one key of the config."
+        fix = f'Write the whole key: {equal[0]}={text}; in Python **{{"{equal[0]}": {text}}}.'
+        raise ConfigError(rule, got=f"{name}, the last part of {', '.join(equal)}", fix=fix)
+    return matching[0]
