@@ -22,14 +22,12 @@ FAMILIES = {
     ),
     "pooling": "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool MaxUnpool",
     "quantization": "DequantizeLinear QuantizeLinear",
-    "reductions": (
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-        "ReduceSumSquare"
-    ),
+    "reductions": "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMin ReduceProd ReduceSumSquare",
     "resize": "Resize",
     "shapes": (
         "Concat DepthToSpace Expand Flatten Pad Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"
     ),
     "spectral": "DFT STFT",
+    "sums": "ReduceMean ReduceSum",
 }
 RULES = OperatorTable(FAMILIES, __name__, "RULES")

@@ -9,7 +9,7 @@ from autodiff.numeric import runtime_error, worst_error
 from engines import native
 from plain_session import PlainSession
 
-from ortpipe.autodiff.rules.reductions import RULES as REDUCTIONS
+from ortpipe.autodiff.rules import RULES
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64
 
@@ -25,7 +25,7 @@ def normal(*shape, seed=0):
 
 @pytest.mark.parametrize("keepdims", [0, 1])
 @pytest.mark.parametrize("axes", [None, [1], [-1, 0], [0, 1, 2]])
-@pytest.mark.parametrize("op", REDUCTIONS)
+@pytest.mark.parametrize("op", [op for op in RULES if op.startswith("Reduce")])
 def test_reductions_of_opset_13_say_their_axes_by_an_attribute(op, axes, keepdims):
     given = f", axes={axes}" if axes and op != "ReduceSum" else ""
     also, name = (
