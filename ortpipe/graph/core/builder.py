@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from ortpipe.doors import later
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.query import subgraphs
 from ortpipe.graph.core.types import infer
 
 if TYPE_CHECKING:
@@ -54,11 +55,12 @@ class Names:
 
 def used_names(graph: ir.Graph) -> set[str]:
     """Return every value and node name in a graph and its subgraphs."""
-    bodies = (graph, *graph.subgraphs())
-    names = {v.name for body in bodies for v in (*body.inputs, *body.initializers.values())}
-    for node in graph.all_nodes():
-        names.update(v.name for v in (*node.outputs, *node.inputs) if v is not None)
-        names.add(node.name)
+    names, bodies = set[str | None](), [graph]
+    for body in bodies:
+        names.update(v.name for v in (*body.inputs, *body.initializers.values()))
+        for node in body:
+            names.update((node.name, *(v.name for v in (*node.outputs, *node.inputs) if v is not None)))
+            bodies += subgraphs(node)
     return {name for name in names if name}
 
 
@@ -132,12 +134,7 @@ class Builder:
                 _WRITES.reset(before)
 
     def _add(
-        self,
-        op_type: str,
-        inputs: Sequence[ir.Value | None],
-        count: int,
-        domain: str,
-        attributes: dict[str, Any],
+        self, op_type: str, inputs: Sequence[ir.Value | None], count: int, domain: str, attributes: dict[str, Any]
     ) -> Any:
         name = self._names.fresh(f"{self._prefix}/{op_type}")
         extra_names = [self._names.fresh(f"{name}_{i}") for i in range(1, count)]
