@@ -15,7 +15,7 @@ from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.rules import RULES
 
 ENGINE = Path(ortpipe.__file__).parent
-GRAPHS, PIECES = 50, 2  # `python -m fuzz` draws as many as you ask for
+GRAPHS, PIECES = 24, 2  # `python -m fuzz` draws as many as you ask for
 
 
 def _first() -> int:
