@@ -29,10 +29,11 @@ TITLES = {"base": "errors, settings, files, hashing, …", "artifact": "artifact
 # Guests are used only through the names in their __init__.py. Those inside of a box: left edge, top, width.
 GUESTS = {"compat", "sklearn", "fast", "autodiff", "parallel", "remote"}
 INSIDE = {
-    "commands": (30, 48, 75),
-    "sweep": (112, 48, 75),
-    "tracking": (195, 48, 75),
-    "fit": (278, 48, 34),
+    "commands": (28, 48, 76),
+    "sweep": (108, 48, 50),
+    "search": (162, 48, 50),
+    "tracking": (216, 48, 60),
+    "fit": (280, 48, 34),
     "sources": (200, 280, 90),
     "restore": (200, 250, 90),
     "engines": (572, 250, 90),

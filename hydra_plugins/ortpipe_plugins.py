@@ -1,4 +1,4 @@
-"""ortpipe's launcher and sweeper; Hydra accepts plugins only from the namespace package `hydra_plugins`.
+"""ortpipe's launcher and sweepers; Hydra accepts plugins only from the namespace package `hydra_plugins`.
 
 Hydra imports this module in every Hydra application of the environment, so it imports ortpipe only where it is used.
 """
@@ -31,16 +31,20 @@ class ForkLauncher(Launcher):
         return self._workers.run(job_overrides, initial_job_idx)
 
 
-class ProductSweeper(Sweeper):
-    """Launch a job for each combination of the listed values, in batches of `max_batch_size`."""
-
-    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, str] | None = None) -> None:
-        self._size, self._params = max_batch_size, params or {}
+class _OwnSweeper(Sweeper):
+    """A sweeper that writes no secrets into `multirun.yaml`, with the settings that both have."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Create the launcher."""
         self.hydra_context, self.config = hydra_context, config
         self.launcher = Plugins.instance().instantiate_launcher(hydra_context, task_function, config)
+
+
+class ProductSweeper(_OwnSweeper):
+    """Launch a job for each combination of the listed values, in batches of `max_batch_size`."""
+
+    def __init__(self, max_batch_size: int | None = None, params: Mapping[str, str] | None = None) -> None:
+        self._size, self._params = max_batch_size, params or {}
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         """Run all jobs; return the results of each batch."""
@@ -61,3 +65,19 @@ class ProductSweeper(Sweeper):
             for result in results[-1]:
                 _ = result.return_value  # raises the error of a failed job
         return results
+
+
+class SearchSweeper(_OwnSweeper):
+    """Search for the best settings, and stop bad trials early; ortpipe reads the settings from the config."""
+
+    def __init__(self, **settings: object) -> None:
+        pass
+
+    def sweep(self, arguments: list[str]) -> None:
+        """Run the search."""
+        from ortpipe.app.sweep.search import search
+
+        assert self.config is not None
+        assert self.launcher is not None
+        assert self.hydra_context is not None
+        search(self.config, arguments, self.hydra_context.config_loader, self.validate_batch_is_legal, self.launcher)

@@ -8,7 +8,7 @@ README = ROOT / "README.md"
 ORDER = """
     learn/table learn/onnx_file learn/pytorch_module
     howto/run howto/continue howto/errors howto/table howto/large_file howto/predict howto/serve
-    howto/gradient explanation/caching howto/cache howto/reproduce howto/sweep howto/cluster howto/workers
+    howto/gradient explanation/caching howto/cache howto/reproduce howto/sweep howto/search howto/cluster howto/workers
     howto/restore howto/mlflow
     explanation/trust howto/fit howto/python howto/sklearn howto/onnxcustom howto/network howto/pytorch
     howto/onnx_file howto/parameters howto/heads howto/pipeline howto/lora howto/memory howto/precision

@@ -57,15 +57,6 @@ OmegaConf.register_new_resolver(
 )
 # At the start of a sweep, Hydra's own resolver is not set yet. A sweep's jobs find its values in their config's cache.
 OmegaConf.register_new_resolver("cwd", os.getcwd, replace=True, use_cache=True)
-
-
-def _direction(objective: str) -> str:
-    from ortpipe.metrics.named import greater_is_better
-
-    return "maximize" if greater_is_better(objective) else "minimize"
-
-
-OmegaConf.register_new_resolver("direction", _direction, replace=True)
 OmegaConf.register_new_resolver("sqlite", uri_of, replace=True)
 
 

@@ -18,7 +18,6 @@ EXTRAS = {  # the extras that install the plugins of Hydra's choices
     "hydra/launcher/ray": "ray",
     "hydra/launcher/submitit_local": "submitit",
     "hydra/launcher/submitit_slurm": "submitit",
-    "hydra/sweeper/optuna": "optuna",
 }
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ortpipe.stages.convert.imported import Imported
     from ortpipe.stages.evaluate.figures import figures, panels
     from ortpipe.stages.penalty.penalties import charges
+    from ortpipe.stages.train.continued import restarts
     from ortpipe.stages.train.epoch_results import Epoch
     from ortpipe.stages.train.optimizers.sgd import SGD
     from ortpipe.stages.train.outcome import trained_loss

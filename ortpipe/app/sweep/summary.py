@@ -19,15 +19,17 @@ from ortpipe.app.table import aligned
 from ortpipe.metrics.named import greater_is_better, objective_in
 from ortpipe.metrics.titles import heading
 
+EPOCHS = "train.epochs"  # the key of a search's rungs
 SHOWN = 20  # jobs on the screen; the file has all
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The started jobs of a sweep, in order, ranked by `objective`."""
+    """The started jobs of a sweep, in order, ranked by `objective`; of a search with the epochs of its rungs."""
 
     objective: str
     rows: Sequence[Row]
+    rungs: Sequence[int] = ()
 
     @property
     def varying(self) -> list[str]:
@@ -120,6 +122,15 @@ class Summary:
             for i, (group_values, rows) in enumerate(order)
         ]
 
+    def by_rung(self) -> list[list[str]]:
+        """Return the epochs of each rung, its number of jobs, the finished ones, and their best objective."""
+        lines = []
+        for epochs in self.rungs if len(self.rungs) > 1 else ():
+            count = sum(row.job.varies.get(EPOCHS) == str(epochs) for row in self.rows)
+            values = [row.run.values[self.column] for row in self.ranked if row.job.varies.get(EPOCHS) == str(epochs)]
+            lines.append([str(epochs), str(count), str(len(values)), f"{values[0]:.4g}" if values else ""])
+        return lines
+
     def as_markdown(self) -> str:
         """Return the text that MLflow shows above a sweep's metrics: the best jobs, and means over seeds.
 
@@ -128,7 +139,8 @@ class Summary:
         """
         measured = [*self.measured[:2], *sorted(self.tested, key=lambda name: name != f"test/{self.objective}")[:1]]
         tables = [_table(rows, heads) for heads, rows in self._tables(self.ranked[:SHOWN], measured)]
-        return "\n\nMean ± deviation over seeds:\n\n".join(tables) + "\n"
+        text = "\n\nMean ± deviation over seeds:\n\n".join(tables) + "\n"
+        return text + (f"\nRungs:\n\n{_table(rungs, self._rung_heads)}\n" if (rungs := self.by_rung()) else "")
 
     def _tables(
         self, rows: Sequence[Row], measured: Sequence[str], before: Sequence[str] = (), after: Sequence[str] = ()
@@ -164,7 +176,13 @@ class Summary:
             lines += [f"* best by {heading(self.column, self.measured)}{tested}; hits: stages taken from the cache"]
         for heads, groups in means:
             lines += ["", "mean ± deviation over seeds", *aligned(groups, heads, text_columns=0)]
+        if rungs := self.by_rung():
+            lines += ["", "rungs", *aligned(rungs, self._rung_heads, text_columns=0)]
         return "\n".join([*lines, *self._errors()])
+
+    @property
+    def _rung_heads(self) -> list[str]:
+        return ["epochs", "jobs", "finished", f"best {heading(self.column, self.measured)}"]
 
     def _errors(self) -> list[str]:
         """Return the errors of failed jobs, grouped by rule, with the whole error of each group's first job."""

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-from importlib import metadata
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -32,10 +31,10 @@ from ortpipe.app.sweep.figure import panels
 from ortpipe.app.sweep.job import read_jobs
 from ortpipe.app.sweep.live import LiveTable, can_draw
 from ortpipe.app.sweep.overrides import choose, planned
+from ortpipe.app.sweep.search import search_settings
 from ortpipe.app.sweep.summary import Summary
 from ortpipe.app.terminal import forgive
 from ortpipe.app.tracking import Recording
-from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.picture import picture
 
@@ -59,11 +58,12 @@ class OpenSweep:
         build_key("objective", config.objective)
         self._objective, self._draws = config.objective, build_key("figures", config.figures)
         recorder = build_key("recorder", OmegaConf.to_container(config.recorder, resolve=True))
-        _check_storage(OmegaConf.select(config, "hydra.sweeper.storage"))
         search_space = OmegaConf.select(config, "hydra.sweeper.params") or {}
-        fixed, varies = planned(
-            [*(f"{key}={value}" for key, value in search_space.items()), *config.hydra.overrides.task]
-        )
+        overrides = [*(f"{key}={value}" for key, value in search_space.items()), *config.hydra.overrides.task]
+        fixed, varies = planned(overrides)
+        if (search := search_settings(config, varies)) is not None:
+            fixed, varies = planned([*overrides, *search.overrides])
+        self._rungs = () if search is None else search.rungs
         if all(APART.match(key) for key in varies):
             measured = ("data.split.column", "data.split.validation", "evaluate.metrics")
             check_measured(self._objective, *(OmegaConf.select(config, key) for key in measured))
@@ -93,7 +93,7 @@ class OpenSweep:
         record, folder = self.record, self.record.folder
         if self._table is not None:
             self._table.close()
-        summary = Summary(self._objective, read_jobs(record))
+        summary = Summary(self._objective, read_jobs(record), self._rungs)
         for _, job in summary.rows:
             if job.status == RUNNING:  # a killed job: the sweep has ended
                 job.end(KILLED, at=last_sign(job.folder))
@@ -122,19 +122,6 @@ class OpenSweep:
             fix = "See the errors above; their tracebacks are in error.txt in the jobs' folders."
             raise SweepError(f"{problem}.", got=error, fix=fix) from error
         self._recording.check()
-
-
-def _check_storage(storage: object) -> None:
-    """Raise if Optuna's sweeper cannot read its database: an Optuna below 3 needs an SQLAlchemy below 2."""
-    newer = {name: int(metadata.version(name).partition(".")[0]) for name in ("optuna", "sqlalchemy") if storage}
-    if newer and newer["optuna"] < 3 and newer["sqlalchemy"] >= 2:
-        raise ConfigError(
-            "A study in a database needs SQLAlchemy below version 2.",
-            key="hydra.sweeper.storage",
-            got=f"SQLAlchemy {metadata.version('sqlalchemy')} with Optuna {metadata.version('optuna')}",
-            fix="Leave {key} out: the same command with more n_trials continues a study through the cache. Or use an "
-            "environment of its own with pip install 'ortpipe[optuna]'.",
-        )
 
 
 def _illustrate(best: RunRecord) -> None:

@@ -12,6 +12,8 @@ from ortpipe.errors import TrainError
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.rates import rates, steps_per_epoch
 
+ANY_STEPS = 8  # per epoch, to compare schedules without rows
+
 
 def shared_epochs(config: TrainConfig, epochs: int, record: Mapping[str, Any], data: Data) -> int:
     """Return after how many epochs a result of a shorter training has the state of this one; 0 if it never has.
@@ -32,13 +34,31 @@ def shared_epochs(config: TrainConfig, epochs: int, record: Mapping[str, Any], d
     done = epochs if stopped is None else int(stopped["epoch" if validated else "epochs"])
     if validated and done % config.validate_every:
         return 0
-    shorter, steps = dataclasses.replace(config, epochs=epochs), steps_per_epoch(config, len(data.train))
+    return done if _same_rates(config, epochs, steps_per_epoch(config, len(data.train)), done) else 0
+
+
+def restarts(config: TrainConfig, epochs: int, more: int) -> str | None:
+    """Return why a training with `more` epochs cannot continue from one with `epochs`; None if it can.
+
+    This needs no rows: `shared_epochs` also checks the stored result.
+    """
+    if config.optimizer.solver != "minibatch":
+        return f"{config.optimizer.solver} has no state to continue from"
+    if epochs % config.validate_every:
+        return f"the last of {epochs} epochs has a validation that longer trainings lack"
+    if not _same_rates(dataclasses.replace(config, epochs=more), epochs, ANY_STEPS, epochs):
+        return "the schedule depends on the total number of epochs"
+    return None
+
+
+def _same_rates(config: TrainConfig, epochs: int, steps: int, done: int) -> bool:
+    """Return whether the first `done` epochs have the same rates in a training with `epochs` as with the config's."""
 
     def rates_of(config: TrainConfig, number: int) -> np.ndarray:
         return rates(config, np.arange(1, steps + 1) + steps * (number - 1), number, steps * config.epochs)
 
-    numbers = range(1, done + 1)
-    return done if all(np.array_equal(rates_of(shorter, n), rates_of(config, n)) for n in numbers) else 0
+    shorter = dataclasses.replace(config, epochs=epochs)
+    return all(np.array_equal(rates_of(shorter, number), rates_of(config, number)) for number in range(1, done + 1))
 
 
 def state_after(epochs: int, tensors: Arrays) -> Arrays:

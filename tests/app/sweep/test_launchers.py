@@ -142,7 +142,6 @@ def test_jobs_on_a_ray_cluster_are_recorded_under_one_parent(cluster: list[str],
     [
         ("hydra/launcher=submitit_local", "hydra_submitit_launcher", "submitit"),
         ("hydra/launcher=ray_cluster", "hydra_ray_launcher", "ray"),
-        ("hparams_search=optuna", "hydra_optuna_sweeper", "optuna"),
     ],
 )
 def test_what_is_not_installed_is_named_with_its_extra(choice: str, module: str, extra: str, tmp_path: Path) -> None:
