@@ -29,6 +29,11 @@ def usage(store: Store, notify: Notify) -> list[Usage]:
         with contextlib.suppress(FileNotFoundError):  # removed in the meantime
             used = store.entry_file(entry.stage, entry.key).stat().st_mtime
             usages.append(Usage(entry, size(store.artifact_folder(entry.output)), used))
+    return latest_first(usages)
+
+
+def latest_first(usages: Iterable[Usage]) -> list[Usage]:
+    """Return usages in order, the latest used first."""
     return sorted(usages, key=lambda usage: (-usage.used, usage.entry.stage, usage.entry.key))
 
 

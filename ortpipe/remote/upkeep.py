@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ortpipe.bounded import TEXT
-from ortpipe.pipeline.gc import Usage
+from ortpipe.pipeline.gc import Usage, latest_first
 from ortpipe.pipeline.locks import Notify
 from ortpipe.pipeline.store import Damaged, Entry, parse_entry
 from ortpipe.remote.bucket import modified
@@ -21,12 +21,11 @@ def usage(store: SharedStore, notify: Notify) -> list[Usage]:
     """Return the bucket's entries with their usage, the latest used first; damaged ones are left out."""
     artifacts = _artifacts(store)
     sizes = {digest: sum(info["size"] for info in files.values()) for digest, files in artifacts.items()}
-    usages = [
+    return latest_first(
         Usage(entry, sizes.get(entry.output, 0), modified(info))
         for entry, info, _ in _entries(store)
         if entry is not None
-    ]
-    return sorted(usages, key=lambda usage: (-usage.used, usage.entry.stage, usage.entry.key))
+    )
 
 
 def location(store: SharedStore) -> str:
