@@ -94,6 +94,7 @@ CASES: dict[str, tuple[Callable[[int], Job], tuple[int, ...], int, int]] = {
     "sunk_elements": (numbers, (2048, 4096, 8192), ALWAYS, NEVER),
     "block_products": (lambda kernels: images(16, kernels, 16), (12, 20, 24), ALWAYS, NEVER),
     "block_kernel": (lambda kernel: images(3, 16, 16, kernel), (3, 5, 7), NEVER, ALWAYS),
+    "block_images": (lambda batch: images(16, 16, 8, batch=batch), (2, 4, 8), NEVER, ALWAYS),
     "block_gradient_places": (lambda size: images(128, 128, size, batch=16), (6, 8, 12), NEVER, ALWAYS),
     "block_gradient_channels": (
         lambda channels: images(channels, channels, 6, batch=16),
@@ -101,7 +102,7 @@ CASES: dict[str, tuple[Callable[[int], Job], tuple[int, ...], int, int]] = {
         ALWAYS,
         NEVER,
     ),
-    "gradient_places": (lambda kernel: images(8, 34, 16, kernel, batch=REST), (2, 3, 4, 5), ALWAYS, NEVER),
+    "gradient_places": (lambda kernel: images(4, 34, 16, kernel, batch=REST), (2, 3, 4), ALWAYS, NEVER),
     "gradient_line": (depthwise, (32, 64, 128), ALWAYS, NEVER),
     "short_line": (lambda size: images(16, 18, size, batch=REST), (8, 16, 32), ALWAYS, NEVER),
     "joined_columns": (lambda channels: images(channels, 34, 24, batch=REST), (3, 6, 12), ALWAYS, NEVER),

@@ -80,7 +80,8 @@ class _Rules:
             kernels, channels = channels * group, kernels // group
             attributes = _as_conv(node)
         width = self._width(kernels, channels, math.prod(places), group)
-        if width is None or attributes is None:
+        few = image[0] < THRESHOLDS.block_images and math.prod(places) > math.prod(result[2:])
+        if width is None or attributes is None or few:
             return None
         whole = [_up(kernels, self._size), _up(channels, width)]
         if turns and group == 1:

@@ -27,6 +27,7 @@ class Thresholds:
     planned_bytes: int = _bound(2**24, "step_memory", "larger plans cost more memory than their time is worth")
     block_products: float = _bound(1.5, "thresholds", "the most products including padding zeros, per product without")
     block_kernel: int = _bound(64, "thresholds", "numbers per kernel if the image has less than one block of channels")
+    block_images: int = _bound(4, "thresholds", "for fewer images, kernels larger than their results are slower")
     block_gradient_places: int = _bound(
         64, "thresholds", "for smaller images with many channels, gradients are mostly zeros"
     )
