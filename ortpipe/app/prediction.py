@@ -117,7 +117,8 @@ def _read_columns(
     """
     table = subject.facts["lineage"][0].get("table", {}) if subject.facts.get("lineage") else {}
     forms = {name: column["of"] or column["kind"] for name, column in table.get("columns", {}).items()}
-    unseen = UnseenTable(subject.model, facts, forms, missing)
+    written = {name: column["written"] for name, column in table.get("columns", {}).items() if "written" in column}
+    unseen = UnseenTable(subject.model, facts, forms, missing, written)
     schema, group = new_rows(unseen.columns)
     unseen.check(schema, group.file)
     if unknown_names := [name for name in keep if name not in schema.names]:

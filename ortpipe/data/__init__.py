@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from ortpipe.data.config import PARTS
     from ortpipe.data.feeds import feed_inputs
     from ortpipe.data.frames import arrow_table, check_unique_columns, column_names, plain
+    from ortpipe.data.groups import group_of
     from ortpipe.data.load import DataConfig, read_source
     from ortpipe.data.position import Position, by_row, offset_position
     from ortpipe.data.raw_columns import FORMS, RawColumn, check_kinds, in_form, kind_of, numbers, texts
     from ortpipe.data.rows import RowSet
     from ortpipe.data.slices import column_of
     from ortpipe.data.sources import SOURCES
-    from ortpipe.data.table_reader import group_of
     from ortpipe.data.unseen import UnseenTable
+    from ortpipe.data.written import TextReading
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 from pyarrow import csv
 
+from ortpipe.data.groups import Group
 from ortpipe.data.position import Position, by_line, offset_position, open_binary
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.spill import SpillFile, fits, folder
-from ortpipe.data.table_reader import Group
 from ortpipe.errors import DataError
 
 STRADDLES = "straddles two block boundaries"  # Arrow's message about a row that is longer than a block

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, plain_column
+from ortpipe.data.faults import raise_all
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.raw_columns import RawColumn, float_type, kind_of
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import categorical_fix
 from ortpipe.errors import DataError, nearest
+from ortpipe.graph.core.globs import matches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +69,7 @@ class TableLayout:
         """Return a column's values, as text if the source lists it as categorical; raw text may be coded."""
         values = plain_column(table.column(name), coded=name in self.raw)
         is_coded = hasattr(values, "dictionary")
-        return values.cast("string") if name in self.source.categorical and not is_coded else values
+        return values.cast("string") if name in self.source.words and not is_coded else values
 
     def numbers(self, table: pa.Table | pa.RecordBatch, column: str) -> np.ndarray:
         """Return a column of numbers."""
@@ -105,44 +107,32 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> TableLayout:
-    """Return the layout of files with these schemas; reject settings and files that do not fit."""
-    columns_by_key: dict[str, Iterable[str]] = {
-        "label": source.labels_of(""),
-        **{f"heads.{head}": source.labels_of(head) for head in source.heads},
-        "sample_weight": filter(None, [source.sample_weight]),
-        "categorical": source.categorical,
-    }
-    if isinstance(source.inputs, Mapping):
-        columns_by_key |= {f"inputs.{name}": columns or () for name, columns in source.inputs.items()}
-    else:
-        columns_by_key["inputs"] = source.inputs or ()
-    keys = [(key, column) for key, columns in columns_by_key.items() for column in columns]
-    names = {file: set(schema.names) for file, schema in schemas.items()}
-    for file, schema in schemas.items():
-        check_unique_columns(file, schema.names)
-        for key, column in keys:
-            if column not in names[file]:
-                fix = _delimiter_fix(names[file]) or nearest(column, names[file])
-                raise DataError("{key} must name columns of the data.", key=key, got=f"{column!r} for {file}", fix=fix)
-        if part is not None and part not in names[file]:
-            fix = nearest(part, names[file])
-            raise DataError("split.column must name a column of the data.", got=f"{part!r} for {file}", fix=fix)
+    """Return the layout of files with these schemas; reject files that do not fit."""
     # pandas stores the index of a frame in extra columns: they number the rows and are no features
     indices = [(schema.pandas_metadata or {}).get("index_columns", []) for schema in schemas.values()]
     not_features = [*source.labels, source.sample_weight, part, *(column for columns in indices for column in columns)]
-    features = tuple(name for name in next(iter(schemas.values())).names if name not in not_features)
+    first_names = next(iter(schemas.values())).names
+    excluded = source.excluded(first_names)
+    features = tuple(name for name in first_names if name not in not_features and name not in excluded)
     inputs = source.inputs_of(features)
     if not inputs or not all(inputs.values()):
         rule, fix = "A table must hold at least one column of features.", "Add columns, or check the label."
         raise DataError(rule, got="only labels", fix=fix)
     for file in schemas:
         for name in dict.fromkeys(column for columns in inputs.values() for column in columns):
-            if name not in names[file]:
-                rule, fix = "Every file must hold the columns of the first one.", nearest(name, names[file])
+            if name not in schemas[file].names:
+                rule, fix = "Every file must hold the columns of the first one.", nearest(name, schemas[file].names)
                 raise DataError(rule, got=f"{file} without {name!r}", fix=fix)
     without_dtypes = TableLayout(source, inputs, part, {})
-    kinds = {name: _dtype(source, name, schemas, dates=name in without_dtypes.raw) for name in without_dtypes.used}
-    dtypes = {name: dtype for name, dtype in kinds.items() if dtype is not None}
+    dtypes, errors = dict[str, np.dtype](), list[DataError]()
+    for name in without_dtypes.used:
+        try:
+            dtype = _dtype(source, name, schemas, dates=name in without_dtypes.raw)
+        except DataError as error:
+            errors.append(error)
+        else:
+            dtypes |= {} if dtype is None else {name: dtype}
+    raise_all(errors)
     if part in dtypes:
         rule, fix = "split.column may hold only train, validation and test.", "Choose a column of text."
         raise DataError(rule, got=f"column {part!r} of {dtypes[part]}", fix=fix)
@@ -152,6 +142,46 @@ def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | N
             rule, fix = "An input of several columns holds numbers.", "List the columns in {key}=[…]: each is an input."
             raise DataError(rule, key="inputs", got=f"words in column {words[0]!r} of input {name!r}", fix=fix)
     return layout
+
+
+def setting_errors(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> list[DataError]:
+    """Return an error for each setting that names a column which a file does not have; reject two of one name."""
+    columns_by_key: dict[str, Iterable[str]] = {
+        "label": source.labels_of(""),
+        **{f"heads.{head}": source.labels_of(head) for head in source.heads},
+        "sample_weight": filter(None, [source.sample_weight]),
+        "categorical": source.categorical,
+        "columns": source.readings,
+    }
+    if isinstance(source.inputs, Mapping):
+        columns_by_key |= {f"inputs.{name}": columns or () for name, columns in source.inputs.items()}
+    else:
+        columns_by_key["inputs"] = source.inputs or ()
+    keys = [(key, column) for key, columns in columns_by_key.items() for column in columns]
+    names, errors = {file: set(schema.names) for file, schema in schemas.items()}, list[DataError]()
+    for file, schema in schemas.items():
+        check_unique_columns(file, schema.names)
+        for key, column in keys:
+            if column not in names[file]:
+                fix = _delimiter_fix(names[file]) or nearest(column, names[file])
+                rule, got = "{key} must name columns of the data.", f"{column!r} for {file}"
+                errors.append(DataError(rule, key=key, got=got, fix=fix))
+        if part is not None and part not in names[file]:
+            fix = nearest(part, names[file])
+            rule = "split.column must name a column of the data."
+            errors.append(DataError(rule, got=f"{part!r} for {file}", fix=fix))
+    chosen = source.inputs.values() if isinstance(source.inputs, Mapping) else [source.inputs]
+    listed = {name for columns in chosen for name in columns or ()}
+    first_names = next(iter(schemas.values())).names
+    for pattern in source.patterns:
+        matching = matches(pattern, first_names)
+        if not matching:
+            rule, fix = "{key} must name columns of the data, by name or glob.", nearest(pattern, first_names)
+            errors.append(DataError(rule, key="exclude", got=repr(pattern), fix=fix))
+        if both := sorted(listed.intersection(matching)):
+            rule, fix = "A column must not be an input and excluded.", "Remove it from {at}inputs or from {at}exclude."
+            errors.append(DataError(rule, got=repr(both[0]), fix=fix))
+    return errors
 
 
 def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema], *, dates: bool) -> np.dtype | None:
@@ -173,7 +203,7 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
     import pyarrow as pa
 
     of_raw, is_moment = kind_of(kind), pa.types.is_temporal(kind)
-    if of_raw is not None and (name in source.categorical or (of_raw != "number" and (dates or not is_moment))):
+    if of_raw is not None and (name in source.words or (of_raw != "number" and (dates or not is_moment))):
         return None
     if of_raw == "number":
         is_float64 = pa.types.is_decimal(kind) or pa.types.is_null(kind)  # nulls are rejected when they are read

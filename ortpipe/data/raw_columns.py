@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,6 +47,7 @@ class RawColumn:
         of: whether its type in the table is truth value.
         marks: which of its words pandas reads as a missing value.
         whole: whether numbers among its words are written as 3 and not as 3.0.
+        written: how its text becomes these values, as the record of a `TextReading`.
     """
 
     kind: Kind
@@ -54,6 +55,7 @@ class RawColumn:
     of: Literal["truth"] | None = None
     marks: tuple[str, ...] = ()
     whole: bool = False
+    written: Mapping[str, Any] | None = None
 
 
 def kind_of(dtype: pa.DataType) -> Kind | None:

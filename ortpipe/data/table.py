@@ -1,13 +1,22 @@
 """The settings that all sources of tables share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import RowSet
+from ortpipe.data.written import is_setting
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Config
+from ortpipe.graph.core.globs import matches
+from ortpipe.settings import Config, Fix, Must
+
+COLUMN_FIX = (
+    "Use number, money, percent, date, boolean, category or ignore; a form of numbers, such as 1.234,5; or a format of "
+    "dates, such as %d.%m.%Y."
+)
+ColumnSetting = Annotated[str, Must("a way to read a column", is_setting), Fix(COLUMN_FIX)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +35,10 @@ class TableSource(Config, ABC):
             {age: [age]} is the column age by itself.
         categorical: columns whose values are words even if they look like numbers or dates.
         missing: texts that mark a missing value, such as `?`; an empty text always does.
+        columns: column → how its text is read: `number`, `money`, `percent`, `date`, `boolean`; a form of numbers, such
+            as `1.234,5`; a format of dates, such as `%d.%m.%Y`; `category`, words; or `ignore`, not at all. Others
+            follow from all of a column's values; null: all of them.
+        exclude: columns that are no inputs, by name or glob.
     """
 
     label: str | tuple[str, ...]
@@ -34,6 +47,8 @@ class TableSource(Config, ABC):
     inputs: Mapping[str, tuple[str, ...] | None] | tuple[str, ...] | None = None
     categorical: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    columns: Mapping[str, ColumnSetting] | None = None
+    exclude: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +73,25 @@ class TableSource(Config, ABC):
     def labels(self) -> tuple[str, ...]:
         """The columns of all labels, each once."""
         return tuple(dict.fromkeys(name for head in ("", *self.heads) for name in self.labels_of(head)))
+
+    @property
+    def readings(self) -> Mapping[str, str]:
+        """Column → how its text is read."""
+        return self.columns or {}
+
+    @property
+    def words(self) -> set[str]:
+        """The columns whose values are words by the settings."""
+        return {*self.categorical, *(name for name, setting in self.readings.items() if setting == "category")}
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The names and globs of columns that are no inputs."""
+        return (*self.exclude, *(name for name, setting in self.readings.items() if setting == "ignore"))
+
+    def excluded(self, names: Sequence[str]) -> set[str]:
+        """Return which of a table's columns the settings exclude from its inputs."""
+        return {name for pattern in self.patterns for name in matches(pattern, names)}
 
     @property
     def numeric_labels(self) -> set[str]:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, is_text, places, plain_column
 from ortpipe.data.config import PARTS
+from ortpipe.data.faults import SHOWN, Faults, raise_all
 from ortpipe.data.float32 import LostDigits
-from ortpipe.data.layout import lay_out
+from ortpipe.data.groups import Group
+from ortpipe.data.layout import lay_out, setting_errors
 from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumnReader
@@ -21,31 +23,19 @@ from ortpipe.data.reader import Labelled, check_parts
 from ortpipe.data.rows import PIECE, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
-from ortpipe.data.text_columns import TextColumn, reject_text
+from ortpipe.data.text_columns import TextColumn, add_text
+from ortpipe.doors import later
 from ortpipe.errors import DataError
 from ortpipe.hashing import Hasher
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ortpipe.data.written import as_written
+else:
+    later(__name__)
+
 CACHED = 256  # rows that are transposed at a time
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows of a table that are read together, in pieces."""
-
-    file: str  # its name in messages
-    part: int | None  # of all its rows, as a place in `PARTS`; None if files do not define parts
-    read: Callable[[list[str], int], Iterator[pa.RecordBatch]]  # (columns, most) → tables of at most `most` rows
-    position: Position  # of its rows, in messages
-    follows: bool = False  # it continues the group before: the digest must not depend on the cuts
-
-
-def group_of(table: pa.Table, name: str, part: int | None = None, position: Position | None = None) -> Group:
-    """Return a table in memory as a group."""
-    read = lambda columns, most: iter(table.select(columns).to_batches(most))  # noqa: E731
-    return Group(name, part, read, position or by_row(name))
 
 
 class TableReader:
@@ -58,6 +48,8 @@ class TableReader:
     def __init__(
         self, source: TableSource, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], part: str | None
     ) -> None:
+        written = as_written(source, schemas, groups, setting_errors(source, schemas, part))
+        groups, schemas = written.groups, written.schemas
         self._groups, self._schemas = groups, schemas
         self.layout = layout = lay_out(source, schemas, part)
         raw = layout.raw
@@ -66,11 +58,11 @@ class TableReader:
         labels = {head: Labels() for head in ("", *source.heads)}
         columns = [name for name in layout.inputs if layout.is_kept(name)]
         self._raw_readers = {name: RawColumnReader(name, layout.dtypes.get(name), source.missing) for name in columns}
-        texts = [name for name in (*columns, *source.labels) if name not in source.categorical]
+        texts = [name for name in (*columns, *source.labels) if name not in source.words]
         self._texts = {name: TextColumn(name, raw=name in layout.raw) for name in texts}
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
-        first = 0
+        faults, first = Faults(), 0
         for number, table in prefetch(self._tables(range(len(groups)), size)):
             group = groups[number]
             if table is None:
@@ -80,20 +72,20 @@ class TableReader:
             position = offset_position(group.position, first)
             for name in layout.used:
                 if not self._learn_numbers(table, name, hasher, position):
-                    self._learn(table, name, hasher, group.file, position)
+                    self._learn(table, name, hasher, group.file, position, faults)
             self.counts[number] += self._count_parts(table, group, position)
-            for head, distinct in labels.items():
+            for head, distinct in () if faults.found else labels.items():
                 distinct.update(layout.label(table, head))
             first += table.num_rows
         if not self.counts.sum():
             raise DataError(
                 "Data must hold at least one row.", got=f"none in {', '.join(schemas)}", fix="Give at least one row."
             )
-        for text in self._texts.values():
-            text.check()
+        raise_all([*faults.errors(), *filter(None, (text.error() for text in self._texts.values()))])
         dates = {name for name, text in self._texts.items() if text.are_dates}
+        summaries = {name: reader.summary(are_dates=name in dates) for name, reader in self._raw_readers.items()}
         self._raw_columns = {
-            name: reader.summary(are_dates=name in dates) for name, reader in self._raw_readers.items()
+            name: dataclasses.replace(summary, written=written.records.get(name)) for name, summary in summaries.items()
         }
         self._columns = {name: columns for name, columns in layout.inputs.items() if not layout.is_kept(name)}
         self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in layout.inputs.items())
@@ -101,7 +93,8 @@ class TableReader:
         text_notes = [note for name in self._raw_readers if name in self._texts for note in self._texts[name].notes]
         variants = (self._texts[name].variants_note for name in source.labels if name in self._texts)
         text_notes += [note for note in variants if note is not None]
-        self.notes = (*layout.notes(self._raw_columns), *text_notes, *self._digits.notes())
+        notes = [*layout.notes(self._raw_columns), *written.notes(layout.used)]
+        self.notes = (*notes, *text_notes, *self._digits.notes())
 
     def _tables(self, groups: Iterable[int], most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """Yield each group's number with None, then with its rows in tables of at most `most` rows."""
@@ -163,14 +156,17 @@ class TableReader:
         hasher.add(name, numbers.astype(dtype, copy=False))
         return True
 
-    def _learn(self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, position: Position) -> None:
+    def _learn(
+        self, table: pa.RecordBatch, name: str, hasher: Hasher, file: str, position: Position, faults: Faults
+    ) -> None:
         """Check a column and add it to the digest."""
         import pyarrow as pa
 
         layout, column, source = self.layout, self.layout.column(table, name), self.layout.source
         raw, is_words = name in layout.raw, is_text(self._schemas[file].field(name).type)
         text_column = self._texts.get(name) if is_words else None
-        _check_missing(column, name, position, source, raw=raw)
+        if _find_missing(column, name, position, source, faults, raw=raw):
+            return
         content = self._raw_readers[name].update(column, file) if name in self._raw_readers else []
         if name in layout.dtypes:
             numbers = as_numpy(column)
@@ -184,7 +180,8 @@ class TableReader:
                 text_column.update(pa.array(words), codes, position)
             return
         if name == source.sample_weight or name in source.numeric_labels:
-            reject_text(column, name, position)
+            add_text(column, name, position, faults)
+            return
         encoded = column.dictionary_encode()
         words, codes = encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
         if text_column is not None:
@@ -214,8 +211,10 @@ def _stack_columns(columns: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray
     return array
 
 
-def _check_missing(column: pa.Array, name: str, position: Position, source: TableSource, *, raw: bool) -> None:
-    """Reject numbers that are not finite and, unless the column is raw, missing values.
+def _find_missing(
+    column: pa.Array, name: str, position: Position, source: TableSource, faults: Faults, *, raw: bool
+) -> bool:
+    """Add numbers that are not finite and, unless the column is raw, missing values; return whether there are any.
 
     Missing are nulls, empty texts, and the marks that the user lists.
     """
@@ -226,18 +225,17 @@ def _check_missing(column: pa.Array, name: str, position: Position, source: Tabl
         wrong = places(column, [None, "", *source.missing]) >= 0
     elif column.null_count and not raw:
         wrong = column.is_null().to_numpy(zero_copy_only=False)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        value = column[row].as_py()
-        infinite = isinstance(value, float)
-        shown = repr(value) if value and not infinite else value or "nothing"
-        fix = "Drop or correct such rows before training"
-        if name not in (*source.labels, source.sample_weight):
-            fix += ", or leave the column out of {at}inputs"
-            gap = not infinite or np.isnan(value)
-            fix += "; a column that is an input by itself may hold missing values" if gap and not raw else ""
-        raise DataError(
-            "Data must be finite." if infinite else "Columns that are read must have a value in every row.",
-            got=f"{shown} in column {name!r}, {position(row)}",
-            fix=f"{fix}.",
-        )
+    rows = np.flatnonzero(wrong)
+    values = [column[row].as_py() for row in rows[:SHOWN].tolist()]
+    if not values:
+        return False
+    infinite = isinstance(values[0], float)
+    shown = [repr(v) if v and not isinstance(v, float) else str(v or "nothing") for v in values]
+    fix = "Drop or correct such rows before training"
+    if name not in (*source.labels, source.sample_weight):
+        fix += ", or leave the column out ({at}exclude)"
+        gap = not infinite or np.isnan(values[0])
+        fix += "; a column that is an input by itself may hold missing values" if gap and not raw else ""
+    rule = "Data must be finite." if infinite else "Columns that are read must have a value in every row."
+    faults.add(rule, name, list(zip(shown, [position] * len(shown), rows.tolist(), strict=False)), len(rows), f"{fix}.")
+    return True

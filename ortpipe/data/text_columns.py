@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.data.arrow import matches, places
+from ortpipe.data.faults import SHOWN as CELLS
+from ortpipe.data.faults import Cell, Faults, format_cells
 from ortpipe.data.position import Position
 from ortpipe.data.raw_columns import ISO, MARKS
 from ortpipe.errors import DataError
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 SHARE = 0.5  # of a column's values: if as many are numbers, the others are mistakes, not categories
 LEAST = 5  # distinct numbers: with as many, most other values may be a missing-value mark such as ?
-SHOWN = 3
 MOST_WORDS = 10_000  # distinct words that are compared with each other
 NUMBER = r"(?i)^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$|^\s*0x[0-9a-f]+\s*$"
 # numbers as people write them: 1,234.5 or 1.234,5 or 1 234, 12 %, $12
@@ -27,8 +28,6 @@ WRITTEN = (
     r"|\d+,\d+|\d+(\.\d+)?)\s*[%$€£¥)]?\s*$"
 )
 DATE = r"^\s*\d{4}-\d{1,2}-\d{1,2}([Tt ]\d{1,2}:\d{2}.*)?\s*$|^\s*\d{1,2}([./])\d{1,2}[./]\d{4}( .*)?\s*$"
-
-Cell = tuple[str, Position, int]  # a value and its row; a position is costly to compute and seldom shown
 
 
 class TextColumn:
@@ -68,7 +67,7 @@ class TextColumn:
         self._compare(words)
         samples = ((self._non_numbers, ~number & ~mark), (self._marks, mark), (self._non_dates, ~iso & ~mark))
         for cells, wrong in samples:
-            for row in np.flatnonzero((wrong & ~empty)[codes])[: SHOWN - len(cells)]:
+            for row in np.flatnonzero((wrong & ~empty)[codes])[: CELLS - len(cells)]:
                 cells.append((words[int(codes[row])].as_py(), position, int(row)))
 
     def _compare(self, words: pa.Array) -> None:
@@ -109,7 +108,7 @@ class TextColumn:
         notes = [f"column {self.name!r} {read_as_words}"] if self.all_numbers else []
         notes += [self.variants_note] if self.variants_note is not None else []
         if self._raw and self._marks:
-            marks = f"{_format_cells(self._marks[:1])}, {self.rows['marks']:,} times in all, is read as a word"
+            marks = f"{format_cells(self._marks[:1], 1)}, {self.rows['marks']:,} times in all, is read as a word"
             notes.append(
                 f"column {self.name!r}: {marks}; name it in data.source.missing if it marks a missing value: pandas, "
                 "and servers that parse CSV with it, read it as one"
@@ -121,39 +120,35 @@ class TextColumn:
         """Whether a raw input holds dates: all of its text is ISO 8601."""
         return self._raw and 0 < self.rows["all"] == self.rows["iso"] and not self.rows["marks"]
 
-    def check(self) -> None:
-        """Reject a column of numbers with a few other values among them, and one of dates."""
+    def error(self) -> DataError | None:
+        """Return the error for a column of numbers with a few other values among them, or one of dates."""
         rows, way_out = self.rows, f"or, {categorical_fix(self.name)}."
         mostly_dates = rows["all"] > 0 and rows["dates"] >= SHARE * rows["all"] and not self.are_dates
         if mostly_dates and self._raw:
-            raise DataError(
+            count = rows["all"] + rows["marks"] - rows["iso"]
+            return DataError(
                 "A column of dates may hold only dates of ISO 8601, such as 2013-01-31 or 2013-01-31T05:00.",
-                got=f"column {self.name!r}: {_format_cells(self._non_dates or self._marks)}",
+                got=f"column {self.name!r}: {format_cells(self._non_dates or self._marks, count)}",
                 fix=f"Convert them; name the marks of missing values, as in {{at}}missing=['?']; leave the "
                 f"column out of {{at}}inputs; {way_out}",
             )
         if mostly_dates:
-            raise DataError(
+            return DataError(
                 "A column may hold numbers, text or truth values.",
-                got=f"dates in column {self.name!r}: {_format_cells(self._non_numbers[:1])}",
+                got=f"dates in column {self.name!r}: {format_cells(self._non_numbers[:1], 1)}",
                 fix=f"Convert dates to numbers, leave the column out of {{at}}inputs, {way_out}",
             )
         if not self.mostly_numbers or self.all_numbers:
-            return
+            return None
         count = rows["all"] - rows["numbers"] if self._non_numbers else rows["marks"]
         cells = self._non_numbers or self._marks
-        more = f", and {count - len(cells):,} more" if count > len(cells) else ""
-        raise DataError(
+        return DataError(
             "If most values, or most distinct values, of a column are numbers, all of them must be.",
             got=f"{count:,} of {rows['all'] + rows['marks']:,} values of column {self.name!r} are not numbers: "
-            f"{_format_cells(cells)}{more}",
+            f"{format_cells(cells, count)}",
             fix=f"Write plain numbers such as 1234.5; name the marks of missing values, as in {{at}}missing=['?']; "
             f"{way_out}",
         )
-
-
-def _format_cells(cells: list[Cell]) -> str:
-    return ", ".join(f"{value!r} in {position(row)}" for value, position, row in cells)
 
 
 def categorical_fix(name: str) -> str:
@@ -161,11 +156,10 @@ def categorical_fix(name: str) -> str:
     return f"if its values are words, list it: {listing('{at}categorical', name)}"
 
 
-def reject_text(column: pa.Array, name: str, position: Position) -> None:
-    """Raise for text in a column that must hold numbers; name the first value that is none."""
-    row = int(np.argmin(matches(column.cast("string"), NUMBER)))
-    raise DataError(
-        "Row weights, and labels in several columns, must be numbers.",
-        got=f"{column[row].as_py()!r} in column {name!r}, {position(row)}",
-        fix="Correct it, name the marks of missing values in {at}missing, or choose another column.",
-    )
+def add_text(column: pa.Array, name: str, position: Position, faults: Faults) -> None:
+    """Add the values that are no numbers in a column that must hold numbers."""
+    rows = np.flatnonzero(~matches(column.cast("string"), NUMBER))
+    cells = [(repr(column[row].as_py()), position, row) for row in rows[:CELLS].tolist()]
+    rule = "Row weights, and labels in several columns, must be numbers."
+    fix = "Correct it, name the marks of missing values in {at}missing, or choose another column."
+    faults.add(rule, name, cells, len(rows), fix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.position import Position
 from ortpipe.data.raw_columns import RawColumn, check_kinds, in_form, kind_of, numbers, texts
 from ortpipe.data.rows import Rows
+from ortpipe.data.written import TextReading, convert, wrong_rows
 from ortpipe.errors import DataError, nearest
 
 SHOWN = 8  # values or columns that a message names
@@ -33,12 +35,14 @@ class UnseenTable:
         facts: the model's facts.
         forms: which of its raw inputs hold truth values (`truth`) and dates (`date`).
         missing: texts that mark a missing value.
+        written: column → the record of the `TextReading` that its text had in training.
     """
 
     model: onnx.ModelProto
     facts: Facts
     forms: Mapping[str, str] = field(default_factory=dict)
     missing: Sequence[str] = ()
+    written: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     _kinds: dict[str, int] = field(init=False, default_factory=dict)
     _unknown: dict[str, tuple[int, str]] = field(
         init=False, default_factory=dict
@@ -77,6 +81,7 @@ class UnseenTable:
     def feeds(self, table: pa.RecordBatch | pa.Table, position: Position) -> dict[str, np.ndarray]:
         """Return a piece of the table as the model's inputs."""
         inputs: dict[str, np.ndarray] = {}
+        table = self._as_in_training(table, position)
         for name, kind in self._kinds.items():
             if names := self.facts.columns.get(name):
                 columns = [_numbers(table, column, self.missing, position, gaps=False) for column in names]
@@ -90,6 +95,23 @@ class UnseenTable:
                 inputs[name] = _numbers(table, name, self.missing, position, gaps=True)
         raw_columns = {name: RawColumn("number") for name in inputs if not self.facts.columns.get(name)}
         return feed_inputs(self.model, self.facts, Rows(inputs, np.zeros(table.num_rows), kept=raw_columns))
+
+    def _as_in_training(self, table: pa.RecordBatch | pa.Table, position: Position) -> pa.RecordBatch | pa.Table:
+        """Return a piece whose columns of text are read as in training; reject values that do not match."""
+        arrays = {name: table.column(name) for name in table.schema.names}
+        for name, record in self.written.items():
+            column = plain_column(table.column(name))
+            if not is_text(column.type):
+                continue
+            reading, missing = TextReading.from_record(record), set(record["missing"])
+            if (wrong := wrong_rows(column, reading, missing)).size:
+                raise DataError(
+                    f"Column {name!r} must hold values as in training: {reading.described}.",
+                    got=f"{column[wrong[0]].as_py()!r} in {position(int(wrong[0]))}",
+                    fix="Correct it, or leave it empty if the value is missing.",
+                )
+            arrays[name] = convert(column, reading, missing)
+        return type(table).from_pydict(arrays)
 
     @property
     def notes(self) -> list[str]:

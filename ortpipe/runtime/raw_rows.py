@@ -58,6 +58,7 @@ class RawRows:
 
     def _column(self, name: str, values: pd.Series, kind: str) -> np.ndarray:
         """Return a column in the model's form: nan for a missing number, "" for missing text."""
+        values = _as_written(name, values, self._columns.get(name, {}).get("written"))
         if kind in FLOATS:
             return _numbers(name, values, FLOATS[kind])
         if kind != "tensor(string)":
@@ -79,6 +80,19 @@ class RawRows:
         if not (right := text.str.fullmatch(f"({pattern})?")).all():
             raise refused(f"Column {name!r} holds {words}, not {text[~right].iloc[0]!r}")
         return np.asarray(text, object)
+
+
+def _as_written(name: str, values: pd.Series, record: dict[str, Any] | None) -> pd.Series:
+    """Return text as plain text, as in training, nan if missing; see `ortpipe.data.written`."""
+    if record is None or pd.api.types.is_numeric_dtype(values):
+        return values
+    text = values.map(str, na_action="ignore").astype(object).str.strip()
+    text = text.where(values.notna() & ~text.str.lower().isin(record["missing"]), np.nan)
+    if not (right := text.isna() | text.str.fullmatch(record["pattern"]).fillna(value=False).astype(bool)).all():
+        raise refused(f"Column {name!r} holds {record['described']} as in training, not {text[~right].iloc[0]!r}")
+    for pattern, replacement in record["steps"]:
+        text = text.str.replace(pattern, replacement, regex=True)
+    return text
 
 
 def _numbers(name: str, values: pd.Series, dtype: type[np.floating]) -> np.ndarray:

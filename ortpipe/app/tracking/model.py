@@ -21,7 +21,7 @@ import onnx
 from ortpipe import Facts, runtime
 from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, reached
 from ortpipe.app.tracking.target import Target
-from ortpipe.data import FORMS
+from ortpipe.data import FORMS, TextReading
 from ortpipe.errors import ModelError, TrackingError
 from ortpipe.facts_json import read_metadata
 from ortpipe.graph import Weights, is_large, put_together, written_beside
@@ -146,10 +146,13 @@ def schema(values: Sequence[onnx.ValueInfoProto]) -> Schema:
 def raw_schema(model: onnx.ModelProto, columns: Mapping[str, Mapping[str, Any]]) -> Schema:
     """Return the schema of a table's columns that a model reads.
 
-    Every number is a double: MLflow casts 5.9 to 5 for a column of whole numbers (long). Truth values are text: MLflow
-    casts a null to False for a column of booleans.
+    Every number is a double, unless its column was text in training, such as $1,234: MLflow casts 5.9 to 5 for a column
+    of whole numbers (long). Truth values are text: MLflow casts a null to False for a column of booleans.
     """
-    is_number = {value.name: columns[value.name]["kind"] == "number" for value in model.graph.input}
+    is_number = {
+        value.name: columns[value.name]["kind"] == "number" and "written" not in columns[value.name]
+        for value in model.graph.input
+    }
     return _columns({name: "double" if number else "string" for name, number in is_number.items()})
 
 
@@ -190,8 +193,16 @@ def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:
 
     columns = {value.name: table["columns"][value.name] for value in model.graph.input}
     frame = pd.DataFrame({name: [table["row"][name]] for name in columns})
-    frame = frame.replace({name: {"true": True, "false": False} for name in columns if columns[name]["of"] == "truth"})
-    return frame.astype({name: float if column["kind"] == "number" else object for name, column in columns.items()})
+    written = {
+        name: TextReading.from_record(column["written"]) for name, column in columns.items() if "written" in column
+    }
+    for name, reading in written.items():
+        frame[name] = frame[name].map(reading.text_of, na_action="ignore").astype(object)
+    truth = {"true": True, "false": False}
+    of_truth = [name for name, column in columns.items() if column["of"] == "truth" and name not in written]
+    frame = frame.replace(dict.fromkeys(of_truth, truth))
+    numbers = {name for name, column in columns.items() if column["kind"] == "number" and name not in written}
+    return frame.astype({name: float if name in numbers else object for name in columns})
 
 
 def example_of(

@@ -13,11 +13,12 @@ from ortpipe.data.arrow import matches
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.csv_text import CsvFile
 from ortpipe.data.files import files_with_parts
+from ortpipe.data.groups import Group
 from ortpipe.data.layout import TableLayout
 from ortpipe.data.rows import PIECE, RowSet
 from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource
-from ortpipe.data.table_reader import Group, TableReader
+from ortpipe.data.table_reader import TableReader
 from ortpipe.errors import DataError
 from ortpipe.quoting import listing
 from ortpipe.settings import Fix, Must
@@ -111,7 +112,7 @@ class Csv(TableSource, Windowed):
         return every if count == len(every) else inputs
 
     def _file(self, path: Path) -> CsvFile:
-        types = dict.fromkeys(self.categorical, pa.string())
+        types = dict.fromkeys((*self.categorical, *self.readings), pa.string())
         return CsvFile(path, separator(self.delimiter), self.names, self.encoding, self.missing, types)
 
 

@@ -10,11 +10,12 @@ from ortpipe import own_code
 from ortpipe.data.arrays import ArrayReader, ArraySet
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.frames import arrow_table
+from ortpipe.data.groups import group_of
 from ortpipe.data.reader import Reader
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
-from ortpipe.data.table_reader import TableReader, group_of
+from ortpipe.data.table_reader import TableReader
 from ortpipe.errors import ConfigError, DataError
 
 

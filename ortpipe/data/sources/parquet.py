@@ -16,11 +16,12 @@ from ortpipe.bounded import MOST_BYTES
 from ortpipe.data.arrow import is_text
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import Stamp, files_with_parts, stamp
+from ortpipe.data.groups import Group
 from ortpipe.data.position import by_row, offset_position
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource
-from ortpipe.data.table_reader import Group, TableReader
+from ortpipe.data.table_reader import TableReader
 from ortpipe.errors import DataError
 
 BUFFER = 2**18  # bytes of a column that are read from disk at a time

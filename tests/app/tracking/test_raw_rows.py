@@ -18,6 +18,8 @@ from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.parquet import Parquet
+from ortpipe.data.unseen import UnseenTable
+from ortpipe.errors import DataError
 from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime import raw_rows
 from ortpipe.runtime.session import Session
@@ -215,3 +217,47 @@ def test_a_column_of_values_is_in_the_signature(tmp_path):
     artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
     [column] = predicted_schema(artifact.model)
     assert (column.name, column.type.name) == ("prediction", "double")
+
+
+WRITTEN = """price,share,when,vip,y
+"$1,900",5%,10/13/2014,yes,1.5
+$770,12.5%,2/5/2015,No,0.25
+,7%,12/31/1999,,3
+"""
+PLAIN = {
+    "price": np.array([1900, 770, np.nan], np.float32),
+    "share": np.array([5, 12.5, 7], np.float32),
+    "when": np.array(["2014-10-13", "2015-02-05", "1999-12-31"], object),
+    "vip": np.array(["true", "false", ""], object),
+}
+
+
+def test_rows_are_served_as_they_are_written_in_the_file(tmp_path):
+    (tmp_path / "rows.csv").write_text(WRITTEN)
+    data = Data(Csv(path=str(tmp_path / "rows.csv"), label="y")())
+    artifact = convert(None, ConvertConfig(source=MLP(hidden=(4,), dropout=0.0)), data=data)
+    record = artifact.facts.lineage[0]
+    save(artifact.model, tmp_path / "model", Model(), record["rows"], record["table"])
+    loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    [expected] = Session(artifact.model).run(PLAIN, [artifact.facts.prediction])
+    example = {"price": "$770.0", "share": "7.0%", "when": "10/13/2014", "vip": "text"}
+    pd.testing.assert_frame_equal(loaded.input_example, pd.DataFrame([example]), check_dtype=False)
+    frame = pd.read_csv(StringIO(WRITTEN)).drop(columns="y")
+    for form in FORMS:
+        rows = FORMS[form](frame.astype(object).where(frame.notna(), None), loaded.metadata.get_input_schema())
+        np.testing.assert_allclose(loaded.predict(rows).prediction, expected.ravel(), rtol=1e-6)
+    for column, value in (("price", "1,900 km"), ("when", "13/10/2014"), ("vip", "maybe")):
+        with pytest.raises(MlflowException, match=f"'{column}' holds .* as in training, not '{value}'"):
+            loaded.predict(frame.assign(**{column: value}))
+    source = Csv(path=str(tmp_path / "rows.csv"), label="y")
+    forms = {name: column["of"] or column["kind"] for name, column in record["table"]["columns"].items()}
+    written = {name: column["written"] for name, column in record["table"]["columns"].items()}
+    unseen = UnseenTable(artifact.model, artifact.facts, forms, (), written)
+    _, group = source.new_rows(unseen.columns)
+    [piece] = group.read(list(unseen.columns), 10)
+    for name, array in unseen.feeds(piece, group.position).items():
+        np.testing.assert_array_equal(array, PLAIN[name])
+    (tmp_path / "rows.csv").write_text(WRITTEN.replace("$770", "770 km"))
+    _, group = source.new_rows(unseen.columns)
+    with pytest.raises(DataError, match=r"in training: money, \$(.|\n)*'770 km' in line 3 of"):
+        unseen.feeds(next(group.read(list(unseen.columns), 10)), group.position)

@@ -28,7 +28,11 @@ def table_record(data: Data, facts: Facts) -> dict[str, Any]:
     if not columns:
         return {}
     row = {name: _typical(rows.inputs[name], column.kind) for name, column in columns.items()}
-    return {"table": {"columns": {name: vars(column) for name, column in columns.items()}, "row": row}}
+    records = {
+        name: {key: value for key, value in vars(column).items() if key != "written" or value is not None}
+        for name, column in columns.items()
+    }
+    return {"table": {"columns": records, "row": row}}
 
 
 def _typical(column: np.ndarray, kind: str) -> float | str | None:

@@ -1,0 +1,236 @@
+"""The groups of a table with its text columns read as numbers, dates and truth values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ortpipe.data.arrow import is_text, matches, plain_column
+from ortpipe.data.faults import SHOWN, Cell, format_cells, raise_all
+from ortpipe.data.groups import Group
+from ortpipe.data.position import offset_position
+from ortpipe.data.written.detect import WrittenColumn, missing_of, trimmed
+from ortpipe.data.written.readings import TextReading
+from ortpipe.errors import DataError
+from ortpipe.quoting import listing
+
+PROBED, PIECE = 300, 2**17  # rows that choose the candidates, and rows that are read at a time
+
+
+class Settings(Protocol):
+    """The settings of a table, those of `TableSource` that reading its text needs."""
+
+    @property
+    def readings(self) -> Mapping[str, str]:
+        """Column → how its text is read."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The marks of missing values."""
+
+    @property
+    def inputs(self) -> Mapping[str, tuple[str, ...] | None] | tuple[str, ...] | None:
+        """The columns that are inputs."""
+
+    @property
+    def sample_weight(self) -> str | None:
+        """The column of row weights."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The columns of labels."""
+
+    @property
+    def words(self) -> set[str]:
+        """The columns of words."""
+
+    def excluded(self, names: Sequence[str]) -> set[str]:
+        """Return the columns that are not read."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """The result of `as_written`: the table as if its columns were written plainly, and their readings as records."""
+
+    schemas: Mapping[str, pa.Schema]
+    groups: Sequence[Group]
+    records: Mapping[str, dict[str, Any]]
+
+    def notes(self, used: Sequence[str]) -> list[str]:
+        """Return the note about the readings of the columns that are used."""
+        texts = [_in_words(name, record) for name, record in self.records.items() if name in used]
+        return [f"read as {'; '.join(texts)}"] if texts else []
+
+
+def as_written(
+    source: Settings, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], errors: Sequence[DataError] = ()
+) -> Written:
+    """Return a table whose text columns of numbers, dates and truth values are read as such.
+
+    Args:
+        source: the settings.
+        schemas: those of the table's files, by name.
+        groups: its rows.
+        errors: further errors, which are raised with those of the rows.
+
+    Raises:
+        DataError: a value does not match the reading of its column, or a column has two.
+    """
+    errors = [*errors]
+    missing = missing_of(source.missing)
+    columns = {
+        name: WrittenColumn(name, source.readings.get(name), missing, truth=name not in source.labels)
+        for name in _text_columns(source, schemas)
+    }
+    columns = _probed(columns, groups)
+    for group in groups if columns else ():
+        for batch in group.read(list(columns), PIECE):
+            for name, column in columns.items():
+                column.update(plain_column(batch.column(name), coded=True))
+    has_points = hasattr(source, "delimiter") and any(
+        str(field.type) == "double" for schema in schemas.values() for field in schema
+    )
+    for column in columns.values():
+        try:
+            column.choose(decimal_points=has_points)
+        except DataError as error:
+            errors.append(error)
+    columns = {name: column for name, column in columns.items() if column.reading is not None}
+    faulty = [c for c in columns.values() if c.wrong or (c.reading and c.reading.kind == "unit")]
+    errors += [_fault(column, _wrong_cells(column, groups)) for column in faulty]
+    raise_all(errors)
+    records = {name: c.reading.record(missing) for name, c in columns.items() if c.reading is not None}
+    if not records:
+        return Written(schemas, groups, {})
+    readings = {name: (column.reading, missing) for name, column in columns.items()}
+    return Written(
+        {file: _converted_schema(schema, records) for file, schema in schemas.items()},
+        [dataclasses.replace(group, read=_reader(group, readings)) for group in groups],
+        records,
+    )
+
+
+def _text_columns(source: Settings, schemas: Mapping[str, pa.Schema]) -> Iterator[str]:
+    """Yield the columns that are text in some file, or have a setting; those of arrays and words by list stay."""
+    in_arrays = set[str]()
+    if isinstance(source.inputs, Mapping):
+        in_arrays = {c for name, chosen in source.inputs.items() if chosen and chosen != (name,) for c in chosen}
+    chosen = set(source.inputs) - in_arrays if source.inputs else None
+    [first, *_] = schemas.values()
+    roles = {*source.labels, source.sample_weight}
+    excluded = source.excluded(first.names) - roles
+    for name in first.names:
+        types = [schema.field(name).type for schema in schemas.values() if schema.names.count(name) == 1]
+        if len(types) < len(schemas) or name in source.words or name in in_arrays or not name:
+            continue
+        if name in excluded or (chosen is not None and name not in chosen | roles):
+            continue
+        if name in source.readings or all(map(is_text, types)):
+            yield name
+
+
+def _probed(columns: dict[str, WrittenColumn], groups: Sequence[Group]) -> dict[str, WrittenColumn]:
+    """Return the columns for which a reading is possible, by the first rows that have a value."""
+    waiting = dict(columns)
+    for group in groups:
+        if not waiting:
+            break
+        for batch in group.read(list(waiting), PROBED):
+            waiting = {n: c for n, c in waiting.items() if not c.probe(plain_column(batch.column(n), coded=True))}
+            if not waiting:
+                break
+    return {name: column for name, column in columns.items() if column.is_possible}
+
+
+def _reader(group: Group, readings: Mapping[str, tuple[TextReading | None, set[str]]]) -> Any:
+    def read(columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
+        for batch in group.read(columns, most):
+            arrays = {name: batch.column(name) for name in columns}
+            for name in readings.keys() & {*columns}:
+                reading, missing = readings[name]
+                assert reading is not None
+                arrays[name] = convert(arrays[name], reading, missing)
+            yield pa.RecordBatch.from_pydict(arrays)
+
+    return read
+
+
+def convert(column: pa.Array | pa.ChunkedArray, reading: TextReading, missing: set[str]) -> pa.Array:
+    """Return a column as float64, dates of ISO 8601 as text, or booleans; null for a missing or wrong value."""
+    texts, places = trimmed(plain_column(column, coded=True), missing)
+    fits = pa.array(matches(texts, f"^(?:{reading.pattern})$"))
+    values = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
+    for pattern, replacement in reading.steps:
+        values = pc.replace_substring_regex(values, pattern, replacement)
+    values = values.cast(_type(reading.kind))
+    return values.take(pa.array(places, pa.int64(), mask=places < 0))
+
+
+def wrong_rows(column: pa.Array | pa.ChunkedArray, reading: TextReading, missing: set[str]) -> np.ndarray:
+    """Return the rows whose value is neither missing nor matches the reading."""
+    texts, places = trimmed(plain_column(column, coded=True), missing)
+    wrong = ~matches(texts, f"^(?:{reading.pattern})$")
+    return np.flatnonzero(np.append(wrong, False)[places])
+
+
+def _type(kind: str) -> str:
+    return {"number": "float64", "truth": "bool"}.get(kind, "string")
+
+
+def _converted_schema(schema: pa.Schema, records: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
+    types = {"float64": pa.float64(), "bool": pa.bool_(), "string": pa.string()}
+    for name, record in records.items():
+        place = schema.get_field_index(name)
+        schema = schema.set(place, schema.field(place).with_type(types[_type(record["kind"])]))
+    return schema
+
+
+def _wrong_cells(column: WrittenColumn, groups: Sequence[Group]) -> list[Cell]:
+    """Return the first cells that do not match a column's reading; of numbers with a unit, the first ones."""
+    cells, reading = list[Cell](), column.reading
+    assert reading is not None
+    for group in groups:
+        first = 0
+        for batch in group.read([column.name], PIECE):
+            values = plain_column(batch.column(column.name))
+            rows = np.arange(len(batch))
+            if reading.kind != "unit":
+                rows = wrong_rows(values, reading, column.missing)
+            for row in rows[: SHOWN - len(cells)].tolist():
+                cells.append((values[row].as_py(), offset_position(group.position, first), row))
+            if len(cells) >= SHOWN:
+                return cells
+            first += len(batch)
+    return cells
+
+
+def _fault(column: WrittenColumn, cells: Sequence[Cell]) -> DataError:
+    """Return the error for values that do not match the reading of their column."""
+    reading, name = column.reading, column.name
+    assert reading is not None
+    way_out = f"or, if its values are words, list it: {listing('{at}categorical', name)}"
+    if reading.kind == "unit":
+        return DataError(
+            "A column of numbers must hold numbers without a unit.",
+            got=f"column {name!r} has {reading.name}: {format_cells(cells, column.values)}",
+            fix=f"Remove the unit, leave the column out of {{at}}inputs, {way_out}.",
+        )
+    kind = {"number": "numbers", "date": "dates"}.get(reading.kind, "truth values")
+    return DataError(
+        f"If most values, or most distinct values, of a column are {kind}, all of them must be.",
+        got=f"{column.wrong:,} of {column.values:,} values of column {name!r} are not {reading.described}: "
+        f"{format_cells(cells, column.wrong)}",
+        fix=f"Correct them; name the marks of missing values, as in {{at}}missing=['?']; {way_out}.",
+    )
+
+
+def _in_words(name: str, record: Mapping[str, Any]) -> str:
+    form = record["form"] if record["kind"] == "number" else ""
+    mark = {"1.234,5": ", decimal comma", "1 234,5": ", decimal comma"}.get(form, "")
+    return f"{name}: {record['name']}{mark}"
