@@ -76,6 +76,17 @@ def images(channels: int, kernels: int, size: int, kernel: int = 3, batch: int =
     return job(source, X, np.arange(len(X)) % 10, batch)
 
 
+def two(places: int) -> Job:
+    """Return a network of two convolutions, whose second one, on 8×8 images, has a gradient of its input.
+
+    Its channels are no multiple of four, as blocks of channels have their own form.
+    """
+    batch = places // 64
+    X = RNG.random((batch * STEPS // 32, 3, 16, 16), np.float32)
+    source = CNN(channels=(18, 18), norm="none", join="mean", task="multiclass")
+    return job(source, X, np.arange(len(X)) % 10, batch)
+
+
 def depthwise(size: int) -> Job:
     """Return a model of one depthwise convolution of 16 channels and the mean of each."""
     model = onnx.parser.parse_model(
@@ -105,6 +116,7 @@ CASES: dict[str, tuple[Callable[[int], Job], tuple[int, ...], int, int]] = {
     "gradient_places": (lambda kernel: images(4, 34, 16, kernel, batch=REST), (2, 3, 4), ALWAYS, NEVER),
     "gradient_line": (depthwise, (32, 64, 128), ALWAYS, NEVER),
     "short_line": (lambda size: images(16, 18, size, batch=REST), (8, 16, 32), ALWAYS, NEVER),
+    "flipped_places": (two, (128, 512, 2048), NEVER, ALWAYS),
     "joined_columns": (lambda channels: images(channels, 34, 24, batch=REST), (3, 6, 12), ALWAYS, NEVER),
 }
 

@@ -257,11 +257,12 @@ def _input_gradient(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     be filled with zeros, and ConvTranspose is two to three times as fast. A 1×1 kernel is a plain product.
     """
     dy, w, *bias = node.inputs
-    kernel, attributes = _static(w), as_convolution(node)
-    if dy is None or w is None or not _static(node.outputs[0]) or not kernel or attributes is None:
+    image, kernel, attributes = _static(node.outputs[0]), _static(w), as_convolution(node)
+    if dy is None or w is None or not image or not kernel or attributes is None:
         return None
     group, (outer, channels, *places), n = node.attributes.get_int("group", 1), kernel, len(kernel) - 2
-    if group == 1 < math.prod(places) and outer > channels:
+    few = image[0] * math.prod(image[2:]) < THRESHOLDS.flipped_places
+    if group == 1 < math.prod(places) and (outer > channels or few):
         return None
     pads = np.array(attributes["pads"])
     if pads.min() < 0:  # x is padded by more than a window

@@ -40,6 +40,9 @@ class Thresholds:
     gradient_line: int = _bound(64, "thresholds", "depthwise, products of longer lines are no faster than of elements")
     short_line: int = _bound(16, "thresholds", "up to such lines, copies with the batch as the last axis are faster")
     joined_columns: int = _bound(54, "thresholds", "up to 6 channels of 3×3, one product of all elements is faster")
+    flipped_places: int = _bound(
+        512, "thresholds", "for fewer places of a batch, flipping kernels costs more than it saves"
+    )
 
 
 THRESHOLDS = Thresholds()

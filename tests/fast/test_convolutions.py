@@ -22,6 +22,7 @@ FORMS = {
     "joined columns, batch behind": {"joined_columns": 10**6, "short_line": 100},
     "convolution with dy": {"gradient_places": 0},
     "shifts, batch in front": {"short_line": 0},
+    "flipped kernels": {"flipped_places": 0},
 }
 
 
