@@ -63,6 +63,7 @@ class Pool:
             worker.kill()
         self._idle.clear()
         self._running.clear()
+        self._transport.close()
 
     def adapt(self) -> None:
         """Start workers until there are as many as configured, or as the machine or the cluster has room for."""

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine: requests on standard input, results on standard output."""
+"""Workers as processes of this machine: requests on standard input, results on standard output, arrays in memory."""
 
 import contextlib
 import os
@@ -13,18 +13,25 @@ from typing import Any
 
 import cloudpickle
 
+from ortpipe.parallel.memory import Messages, shared_file
 from ortpipe.parallel.worker import Answer, SliceWork, Transport, Worker, WorkerLostError, timed
 
 
 class Process(Worker):
     """A Python process that ends when its input is closed, so also when this process ends."""
 
-    def __init__(self, number: int, work: bytes) -> None:
-        command = [sys.executable, "-m", "ortpipe.parallel.process"]
+    def __init__(self, number: int, work: bytes, shared: Messages) -> None:
+        self._messages = Messages(shared_file())
+        files = (shared.file, self._messages.file)
+        command = [sys.executable, "-m", "ortpipe.parallel.process", *map(str, files)]
         path = os.pathsep.join(filter(None, sys.path))  # also of the user's own modules
         environment = {**os.environ, "PYTHONPATH": path}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, env=environment, pass_fds=[file for file in files if file >= 0]
+        )
         self._thread = ThreadPoolExecutor(1)
+        self._shared = b""
         self.ready = self._thread.submit(self._write, work)
         self.name = f"worker {number} (process {self._process.pid})"
 
@@ -41,6 +48,7 @@ class Process(Worker):
             assert stream is not None
             with contextlib.suppress(BrokenPipeError):  # of a request that the process did not read
                 stream.close()
+        self._messages.close()
 
     def _write(self, content: bytes) -> None:
         assert self._process.stdin is not None
@@ -51,8 +59,9 @@ class Process(Worker):
         assert self._process.stdout is not None
         try:
             self._write(shared)
-            self._write(pickle.dumps(slices))
-            answer = pickle.load(self._process.stdout)
+            is_first, self._shared = shared is not self._shared, shared  # a second result must not overwrite the first
+            self._write(pickle.dumps((slices, is_first)))
+            answer = self._messages.load(self._process.stdout)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise WorkerLostError from error
         if isinstance(answer, BaseException):
@@ -66,6 +75,7 @@ class Processes(Transport):
 
     def __init__(self, work: SliceWork) -> None:
         self._work = cloudpickle.dumps(work)  # readers of rows hold functions
+        self._messages = Messages(shared_file())
 
     def capacity(self) -> int:
         """Return the number of CPUs that this process may use."""
@@ -73,22 +83,27 @@ class Processes(Transport):
 
     def start(self, number: int) -> Process:
         """Return a new process."""
-        return Process(number, self._work)
+        return Process(number, self._work, self._messages)
 
     def share(self, value: Any) -> bytes:
-        """Return the value's bytes."""
-        return pickle.dumps(value, protocol=5)
+        """Return the message for the value, whose arrays all workers read in shared memory."""
+        return self._messages.dump(value)
+
+    def close(self) -> None:
+        """Free the shared memory."""
+        self._messages.close()
 
 
 def main() -> None:
     """Answer requests until the input is closed; Ctrl-C is left to the process that closes it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    messages, results = (Messages(int(file)) for file in sys.argv[1:])
     os.dup2(2, 1)  # the task may print; its output must not mix with results
     work: SliceWork = pickle.load(requests)
     while True:
         try:
-            shared, slices = pickle.load(requests), pickle.load(requests)
+            shared, (slices, in_memory) = messages.load(requests), pickle.load(requests)
         except EOFError:
             return
         answer: Any
@@ -97,7 +112,7 @@ def main() -> None:
         except Exception as error:  # noqa: BLE001  # raised again where the call began
             error.add_note(f"in a worker:\n{traceback.format_exc()}")
             answer = error
-        pickle.dump(answer, answers, protocol=5)
+        answers.write((results if in_memory else Messages(-1)).dump(answer))
         answers.flush()
 
 

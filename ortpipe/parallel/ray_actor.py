@@ -75,3 +75,6 @@ class Actors(Transport):
     def share(self, value: Any) -> Any:
         """Return a reference to the value in Ray's object store."""
         return self._ray.put(value)
+
+    def close(self) -> None:
+        """Leave the memory to Ray."""

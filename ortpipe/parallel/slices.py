@@ -28,10 +28,10 @@ def subtree_sums(of_slice: Callable[[int], Values], numbers: Collection[int], co
     {(0, 2): [array([2.])], (4, 5): [array([1.])]}
     """
 
-    def known(tree: Tree) -> Values | None:
+    def values_of(tree: Tree) -> Values | None:
         return of_slice(tree[0]) if tree[1] - tree[0] == 1 else None
 
-    return {tree: _sum(tree, known) for tree in subtrees(numbers, (0, count))}
+    return {tree: _sum(tree, values_of) for tree in subtrees(numbers, (0, count))}
 
 
 def subtrees(numbers: Collection[int], tree: Tree) -> Iterator[Tree]:
@@ -55,10 +55,10 @@ def tree_sum(sums: Mapping[Tree, Values], count: int) -> Values:
     return _sum((0, count), sums.get)
 
 
-def _sum(tree: Tree, known: Callable[[Tree], Values | None]) -> Values:
-    if (values := known(tree)) is not None:
+def _sum(tree: Tree, values_of: Callable[[Tree], Values | None]) -> Values:
+    if (values := values_of(tree)) is not None:
         return values
-    left, right = (_sum(half, known) for half in _halves(tree))
+    left, right = (_sum(half, values_of) for half in _halves(tree))
     return [np.asarray(np.add(a, b, out=a if a.flags.writeable else None)) for a, b in zip(left, right, strict=True)]
 
 

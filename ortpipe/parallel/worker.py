@@ -54,3 +54,6 @@ class Transport(Protocol):
 
     def share(self, value: Any) -> Any:
         """Return a value in the form in which `submit` takes it, so that it is serialized once for all workers."""
+
+    def close(self) -> None:
+        """Free memory, after all workers have ended."""

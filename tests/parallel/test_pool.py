@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -30,7 +31,7 @@ def squares():
                     os.kill(os.getpid(), signal.SIGKILL)
                 if number == shared.get("raises"):
                     raise shared["error"](f"slice {number}")
-            return [number**2 for number in slices]
+            return [np.array(number**2) for number in slices]
 
     return Squares()
 

@@ -148,7 +148,7 @@ class AveragedParameters(SlicedLoop):
         scalars = {name: feeds[name] for name in self.step.scalars}
         like = [self.values[name] for name in self.step.carried]
         loss, sums = self._exchange(self._span, (dict(self.values), scalars), like, "a parameter")
-        return [*sums, loss.astype(self.step.dtype)]
+        return [*map(np.array, sums), loss.astype(self.step.dtype)]  # copies: the next exchange overwrites the sums
 
 
 def parallel_loop(training: Training, step: TrainStep, initial: Arrays, values: Arrays) -> EpochLoop:

@@ -209,6 +209,5 @@ class LocalWork:
 
 
 def _times(array: np.ndarray, share: float, kind: Any) -> np.ndarray:
-    """Return an array times a share, computed in a type, if possible in the array's memory."""
-    out = array if array.dtype == kind and array.flags.writeable else None
-    return np.asarray(np.multiply(array, np.dtype(kind).type(share), out=out, dtype=kind))
+    """Return an array times a share, computed in a type."""
+    return np.asarray(np.multiply(array, np.dtype(kind).type(share), dtype=kind))
