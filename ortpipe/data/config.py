@@ -16,14 +16,18 @@ class SplitConfig(Config):
         test: a fraction of all rows; or the path of a file or folder, which is read like the source; null: none.
         validation: likewise.
         column: a column whose values are `train`, `validation` and `test`; then fractions are ignored.
-        stratify: keep the classes' proportions in every part.
+        time: a column of dates or numbers: the latest rows are test rows, those before them validation rows.
+        group: a column: rows of one group are in one part; fractions count groups.
+        stratify: keep the classes' proportions in every part; null: if the labels are classes with enough rows.
         seed: of the random split by fractions.
     """
 
     test: Share | str | None = 0.25
     validation: Share | str | None = 0.0
     column: str | None = None
-    stratify: bool = False
+    time: str | None = None
+    group: str | None = None
+    stratify: bool | None = False
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -31,18 +35,16 @@ class SplitConfig(Config):
         if test + validation >= 1:
             rule, fix = "{at}test and {at}validation must leave rows to train on.", "Let their sum be below 1."
             raise ConfigError(rule, key="test", got=f"test={test}, validation={validation}", fix=fix)
-        if self.column is not None and self.files:
-            raise ConfigError(
-                "A split takes its parts from a column or from files, not from both.",
-                key="column",
-                got=f"column={self.column} and files for {', '.join(self.files)}",
-                fix="Remove one of them.",
-            )
+        ways = [name for name in ("column", "time", "group") if getattr(self, name) is not None]
+        if len(ways) + bool(self.files) > 1 or (self.stratify and ways not in ([], ["column"])):
+            rule = "A split takes its parts from a column, times, groups or files; only random ones are stratified."
+            got = f"{', '.join(ways)}, files {self.files or 'none'}, stratify={self.stratify}"
+            raise ConfigError(rule, key=ways[0], got=got, fix="Remove all but one of them.")
 
     @property
     def fractions(self) -> tuple[float, float]:
-        """The fractions of test and validation rows, 0 if a file or a column defines the part."""
-        if self.column is not None:
+        """The fractions of test and validation rows to draw, 0 if a file or a column defines the part."""
+        if self.column is not None or self.time is not None or self.group is not None:
             return 0.0, 0.0
         test, validation = (f if isinstance(f, float) else 0.0 for f in (self.test, self.validation))
         return test, validation

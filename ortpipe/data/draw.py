@@ -12,7 +12,7 @@ from ortpipe.doors import later
 from ortpipe.errors import DataError
 
 if TYPE_CHECKING:
-    from ortpipe.data.stratify import set_parts_by_class, stratified_draw
+    from ortpipe.data.stratify import changed_error, set_parts_by_class, stratified_draw
 else:
     later(__name__)
 
@@ -92,9 +92,3 @@ def draw_of(config: SplitConfig, counts: np.ndarray, labels: Iterable[Iterable[n
 def cumulative_sums(table: np.ndarray) -> np.ndarray:
     """Return the sums of the first 0, 1, 2, … rows."""
     return np.pad(np.cumsum(table, axis=0), ((1, 0), (0, 0)))
-
-
-def changed_error(actual: str) -> DataError:
-    """Return the error about data that have changed."""
-    fix = "Start again, and do not change the files during the run."
-    return DataError("The data must not change after they were split.", got=actual, fix=fix)

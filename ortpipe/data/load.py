@@ -10,7 +10,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import stamps
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.data.sources import SOURCES, Source
-from ortpipe.data.split import split
+from ortpipe.data.split_choice import Fold, split_classes, split_fold, warnings_of, with_key
 from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import DataError, under
 from ortpipe.settings import Config
@@ -34,18 +34,21 @@ class DataConfig(Config):
     class_weight: ClassWeight = None
 
 
-def load(config: DataConfig) -> Data:
-    """Read a source and split its rows."""
+def load(config: DataConfig, fold: Fold | None = None) -> Data:
+    """Read a source and split its rows; with a fold of cross-validation, its rows are the test rows."""
     before = stamps(getattr(config.source, "path", None), config.split)
     with under("source"):
-        rows = read_source(config.source, config.split)
+        rows = read_source(with_key(config.source, config.split), config.split)
     rows = rows if config.tokens is None else config.tokens(rows)
     with under("split"):
-        data = split(rows, config.split)
+        data = split_classes(rows, config.split) if fold is None else split_fold(rows, config.split, fold)
     weights = class_weights(config.class_weight, data.train)
     notes = (f"class weights: {', '.join(f'{name} {weight:.4g}' for name, weight in list(weights.items())[:20])}",)
     return dataclasses.replace(
-        data, files=before, class_weight=weights, notes=(*data.notes, *(notes if weights else ()))
+        data,
+        files=before,
+        class_weight=weights,
+        notes=(*data.notes, *warnings_of(rows, config.split), *(notes if weights else ())),
     )
 
 

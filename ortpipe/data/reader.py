@@ -6,9 +6,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from ortpipe.data.config import PARTS
-from ortpipe.data.draw import TRAIN, Draw, changed_error
+from ortpipe.data.draw import TRAIN, Draw
 from ortpipe.data.position import Position
 from ortpipe.data.rows import Rows
+from ortpipe.data.stratify import changed_error
 from ortpipe.errors import DataError, nearest
 
 # the labels of each head, and the parts if the data name them

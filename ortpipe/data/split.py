@@ -10,6 +10,7 @@ from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.doors import later
 
 if TYPE_CHECKING:
+    from ortpipe.data.assign import by_key
     from ortpipe.data.float32 import lost_digits
     from ortpipe.data.split_notes import notes_of_stream, reject_empty, reject_parts
 else:
@@ -26,6 +27,8 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
     """
     if isinstance(rows, Rows) and rows.part is None and (config.column is not None or config.files):
         reject_parts(config)
+    if config.time is not None or config.group is not None:
+        rows = by_key(rows, config)
     counts = rows.counts
     for name, count in zip(PARTS, counts.sum(axis=0).tolist(), strict=True):
         if not count and (name == "train" or name in config.files):

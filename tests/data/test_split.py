@@ -113,7 +113,7 @@ def test_a_source_without_columns_or_files_says_so(config):
 
 
 def test_a_column_and_files_are_not_both_taken():
-    with pytest.raises(ConfigError, match=r"column or from files(.|\n)*column=set(.|\n)*test"):
+    with pytest.raises(ConfigError, match=r"a column, times, groups or files(.|\n)*got: column, files(.|\n)*test"):
         SplitConfig(test="held.csv", column="set")
 
 

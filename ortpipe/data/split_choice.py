@@ -1,0 +1,94 @@
+"""The split of a config: by class if the labels are classes, by fold, and warnings about random splits."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortpipe.data.config import SplitConfig
+from ortpipe.data.rows import Data, Rows, RowSet
+from ortpipe.data.split import split
+from ortpipe.doors import later
+from ortpipe.errors import DataError
+
+if TYPE_CHECKING:  # they import scikit-learn
+    from ortpipe.data.assign import by_key, fold_of, in_memory
+else:
+    later(__name__)
+
+Fold = tuple[int, int]  # its number from 0, and their count
+MOST_CLASSES, ROWS_PER_CLASS = 100, 5  # integer labels are classes with so few distinct ones, and so many rows each
+ID = re.compile(r"(.*[_ .-])?(id|ID|Id)|[a-z0-9]+(Id|ID)")  # names of columns that identify something
+FEWEST_IDS, ROWS_PER_ID = 10, 1.5  # distinct values of such a column and rows per value, for a warning
+
+
+def split_classes(rows: RowSet, config: SplitConfig) -> Data:
+    """Split rows; if `stratify` is null, by class if the labels are classes, each with enough rows."""
+    if config.stratify is not None:
+        return split(rows, config)
+    note = ""
+    if any(config.fractions) and _are_classes(rows):
+        try:
+            return split(rows, dataclasses.replace(config, stratify=True))
+        except DataError as error:
+            if not str(error.key).endswith("stratify"):
+                raise
+            note = f"the split is not stratified by class: {error.got}"
+    data = split(rows, dataclasses.replace(config, stratify=False))
+    return dataclasses.replace(data, notes=(*data.notes, note)) if note else data
+
+
+def _are_classes(rows: RowSet) -> bool:
+    """Return whether labels are classes: text, truth values, or few distinct integers for the number of rows."""
+    labels = rows.labels
+    if labels is None or (labels.ndim > 1 and labels.size > len(labels)) or labels.dtype.kind == "f":
+        return False
+    return labels.dtype.kind not in "iu" or len(np.unique(labels)) <= min(MOST_CLASSES, len(rows) // ROWS_PER_CLASS)
+
+
+def split_fold(rows: RowSet, config: SplitConfig, fold: Fold) -> Data:
+    """Return the data whose test rows are those of a fold; fractions of validation rows are of the others."""
+    if config.column is not None or config.files:
+        rule, fix = "Folds need a split by fractions, time or group.", "Remove split.column and files, or the folds."
+        raise DataError(rule, got=f"column={config.column}, files {config.files or 'none'}", fix=fix)
+    if config.time is not None or config.group is not None:
+        return split(
+            by_key(rows, config, fold), dataclasses.replace(config, time=None, group=None, test=None, validation=None)
+        )
+    rows, stratify = in_memory(rows), config.stratify
+    if stratify is None:
+        stratify = _are_classes(rows) and int(np.unique(rows.label, return_counts=True)[1].min()) >= fold[1]
+    config = dataclasses.replace(config, stratify=stratify)
+    return split_classes(rows.replace(part=fold_of(rows.label, config, *fold)), dataclasses.replace(config, test=None))
+
+
+def with_key(source: Any, config: SplitConfig) -> Any:
+    """Return a source that also reads the column of times or groups, if the source lists its columns."""
+    key, inputs = config.time or config.group, getattr(source, "inputs", None)
+    if key is None or inputs is None or key in inputs:
+        return source
+    return dataclasses.replace(source, inputs={**inputs, key: (key,)} if hasattr(inputs, "items") else (*inputs, key))
+
+
+def warnings_of(rows: RowSet, config: SplitConfig) -> tuple[str, ...]:
+    """Return a note for a random split of a table that has dates or repeated ids: such a split may leak."""
+    if not isinstance(rows, Rows) or not any(config.fractions):
+        return ()
+    for name, column in rows.kept.items():
+        if column.kind == "date":
+            return (
+                f"warning: the split is random, and column {name!r} holds dates; to test on the latest rows, set "
+                f"data.split.time={name}",
+            )
+        values = rows.inputs[name]
+        if ID.fullmatch(name) and (values.dtype.kind == "O" or (values % 1 == 0).all()):
+            count = len(np.unique(values.astype(str)))
+            if count >= FEWEST_IDS and len(values) >= ROWS_PER_ID * count:
+                return (
+                    f"warning: the split is random, and {len(values):,} rows share {count:,} values of column "
+                    f"{name!r}; to keep them together, set data.split.group={name}",
+                )
+    return ()
