@@ -92,12 +92,12 @@ def trained(source, split, stream=None, **settings):
 KINDS = ("parquet", "npy", "npz", "csv")
 
 
-# Shuffled: half of the pairs of a kind and a split. Not shuffled: each kind and each split once.
+# Shuffled: half of the pairs of a kind and a split. Not shuffled: each split once.
 @pytest.mark.parametrize(
     ("kind", "split", "shuffle"),
     [
         *((kind, split, True) for kind, split in pairs(KINDS, SPLITS, 2)),
-        *((*case, False) for case in zip(KINDS, (*SPLITS, SPLITS[1]), strict=True)),
+        *((*case, False) for case in zip(KINDS, SPLITS, strict=False)),
     ],
 )
 def test_streamed_rows_train_to_the_bytes_of_rows_in_memory(kind, split, shuffle, tmp_path):
@@ -117,15 +117,7 @@ def test_streamed_rows_train_to_the_bytes_of_rows_in_memory(kind, split, shuffle
 @pytest.mark.parametrize("split", SPLITS[:2], ids=["fractions", "stratified"])
 def test_the_same_rows_of_any_kind_of_file_train_to_the_same_bytes(split, tmp_path):
     """As long as all of them fit in a window: a larger file's groups come in an order of their own."""
-    kinds = [
-        ("csv", False),
-        ("csv", True),
-        ("parquet", True),
-        ("parquet", False),
-        ("npy", True),
-        ("npy", False),
-        ("npz", True),
-    ]
+    kinds = [("csv", False), ("parquet", True), ("npy", False), ("npz", True)]
     (_, first, _), *others = (
         trained(written(kind, tmp_path, split, window=1000), split, stream) for kind, stream in kinds
     )

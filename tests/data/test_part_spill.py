@@ -33,7 +33,7 @@ from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.stage import train
 
-COUNT, GROUP, SOME = 8000, 100, 4000
+COUNT, GROUP, SOME = 5000, 100, 4000
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(COUNT, 4))
 Y = (X[:, 0] > 0.3).astype(np.int64)

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from sample import pairs
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.fast.stacks import stacked
@@ -108,13 +109,14 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("case", SETTINGS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+STEPWISE = [name for name, optimizer in OPTIMIZERS.items() if optimizer().solver == "minibatch"]
+WHOLE = [(name, "plain") for name in OPTIMIZERS if name not in STEPWISE]  # a solver of all rows takes no settings
+
+
+@pytest.mark.parametrize(("optimizer", "case"), [*pairs(STEPWISE, [*SETTINGS], 2), *WHOLE])
 def test_stacks_are_trained_as_parameters_by_themselves_are(source, monkeypatch, optimizer, case):
-    batches = OPTIMIZERS[optimizer]().solver == "minibatch"
-    if not batches and case != "plain":
-        pytest.skip("a solver of all rows takes no such settings")
-    config = TrainConfig(OPTIMIZERS[optimizer](), epochs=3, **({"batch_size": 8, **SETTINGS[case]} if batches else {}))
+    batches = {"batch_size": 8, **SETTINGS[case]} if optimizer in STEPWISE else {}
+    config = TrainConfig(OPTIMIZERS[optimizer](), epochs=3, **batches)
     apart = train(source, config, data=DATA).tensors
     monkeypatch.setattr(THRESHOLDS, "stacked_parameters", 2)
     together = train(source, config, data=DATA).tensors

@@ -1,6 +1,7 @@
 """A small training on devices; as a script: print digests for some numbers of devices of XLA's CPU, a line per case."""
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -27,6 +28,7 @@ def rows() -> Data:
     return Data(Rows({"X": x}, (x[:, 0] > x[:, 1]).astype(np.int64) + (x[:, 2] > 1)))
 
 
+@functools.cache
 def gradient_model(**network: object) -> Artifact:
     source = MLP(**{"hidden": (6,), "dropout": 0.0, **network})
     forward = convert(None, ConvertConfig(source), data=rows())
@@ -41,5 +43,5 @@ def on_devices(workers: int | None, batch_size: int = 10, **network: object) -> 
 
 if __name__ == "__main__":
     print(*(on_devices(workers).digest() for workers in (1, 3)))
-    normalized = {"hidden": (100, 64), "dropout": 0.2, "norm": "batch"}
+    normalized = {"hidden": (6,), "norm": "batch"}
     print(*(on_devices(workers, 12, **normalized).digest() for workers in (1, None)))  # one slice per device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sample import pairs
 from sklearn.linear_model import LinearRegression
 
 from ortpipe.data.rows import Data
@@ -24,10 +25,13 @@ UNIMPRESSED = {"reduce_on_plateau": {"threshold": 1e3, "patience": 1}, "adaptive
 WAYS = [{}, {"warmup": 9}, {"schedule_per": "epoch", "warmup": 2}, {"accumulate": 3}, {"validate_every": 2}]
 
 
-@pytest.mark.parametrize("ways", WAYS)
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_they_are_the_rates_of_a_training_in_which_nothing_improves(diabetes, schedule, ways):
-    source = derive(add_loss(convert(LinearRegression(), data=diabetes), AddLossConfig(LOSSES["l2"]())))
+@pytest.fixture(scope="module")
+def source(diabetes):
+    return derive(add_loss(convert(LinearRegression(), data=diabetes), AddLossConfig(LOSSES["l2"]())))
+
+
+@pytest.mark.parametrize(("schedule", "ways"), pairs([*SCHEDULES], WAYS, 2))
+def test_they_are_the_rates_of_a_training_in_which_nothing_improves(source, diabetes, schedule, ways):
     member = SCHEDULES[schedule](**UNIMPRESSED.get(schedule, {}))
     config = TrainConfig(OPTIMIZERS["sgd"](0.001), member, **{"epochs": 7, "batch_size": 8, **ways})
     for data in (diabetes, Data(diabetes.train)):

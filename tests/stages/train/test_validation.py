@@ -134,7 +134,7 @@ def test_training_that_continues_gives_the_same_bytes(case, schedule):
     once = train(source, config, data=data, report=told.append)
     kept = [report for report in told if isinstance(report, Checkpoint)]
     assert len(once.tensors["losses/train"]) < 30
-    for checkpoint in kept:
+    for checkpoint in kept[1::3]:  # before and after a validation
         assert train(source, config, data=data, start=checkpoint).digest() == once.digest()
     other = dataclasses.replace(config, early_stop=EarlyStopConfig(3, monitor="log_loss"))
     with pytest.raises(TrainError, match="same model, data and train settings"):

@@ -1,4 +1,5 @@
 import dataclasses
+import functools
 import os
 import pickle
 import subprocess
@@ -10,6 +11,7 @@ import joblib
 import numpy as np
 import onnx
 import pytest
+from sample import pairs
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
@@ -52,12 +54,17 @@ SMALL = {"hidden_layer_sizes": (6, 5), "max_iter": 40, "random_state": 0}
 LOG = {"loss": "log_loss", "random_state": 0}
 
 
+@functools.cache
+def loaded(load):
+    return load(return_X_y=True)
+
+
 def regression():
-    return load_diabetes(return_X_y=True)
+    return loaded(load_diabetes)
 
 
 def many_targets():
-    return load_linnerud(return_X_y=True)
+    return loaded(load_linnerud)
 
 
 def one_column():
@@ -66,27 +73,27 @@ def one_column():
 
 
 def binary_numbers():
-    x, y = load_iris(return_X_y=True)
+    x, y = loaded(load_iris)
     return x, np.where(y == 1, 2, -1)
 
 
 def binary_words():
-    x, y = load_iris(return_X_y=True)
+    x, y = loaded(load_iris)
     return x, np.where(y == 1, "yes", "no")
 
 
 def truths():
-    x, y = load_iris(return_X_y=True)
+    x, y = loaded(load_iris)
     return x, y == 1
 
 
 def multiclass_numbers():
-    x, y = load_iris(return_X_y=True)
+    x, y = loaded(load_iris)
     return x, y * 2 - 1
 
 
 def multiclass_words():
-    x, y = load_iris(return_X_y=True)
+    x, y = loaded(load_iris)
     return x, load_iris().target_names[y]
 
 
@@ -96,7 +103,7 @@ def multiclass_objects():
 
 
 def multilabel():
-    x, y = load_iris(return_X_y=True)
+    x, y = loaded(load_iris)
     return x, np.stack([y == 0, y > 0, x[:, 0] > 5.8], axis=1).astype(int)
 
 
@@ -134,7 +141,7 @@ OF_EACH_TASK = (
     (MLPClassifier(**SMALL), multilabel),
 )
 SCALED = [
-    *((member, scalers) for member in MEMBERS for scalers in ("alone", "both")),
+    *((member, scalers) for scalers in ("alone", "both") for member in MEMBERS),
     *((member, scalers) for member in OF_EACH_TASK for scalers in SCALERS if scalers not in ("alone", "both")),
 ]
 quiet = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -142,7 +149,11 @@ fit_cache = {}
 
 
 def ids(member):
-    return None if isinstance(member, str) else f"{type(member[0]).__name__}-{member[1].__name__}"
+    if isinstance(member, str):
+        return None
+    if isinstance(member[1], str):
+        return f"{ids(member[0])}-{member[1]}"
+    return f"{type(member[0]).__name__}-{member[1].__name__}"
 
 
 def fitted(estimator, labels, scalers="alone"):
@@ -156,6 +167,12 @@ def fitted(estimator, labels, scalers="alone"):
 
 def as_config(dtype, estimator="sklearn.linear_model.Ridge", **source):
     return ConvertConfig(SklearnEstimator(estimator, **source), dtype=dtype)
+
+
+@functools.cache
+def converted(estimator, labels, scalers="alone", dtype="float32"):
+    """Return an artifact that several tests look at."""
+    return convert(fitted(estimator, labels, scalers), as_config(dtype))
 
 
 def outputs(artifact, x):
@@ -173,12 +190,10 @@ def test_the_catalogues_are_whole():
 
 
 @quiet
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("member", "scalers"), SCALED, ids=ids)
-def test_the_model_predicts_what_its_estimator_predicts_on_other_rows(member, scalers, dtype):
-    estimator, labels = member
-    source = fitted(estimator, labels, scalers)
-    artifact = convert(source, as_config(dtype))
+@pytest.mark.parametrize(("scaled", "dtype"), pairs(SCALED, ["float32", "float64"], 2), ids=ids)
+def test_the_model_predicts_what_its_estimator_predicts_on_other_rows(scaled, dtype):
+    (estimator, labels), scalers = scaled
+    source, artifact = fitted(estimator, labels, scalers), converted(estimator, labels, scalers, dtype)
     facts = artifact.facts
     x = labels()[0][1::2].astype(dtype)
     found = outputs(artifact, x)
@@ -199,7 +214,7 @@ def test_the_model_predicts_what_its_estimator_predicts_on_other_rows(member, sc
 @pytest.mark.parametrize("scalers", ["alone", "both"])
 @pytest.mark.parametrize("member", MEMBERS, ids=ids)
 def test_every_model_is_in_standard_operators_with_named_float_parameters(member, scalers):
-    artifact = convert(fitted(*member, scalers))
+    artifact = converted(*member, scalers)
     onnx.checker.check_model(artifact.model, full_check=True)
     assert {node.domain for node in artifact.model.graph.node} == {""}
     assert {o.domain for o in artifact.model.opset_import} == {""}
@@ -219,7 +234,7 @@ def test_every_model_is_in_standard_operators_with_named_float_parameters(member
 @pytest.mark.parametrize("member", MEMBERS, ids=ids)
 def test_facts_say_what_the_model_means(member):
     estimator, labels = member
-    facts = convert(fitted(estimator, labels)).facts
+    facts = converted(estimator, labels).facts
     y = labels()[1]
     kind = labels.__name__.partition("_")[0]
     task = {"many": "regression", "one": "regression", "truths": "binary"}.get(kind, kind)
@@ -242,7 +257,7 @@ def test_facts_say_what_the_model_means(member):
 @quiet
 @pytest.mark.parametrize("member", [m for m in MEMBERS if m[1] is not regression], ids=ids)
 def test_probabilities_follow_from_the_logits(member):
-    artifact = convert(fitted(*member), as_config("float64"))
+    artifact = converted(*member, dtype="float64")
     if artifact.facts.logits is None:
         return
     model = onnx.ModelProto()
@@ -259,8 +274,7 @@ def test_probabilities_follow_from_the_logits(member):
 
 
 @quiet
-@pytest.mark.parametrize("scalers", ["alone", "standard"])
-@pytest.mark.parametrize("member", MEMBERS, ids=ids)
+@pytest.mark.parametrize(("member", "scalers"), pairs(MEMBERS, ["alone", "standard"], 2), ids=ids)
 def test_an_estimator_that_is_not_fitted_is_fitted_on_a_clone(member, scalers):
     estimator, labels = member
     fresh = type(estimator)(**estimator.get_params())
