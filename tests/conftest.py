@@ -49,7 +49,7 @@ def pytest_collection_finish() -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave out files without a fast test, whose imports take seconds."""
     place = collection_path.relative_to(ROOT).as_posix() if collection_path.is_relative_to(ROOT) else ""
-    slow = place.startswith((*APP, "tests/runtime/xla/", "ortpipe/"))
+    slow = place.startswith((*APP, "tests/runtime/xla/", "tests/test_doctests.py"))
     return True if config.option.markexpr == "fast" and slow else None
 
 
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         file, test = item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]
         seen = file in files if file.startswith(COSTLY) else test in tests
-        if not seen and not file.startswith((*APP, "ortpipe/")) and not _starts_processes(item):
+        if not seen and not file.startswith(APP) and not _starts_processes(item):
             item.add_marker("fast")
         files.add(file)
         tests.add(test)

@@ -12,7 +12,6 @@ import onnx
 import pandas as pd
 import pyarrow as pa
 import pytest
-import skops.io
 from joblib import parallel_config
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -327,6 +326,8 @@ def test_a_pipeline_that_chooses_columns_by_name_reads_them_so():
 
 def test_a_skops_file_holds_the_estimator_and_names_its_types():
     classifier = OrtClassifier(**SMALL, optimizer=OPTIMIZERS["adam"](lr=0.1)).fit(X, NAMES)
+    import skops.io
+
     stored = skops.io.dumps(classifier)
     types = skops.io.get_untrusted_types(data=stored)
     assert types == ["ortpipe.sklearn.classifier.OrtClassifier", "ortpipe.stages.train.optimizers.adam.Adam"]

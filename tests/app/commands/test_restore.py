@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import skops.io
 from command import ROOT
 from safetensors.numpy import load_file, save_file
 
@@ -158,6 +157,8 @@ def test_weights_of_an_estimator_have_no_place_in_another_file(linear: Path, cal
 
 
 def test_what_a_run_fitted_becomes_a_file_that_predicts_as_its_model(linear: Path, call: Callable[..., str]) -> None:
+    import skops.io
+
     said = call("restore", str(linear), "--into", "trained.skops")
     assert said.splitlines()[0] == "written  2 of 2 weights: coefficient, intercept"
     assert said.splitlines()[1].startswith("verified on 256 rows of the run: largest difference ")

@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import pytest
 import schema_once
-import skops.io
 from sklearn.linear_model import Ridge
 
 from ortpipe.app.compose import Composition
@@ -95,6 +94,8 @@ def test_each_name_of_a_model_is_that_of_its_file(registry: Registry, path: str,
     found = _read(registry, path)
     assert found.name == file
     if file == "model.skops":
+        import skops.io
+
         np.testing.assert_array_equal(skops.io.load(found).coef_, ESTIMATOR.coef_)
         assert (
             identity(SklearnEstimator(path=str(found)))["files"]
@@ -149,6 +150,8 @@ class Theirs:
 def test_of_mlmodel_neither_its_trusted_types_nor_paths_outside_are_believed(tmp_path: Path) -> None:
     estimator = Ridge().fit(X, X[:, 0])
     estimator.theirs_ = Theirs()
+    import skops.io
+
     skops.io.dump(estimator, tmp_path / "model.skops")
     theirs = f"pickled_model: model.skops, skops_trusted_types: [{Theirs.__module__}.Theirs]"
     (tmp_path / "MLmodel").write_text(f"flavors: {{sklearn: {{{theirs}}}, onnx: {{data: {__file__}}}}}")

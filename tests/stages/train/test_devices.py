@@ -1,6 +1,7 @@
 """One training on several devices: the same bytes for any number of them, and those of workers up to rounding."""
 
 import dataclasses
+import importlib.util
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
 
-pytest.importorskip("jax", reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'")
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"
+)
 
 
 def test_any_number_of_devices_gives_the_same_bytes():

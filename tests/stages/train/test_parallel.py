@@ -9,7 +9,6 @@ import threading
 import numpy as np
 import psutil
 import pytest
-import ray
 from sklearn.datasets import load_digits
 
 from ortpipe.data.config import SplitConfig
@@ -142,6 +141,8 @@ def workers():
 
 
 def test_ray_actors_give_the_same_bytes_as_processes_also_when_one_is_killed(tmp_path):
+    import ray
+
     data = digits(tmp_path, stream=True)
     model, config, killed = gradient_model(data), dataclasses.replace(ADAM, epochs=3), []
     expected = train(model, parallel(config), data=data)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse
-import skops.io
 from sklearn.base import clone
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import StackingRegressor, VotingRegressor
@@ -218,6 +217,8 @@ def test_an_estimator_that_would_do_more_than_predict_is_not_opened(made, said: 
     with pytest.raises(ModelError, match=rf"(?s)An untrusted .* must .*{said}.*--trust"):
         estimator_of({"fitted": base64.b85encode(zlib.compress(pickled)).decode()}, trust=False)
     if hasattr(estimator, "n_features_in_"):
+        import skops.io
+
         (file := tmp_path / "e.skops").write_bytes(skops.io.dumps(estimator))
         with pytest.raises(ModelError, match=rf"(?s)An untrusted .* must .*{said}"):
             read_estimator(file, trust=False)

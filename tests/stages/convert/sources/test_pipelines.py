@@ -4,7 +4,6 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-import skops.io
 import yaml
 from sklearn import cluster, decomposition, feature_selection, preprocessing, random_projection
 from sklearn.compose import ColumnTransformer, TransformedTargetRegressor, make_column_selector
@@ -316,6 +315,8 @@ def test_a_fitted_pipeline_from_a_file_is_what_it_was(tmp_path):
     frame, label = table()
     best = feature_selection.SelectKBest(k=9)
     fitted = make_pipeline(on_columns(), best, LogisticRegression()).fit(frame, label)
+    import skops.io
+
     skops.io.dump(fitted, tmp_path / "p.skops")
     read = convert(None, ConvertConfig(SklearnEstimator(path=str(tmp_path / "p.skops"))))
     assert read.digest() == convert(fitted).digest()
