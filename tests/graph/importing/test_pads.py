@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from ortpipe.graph.core.query import all_nodes
+from ortpipe.graph.core.protos import all_nodes
 from ortpipe.graph.importing.lower import lowered
 from ortpipe.runtime.session import Session
 
