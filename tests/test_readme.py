@@ -24,7 +24,7 @@ from ortpipe.app.schema import keys
 BLOCKS = re.findall(r"```bash\n(.*?)```", TEXT, re.S)
 LINES = list(dict.fromkeys(line for block in BLOCKS for line in block.splitlines() if line.strip()))
 INSTALLS = [line for line in LINES if " pip " in f" {line} " or "bin/pip" in line]
-SHELL = [line for line in LINES if line not in INSTALLS and not line.startswith(("source ", "mlflow ui", "optuna-"))]
+SHELL = [line for line in LINES if line not in INSTALLS and not line.startswith(("source ", "mlflow ui"))]
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ class Workers:
                     try:
                         results[job] = end.recv()
                     except EOFError:  # the worker was killed: start another one
-                        died.append(job + self._first)
+                        died.append(job)
                         process.join()
                         continue
                     if waiting:
@@ -77,9 +77,10 @@ class Workers:
         except BaseException:  # including Ctrl-C: stop the workers when the sweep ends
             _stop([process for process, _ in workers.values()])
             raise
-        if died:
+        for job in died:
             rule, fix = "The process of a job must not be killed.", "Check the memory for n_jobs at a time."
-            raise ConfigError(rule, got=f"jobs {', '.join(map(str, died))} were killed", fix=fix)
+            error = ConfigError(rule, got=f"jobs {', '.join(str(n + self._first) for n in died)} were killed", fix=fix)
+            results[job] = _failed(self._jobs[job], error)
         return [results[job] for job in sorted(results)]
 
     def _import(self) -> None:
@@ -117,9 +118,7 @@ class Workers:
         try:
             config = self._context.config_loader.load_sweep_config(self._config, self._jobs[job])
         except REFUSALS as error:
-            done = JobReturn(overrides=self._jobs[job], status=JobStatus.FAILED)
-            done.return_value = explained(error)
-            return done
+            return _failed(self._jobs[job], explained(error))
         with open_dict(config):
             config.hydra.job.id = config.hydra.job.num = self._first + job
         done = run_job(
@@ -131,6 +130,13 @@ class Workers:
         )
         done.cfg = done.hydra_cfg = None  # the sweep's process needs the outcome only
         return done
+
+
+def _failed(overrides: Sequence[str], error: ConfigError) -> JobReturn:
+    """Return the result of a job without one; reading its value raises the error."""
+    result = JobReturn(overrides=overrides, status=JobStatus.FAILED)
+    result.return_value = error
+    return result
 
 
 def _stop(processes: Sequence[BaseProcess]) -> None:

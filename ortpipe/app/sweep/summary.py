@@ -20,7 +20,7 @@ from ortpipe.metrics.named import greater_is_better, objective_in
 from ortpipe.metrics.titles import heading
 
 EPOCHS = "train.epochs"  # the key of a search's rungs
-SHOWN = 20  # jobs on the screen; the file has all
+SHOWN = 20  # jobs, and groups over seeds, on the screen; the file has all jobs
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Summary:
         tables = [([titles.get(column, column) for column in columns], lines)]
         if groups := self.over_seeds():
             columns = [column for column in [*varying, "seeds", *measured] if column in groups[0]]
-            lines = [[group[column] for column in columns] for group in groups]
+            lines = [[group[column] for column in columns] for group in groups[:SHOWN]]
             tables.append(([titles.get(column, column) for column in columns], lines))
         return tables
 

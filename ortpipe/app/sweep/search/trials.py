@@ -148,8 +148,18 @@ def _count(settings: SearchConfig, space: Space) -> int:
 
 
 def _values(launcher: Launcher, jobs: Sequence[Sequence[str]], first: int) -> Values:
-    """Run jobs; return their values. Raise the error of a job that could not start."""
-    return [result.return_value for result in launcher.launch(jobs, initial_job_idx=first)]
+    """Run jobs; return their values. Print the errors of jobs that have no record of them, such as killed ones."""
+    values = list[float | None]()
+    errors = dict[str, None]()
+    for result in launcher.launch(jobs, initial_job_idx=first):
+        try:
+            values.append(result.return_value)
+        except Exception as error:  # noqa: BLE001 - a failed job must not end the search
+            values.append(None)
+            errors[redacted(str(error))] = None
+    for message in errors:
+        print(f"search: {message}", file=sys.stderr, flush=True)
+    return values
 
 
 def _study(config: DictConfig) -> Study:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -15,13 +18,17 @@ import pytest
 from app.sweep.sweeps import TINY, folder_of, rows_of
 from command import ortpipe
 from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.utils import JobReturn, JobStatus
+from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from ortpipe import TrainConfig
 from ortpipe.app.compose import packaged_conf
+from ortpipe.app.sweep.fork import Workers
 from ortpipe.app.sweep.search.config import SearchConfig, search_settings
 from ortpipe.app.sweep.search.space import Space
-from ortpipe.app.sweep.search.trials import STUDY, Progress
+from ortpipe.app.sweep.search.trials import STUDY, Progress, _values
 from ortpipe.errors import ConfigError
 from ortpipe.stages import restarts
 
@@ -204,3 +211,23 @@ def test_a_search_continues_from_the_store_and_records_its_rungs(tmp_path: Path)
     study = optuna.load_study(study_name=None, storage=optuna.storages.JournalStorage(journal))
     assert sorted(trial.state.name for trial in study.trials) == ["COMPLETE", "PRUNED"]
     assert study.best_value == float(rows[2]["validation/r2"])
+
+
+def test_a_killed_job_is_a_failed_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(workers: Workers, job: int) -> JobReturn:
+        if job == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = JobReturn(status=JobStatus.COMPLETED)
+        result.return_value = float(job)
+        return result
+
+    monkeypatch.setattr(Workers, "_run", run)
+    with initialize_config_dir(str(packaged_conf()), version_base="1.3"):
+        loader = GlobalHydra.instance().config_loader()
+        config = loader.load_configuration("config", [f"paths.outputs={tmp_path}"], run_mode=RunMode.MULTIRUN)
+    workers = Workers(1, HydraContext(loader, None), None, config)
+    launcher = SimpleNamespace(launch=lambda jobs, initial_job_idx: workers.run(jobs, initial_job_idx))
+    assert _values(launcher, [["seed=0"], ["seed=1"], ["seed=2"]], 4) == [0.0, None, 2.0]
+    assert "jobs 5 were killed" in capsys.readouterr().err
