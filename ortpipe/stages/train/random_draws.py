@@ -19,11 +19,15 @@ def with_seeds(
 ) -> Callable[[int, int], Session]:
     """Return a function that loads the graph of a batch size with an epoch's seeds."""
 
+    @functools.cache
+    def parsed(size: int) -> tuple[ir.Model, Weights]:
+        proto, weights = sized(size)
+        return ir.from_proto(proto), weights
+
     @functools.lru_cache(maxsize=2)  # for full batches and the partial one
     def load_seeded(number: int, size: int) -> Session:
         [first] = np.random.default_rng([seed, number, size]).integers(1, 2**24, 1)
-        proto, weights = sized(size)
-        model = ir.from_proto(proto)
+        model, weights = parsed(size)
         set_seeds(model, int(first))
         return load(ir.to_proto(model), weights)
 
