@@ -57,7 +57,7 @@ def _contests(results: Results) -> None:
                     if options.rounds:
                         results.steady[key] = contest.steady(options.rounds)
                     if options.jobs:
-                        results.job[key] = contest.job(options.jobs)
+                        results.job[key] = contest.job(options.jobs, uncounted=0 if options.quick else 1)
         for work in GROWTH if options.growth else ():
             print(f"growth: {work.name} …", file=sys.stderr, flush=True)
             contest = Contest.of(Path(scratch, "growth"), work, "sgd", 1, python)

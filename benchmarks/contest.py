@@ -168,15 +168,15 @@ class Contest:
                 process.communicate()
         return seconds
 
-    def job(self, rounds: int) -> dict[str, dict[str, list[float]]]:
-        """Return for each peer, one number per round: seconds until the weights lie on disk and until the end, MB.
+    def job(self, rounds: int, uncounted: int) -> dict[str, dict[str, list[float]]]:
+        """Return for each peer, one number per round: seconds until the weights are on disk and until the end, MB.
 
-        The first round is not counted, because Python compiles the imported modules in it.
+        Earlier rounds are not counted, because Python compiles the imported modules in the first.
         """
         losses: dict[str, list[float]] = {}
         results: dict[str, dict[str, list[float]]] = {}
         cores, log = ",".join(map(str, sorted(self._cores()))), self.folder / "job.log"
-        for number in range(rounds + 1):
+        for number in range(rounds + uncounted):
             for peer in self._peers("job"):
                 shutil.rmtree(self.folder / "job")
                 (self.folder / "job").mkdir()
@@ -187,7 +187,7 @@ class Contest:
                     raise SystemExit(f"{peer.name} failed on {self.work.name}:\n{said.stderr}{log.read_text()[-2000:]}")
                 seconds, memory, started = map(float, said.stdout.split()[:3])
                 losses[peer.name], written = self._trained(log)
-                if number == 0:
+                if number < uncounted:
                     continue
                 row = results.setdefault(peer.name, {"weights": [], "end": [], "memory": []})
                 for key, value in (("weights", written - started), ("end", seconds), ("memory", memory / 1024)):
