@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -75,6 +76,34 @@ def test_every_command_of_the_readme_runs(line: str, folder: Path) -> None:
         [shown] = re.findall(rf"```text\n({re.escape(begin)}.*?)```", TEXT, re.S)
         missing = [row for row in shown.splitlines() if not _is_among(row, (done.stdout + done.stderr).splitlines())]
         assert missing == [], done.stdout + done.stderr
+
+
+# experiment → the metric to look at, and by how much training may fall short of the source
+GOALS = {
+    "digits": ("accuracy", 0.005),
+    "elastic_loss": ("r2", 0.01),
+    "finetune_onnx": ("accuracy", 0.0),
+    "int8_digits": ("accuracy", 0.0),
+    "linear_regression": ("r2", 0.01),
+    "logistic_regression": ("accuracy", 0.01),
+    "mlp_regression": ("r2", 0.0),
+}
+
+
+@pytest.mark.parametrize("experiment", sorted(p.stem for p in (ROOT / "conf" / "experiment").glob("*.yaml")))
+def test_every_experiment_reaches_what_its_source_reaches(experiment: str, folder: Path) -> None:
+    """The README's commands have left the results in the store."""
+    done = ortpipe(f"experiment={experiment}", "recorder=none", f"hydra.run.dir=goals/{experiment}", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    run = folder / "goals" / experiment
+    metric, slack = GOALS[experiment]
+    values = json.loads((run / "run.json").read_text())["metrics"][metric]
+    assert values["trained"] >= values.get("source", 0) - slack
+    is_int8 = experiment.startswith("int8")
+    assert ((run / "model.int8.onnx").exists(), "int8" in values) == (is_int8, is_int8)
+    assert values.get("int8", values["trained"]) == pytest.approx(values["trained"], abs=0.01)
+    assert values["trained"] > values["before"]
+    assert values["trained"] >= (0.97 if experiment == "digits" else 0)
 
 
 def _is_among(shown: str, printed: list[str]) -> bool:

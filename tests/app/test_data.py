@@ -54,13 +54,13 @@ def test_a_folder_of_parquet_files_trains_with_a_column_of_parts(
     done = cli(
         *("~experiment", "data=parquet", "data.source.path=iris", "data.source.label=target", "data.split.column=part"),
         *("convert.source.estimator=sklearn.linear_model.LogisticRegression", "convert.source.scaler=standard"),
-        *(f"data.source.stream={stream}", "train.init=random", "train.optimizer.lr=0.1", "train.epochs=200"),
+        *(f"data.source.stream={stream}", "train.init=random", "train.optimizer.lr=0.3", "train.epochs=60"),
     )
     assert done.returncode == 0, done.stderr
     accuracy = metrics(only_run(), "accuracy")
     assert accuracy["trained"] >= accuracy["source"] - 0.05
     tensors = load_artifact(only_run() / "stages" / "6_evaluate").tensors
-    assert len(tensors["losses/validation"]) == 200
+    assert len(tensors["losses/validation"]) == 60
     assert len(tensors["evaluation/label"]) == (frame.part == "test").sum()
 
 
@@ -92,7 +92,7 @@ def test_a_function_trains_and_its_code_is_in_the_lineage(tmp_path: Path) -> Non
         (tmp_path / name / "mine.py").write_text(code)
         done = ortpipe(
             *("recorder=none", *LINEAR, "data=function", "data.source.function=mine:rows", "data.source.label=target"),
-            "+data.source.params.scaled=true",
+            *("+data.source.params.scaled=true", "train.epochs=1"),
             cwd=tmp_path / name,
         )
         assert done.returncode == 0, done.stderr
@@ -127,22 +127,6 @@ def test_several_inputs_come_from_columns_by_name(cli: Callable, only_run: Calla
     expected = np.linalg.lstsq(design, frame.y, rcond=None)[0]
     found = np.concatenate([tensors["parameter/W"].ravel(), tensors["parameter/level"].ravel()])
     np.testing.assert_allclose(found, expected, atol=0.05)
-
-
-def test_a_stream_gives_the_same_bytes_in_every_artifact(tmp_path: Path) -> None:
-    FRAME.to_parquet(tmp_path / "patients.parquet", row_group_size=50)
-    contents = []
-    for name, options in (("fork", {}), ("fresh", {"PYTHONHASHSEED": "1"})):  # of a process whose hash seed is drawn
-        done = ortpipe(
-            *("recorder=none", *LINEAR, "train.epochs=3", "data=parquet", f"paths.outputs={tmp_path / name}"),
-            *("data.source.path=patients.parquet", "data.source.label=target", "data.source.stream=true"),
-            cwd=tmp_path,
-            **options,
-        )
-        assert done.returncode == 0, done.stderr
-        [folder] = (tmp_path / name).glob("runs/*/*/stages")
-        contents.append({str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()})
-    assert contents[0] == contents[1]
 
 
 BAD = {
