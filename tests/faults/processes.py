@@ -24,12 +24,12 @@ def start(folder: Path, *arguments: str, **variables: str) -> subprocess.Popen[s
 
 
 def until(process: subprocess.Popen[str], text: str) -> str:
-    """Read what a process says to a line with this text; return that line."""
+    """Return the output of a process up to a line with this text."""
     heard = []
     for line in process.stdout or ():
         heard.append(line)
         if text in line:
-            return line
+            return "".join(heard)
     raise AssertionError(f"{text!r} was not said: {''.join(heard)}")
 
 
