@@ -15,7 +15,7 @@ DIABETES = "experiment=linear_regression"
 LINEAR = "convert.source.path=linear.onnx"
 OWN = ["~experiment", "convert=onnx", "add_loss=l2"]
 FINETUNE = "experiment=finetune_onnx"
-QUICK_FIT = "convert.source.params.max_iter=2"
+QUICK = ("convert.source.params.max_iter=2", "train.epochs=1")
 
 # overrides → words of the message
 CASES = {
@@ -117,10 +117,10 @@ CASES = {
         ["train.early_stop.monitor", "Did you mean 'accuracy'?"],
     ),
     "a metric to watch needs validation rows": (
-        ["train.early_stop.monitor=accuracy", "data.split.validation=0", QUICK_FIT],
+        ["train.early_stop.monitor=accuracy", "data.split.validation=0", *QUICK],
         ["validation rows", "data.split.validation=0.1"],
     ),
-    "no test rows are refused": (["data.split.test=0", QUICK_FIT], ["evaluate needs test rows"]),
+    "no test rows are refused": (["data.split.test=0", *QUICK], ["evaluate needs test rows"]),
     "a split that leaves nothing is refused": (
         ["data.split.test=0.9", "data.split.validation=0.2"],
         ["must leave rows to train on"],
@@ -264,7 +264,7 @@ def test_the_traceback_is_there_on_request(cli: Callable) -> None:
 def test_labels_that_numpy_reads_as_float_still_match_classes(cli: Callable, tmp_path: Path) -> None:
     X, y = load_digits(return_X_y=True)
     np.savez(tmp_path / "digits.npz", X=X, y=y.astype(float))
-    done = cli("data=npz", "data.source.path=digits.npz", "train.epochs=2", QUICK_FIT, "hydra.run.dir=run")
+    done = cli("data=npz", "data.source.path=digits.npz", *QUICK, "hydra.run.dir=run")
     assert done.returncode == 0, done.stderr
     metrics = json.loads((tmp_path / "run" / "run.json").read_text())["metrics"]
     assert metrics["accuracy"]["trained"] > 0.5  # chance is 0.1

@@ -17,7 +17,7 @@ from command import ROOT, Popen, ortpipe
 from ortpipe import load_artifact
 
 LONG = (
-    *("train.epochs=900", "train.early_stop.patience=null", "train.checkpoint.epochs=10"),
+    *("train.epochs=300", "train.early_stop.patience=null", "train.checkpoint.epochs=5"),
     *("convert.source.params.max_iter=3", "evaluate.metrics=[accuracy]"),
 )
 KILLS = 3
@@ -53,9 +53,10 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_bytes(tmp_path: Path,
     moments, kept, gone_on = random.Random(0), "", 0
     for kill in range(KILLS):
         process = start(tmp_path, *LONG, *([f"resume={kept}"] if kept else []))
-        while kill % 3 < 2 and process.poll() is None and newest_checkpoint(tmp_path) == kept:
-            time.sleep(0.01)  # two of three are killed while they train
-        time.sleep(moments.uniform(0, 0.8))
+        trains = kill % 3 < 2  # two of three are killed while they train
+        while trains and process.poll() is None and newest_checkpoint(tmp_path) == kept:
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0, 0.1 if trains else 0.8))
         process.kill()
         _, error = process.communicate()
         assert process.returncode in (-signal.SIGKILL, 0), error
@@ -86,19 +87,19 @@ def test_a_stopped_run_prints_the_command_that_continues_it_in_whatever_folder(t
 
 
 def test_what_is_no_run_or_another_run_is_refused(tmp_path: Path) -> None:
+    short = ("recorder=none", "experiment=linear_regression", "train.epochs=2", "train.checkpoint.epochs=1")
     done = ortpipe("recorder=none", "resume=nowhere", cwd=tmp_path)
     assert done.returncode == 1
     assert "resume must be the folder of a run." in done.stderr
-    short = ("train.epochs=2", "train.checkpoint.epochs=1", "convert.source.params.max_iter=3")
-    assert ortpipe("recorder=none", *short, cwd=tmp_path).returncode == 0
+    assert ortpipe(*short, cwd=tmp_path).returncode == 0
     first = runs(tmp_path)[-1]
-    done = ortpipe("recorder=none", *short, f"resume={first}", cwd=tmp_path)
+    done = ortpipe(*short, f"resume={first}", cwd=tmp_path)
     assert "is not needed: train's result is cached" in done.stderr
-    done = ortpipe("recorder=none", *short, "train.batch_size=16", f"resume={first}", cwd=tmp_path)
+    done = ortpipe(*short, "train.batch_size=16", f"resume={first}", cwd=tmp_path)
     assert done.returncode == 1
     assert "the same model, data and train settings" in done.stderr
     run = next(p for p in tmp_path.glob("outputs/runs/*/*") if (p / "checkpoint.safetensors").is_file())
     (run / "checkpoint.safetensors").write_bytes(b"no tensors")
-    done = ortpipe("recorder=none", *short, f"resume={run}", cwd=tmp_path)
+    done = ortpipe(*short, f"resume={run}", cwd=tmp_path)
     assert done.returncode == 1
     assert "A checkpoint must be intact." in done.stderr

@@ -23,7 +23,7 @@ SHORT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "2", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": 
 
 def test_many_processes_at_once_lose_nothing_in_sqlite(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        record_children(["--children", "9", "--points", "100", "--processes", "3"])
+        record_children(["--children", "6", "--points", "40", "--processes", "3"])
     assert ended.value.code == 0, capsys.readouterr().out
 
 
@@ -32,7 +32,7 @@ def test_postgresql_behind_a_server_gets_the_same_and_serves_the_registered_mode
 ) -> None:
     with postgresql() as database, mlflow_server(database, tmp_path) as (address, _):
         with pytest.raises(SystemExit) as ended:
-            record_children(["--children", "4", "--points", "100", "--processes", "2", "--tracking-uri", address])
+            record_children(["--children", "2", "--points", "40", "--processes", "2", "--tracking-uri", address])
         assert ended.value.code == 0, capsys.readouterr().out
         settings = (f"recorder.tracking_uri={address}", "recorder.register=diabetes")
         done = ortpipe("experiment=linear_regression", "train.epochs=2", *settings, cwd=tmp_path)

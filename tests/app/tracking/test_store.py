@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import threading
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import ROOT, Popen
+from command import run as run_command
 from mlflow import MlflowClient
 
 from ortpipe.app.run.process import this_process
@@ -92,8 +92,10 @@ def test_a_process_that_ends_leaves_all_that_it_wrote_in_the_database_itself(tmp
         gc.freeze()  # as a command does at its end
     """
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    done = subprocess.run([sys.executable, "-c", code, uri], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == 0
+    done = run_command(
+        [sys.executable, "-c", code, uri], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True
+    )
+    assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.glob("mlflow.db*")) == ["mlflow.db"]
     with contextlib.closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
         for table in ("runs", "registered_models"):
