@@ -22,7 +22,7 @@ class ParallelConfig(Config):
         transport: `processes` on this machine, `ray`: actors of Ray's cluster, or `devices` of this machine, by XLA.
         workers: the number of workers or devices; null: one per CPU of this machine or of the cluster, or all devices.
         timeout: seconds without an answer after which a worker counts as hanging and is replaced, or three times
-            the slowest answer so far if that is longer; for the first answer, seconds per batch; null: never.
+            the time that its batches take by the slowest answer so far, if that is longer; null: never.
     """
 
     slices: Count = 8

@@ -47,7 +47,8 @@ class Pool:
         self._running: dict[Future[Answer], _Running] = {}
         self._answered = set[Worker]()  # at least once
         self._timeout = config.timeout or math.inf
-        self._pace = 0.0  # the longest seconds per slice of a call so far
+        self._steps = 1  # of the calls that run
+        self._paces = {False: 0.0, True: 0.0}  # the longest seconds per slice and step, of first and of later answers
         self.seconds = 0.0  # of the longest call of the latest run
         self.adapt()
 
@@ -81,16 +82,21 @@ class Pool:
         """The number of workers that are ready, between two calls of `run`."""
         return len(self._idle)
 
+    @property
+    def has_pace(self) -> bool:
+        """Whether a worker has answered that had its work loaded, so that later calls have a limit of time."""
+        return self._paces[True] > 0
+
     def run(self, shared: Any, slices: int, check: Check, steps: int = 1) -> list[Any]:
         """Return the results of calls that together have the slices 0 … slices − 1; `check` raises for a wrong one.
 
-        The timeout is for each of `steps` until the first call has ended. Call `adapt` at the start of each epoch.
+        Call `adapt` at the start of each epoch, and before a run of many `steps`, run one until `has_pace`.
 
         Raises:
             TrainError: several workers were lost with the same slice, or a worker returned something else.
         """
         try:
-            self._first = self._timeout * steps
+            self._steps = steps
             return self._run(self._transport.share(shared), slices, check)
         except BaseException:  # also if the user stops the run: no worker may stay
             self.close()
@@ -119,9 +125,10 @@ class Pool:
                     check(worker.name, part, result)
                     results.append(result)
                     left -= len(part)
-                    self._answered.add(worker)
                     self.seconds = max(self.seconds, seconds)
-                    self._pace = max(self._pace, (time.monotonic() - begun) / len(part))
+                    pace, is_later = (time.monotonic() - begun) / len(part) / self._steps, worker in self._answered
+                    self._paces[is_later] = max(self._paces[is_later], pace)
+                    self._answered.add(worker)
         return results
 
     def _patience(self) -> float | None:
@@ -132,8 +139,8 @@ class Pool:
 
     def _due(self, running: _Running) -> float:
         """Return the time from which on a call or a start is late."""
-        slowest = PATIENCE * self._pace * len(running.slices)
-        limit = max(self._timeout, slowest) if self._pace or not running.slices else self._first
+        pace = self._paces[True] or self._paces[False]
+        limit = max(self._timeout, PATIENCE * pace * len(running.slices) * self._steps)
         return running.begun + running.extra + limit
 
     def _late(self) -> list[Future[Answer]]:

@@ -64,7 +64,10 @@ class SlicedLoop(EpochLoop):
         self, span: Span, shared: Any, like: Sequence[np.ndarray], what: str
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the losses of a span's batches, and the sums over its slices of values like these."""
-        begun, count = time.perf_counter(), len(span.bounds())
+        count = len(span.bounds())
+        while span.batches > 1 and not self._pool.has_pace:
+            self._pool.run((span._replace(batches=1), *shared), count, lambda *answer: None)
+        begun = time.perf_counter()
         check = functools.partial(self._check, span, [(array.shape, array.dtype) for array in like], what)
         answers: list[SliceSums] = self._pool.run((span, *shared), count, check, span.batches)
         losses = {number: loss for answer in answers for number, loss in answer.losses.items()}
