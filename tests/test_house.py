@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import importlib.util
 import re
 import subprocess
@@ -192,10 +193,10 @@ def test_every_python_file_explains_itself_in_its_first_line() -> None:
         assert "project" in path.parts or (path.parent / "__init__.py").is_file(), path  # else import-linter skips it
 
 
-def text_without_encoding(code: str) -> list[int]:
+def text_without_encoding(module: ast.Module) -> list[int]:
     """Return the lines that read or write text in the locale's encoding."""
     lines = []
-    for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
+    for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         words = [value.value for value in ast.walk(call) if isinstance(value, ast.Constant)]
         binary = any(isinstance(word, str) and re.fullmatch("[rwax+]*b[rwax+]*", word) for word in words)
@@ -208,8 +209,9 @@ def text_without_encoding(code: str) -> list[int]:
 
 
 def test_text_is_read_and_written_as_utf_8_whatever_the_locale() -> None:
-    assert text_without_encoding("p.read_text()\nopen(p)\np.open('w')\nrun(c, text=True)") == [1, 2, 3, 4]
-    found = {str(p): text_without_encoding(p.read_text(encoding="utf-8")) for p in (ROOT / "ortpipe").rglob("*.py")}
+    code = "p.read_text()\nopen(p)\np.open('w')\nrun(c, text=True)"
+    assert text_without_encoding(ast.parse(code)) == [1, 2, 3, 4]
+    found = {str(path): text_without_encoding(module) for path, module in parsed().items()}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
@@ -230,7 +232,15 @@ def test_the_page_of_operators_holds_the_table_that_the_rules_print() -> None:
     assert shown.group(1).strip() == table()
 
 
-MODULES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in (ROOT / "ortpipe").rglob("*.py")}
+PATHS = [*(ROOT / "ortpipe").rglob("*.py")]
+
+
+@functools.cache
+def parsed() -> dict[Path, ast.Module]:
+    """Return the parsed modules, which takes too long for each worker's collection."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in PATHS}
+
+
 # What costs too much to import where nobody may need it, or is not on every system. Commands import late, too.
 HEAVY = {
     *(
@@ -255,7 +265,7 @@ LATE, TYPE_ONLY, LONGEST = 93, 20, 400
 def late_imports() -> dict[str, str]:
     """Return what is imported inside functions, by file and line."""
     found = {}
-    for path, module in MODULES.items():
+    for path, module in parsed().items():
         functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
         for node in (node for function in functions for node in ast.walk(function)):
             if isinstance(node, ast.Import | ast.ImportFrom):
@@ -272,14 +282,14 @@ def test_only_heavy_packages_and_commands_are_imported_inside_functions() -> Non
 
 
 def test_few_imports_are_for_types_only() -> None:
-    modules = [module for path, module in MODULES.items() if path not in (*DOORS, *LATER)]
+    modules = [module for path, module in parsed().items() if path not in (*DOORS, *LATER)]
     ifs = [node for module in modules for node in ast.walk(module) if isinstance(node, ast.If)]
     assert sum("TYPE_CHECKING" in ast.dump(node.test) for node in ifs) <= TYPE_ONLY
 
 
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 GUESTS = [contract["allowed_importers"][0] for contract in CONTRACTS if contract["type"] == "protected"]
-DOORS = [m for m in MODULES if m.name == "__init__.py" and "door(__name__)" in m.read_text(encoding="utf-8")]
+DOORS = [m for m in PATHS if m.name == "__init__.py" and "door(__name__)" in m.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("guest", GUESTS)
@@ -303,7 +313,7 @@ def test_the_picture_of_the_folders_is_drawn_from_the_code() -> None:
 
 def test_no_text_names_a_module_inside_of_a_guest_but_the_guest_itself() -> None:
     places = set()  # import-linter does not see what catalogues and `later` import by name
-    for path in MODULES.keys() - {ROOT / "ortpipe" / "app" / "command_list.py"}:
+    for path in {*PATHS} - {ROOT / "ortpipe" / "app" / "command_list.py"}:
         module, text = ".".join(path.relative_to(ROOT).with_suffix("").parts), path.read_text(encoding="utf-8")
         others = [guest for guest in GUESTS if not module.startswith(f"{guest}.") and f'"{guest}.' in text]
         places.update(f"{path.relative_to(ROOT)}: {guest}" for guest in others)
@@ -319,24 +329,24 @@ def test_every_name_of_a_door_exists_and_is_no_module_of_its_folder(path: Path) 
 
 
 def test_no_file_is_longer_than_a_reader_holds_in_mind() -> None:
-    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text(encoding="utf-8").splitlines()) for path in PATHS}
     assert {path: length for path, length in lengths.items() if length > LONGEST} == {}
 
 
 @pytest.mark.parametrize("stage", ["convert", "add_loss", "penalty", "derive", "train", "evaluate"])
 def test_a_stage_is_a_list_of_steps_of_at_most_forty_lines(stage: str) -> None:
-    modules = {path: module for path, module in MODULES.items() if f"stages/{stage}/" in path.as_posix()}
+    modules = {path: module for path, module in parsed().items() if f"stages/{stage}/" in path.as_posix()}
     functions = [(p.name, n) for p, m in modules.items() for n in ast.walk(m) if isinstance(n, ast.FunctionDef)]
     lengths = {(file, f.name): (f.end_lineno or 0) - f.lineno + 1 for file, f in functions}
     assert {name: length for name, length in lengths.items() if length > 40} == {}
 
 
-LATER = [m for m in MODULES if "later(__name__)" in m.read_text(encoding="utf-8")]
+LATER = [m for m in PATHS if "later(__name__)" in m.read_text(encoding="utf-8")]
 
 
 @pytest.mark.parametrize("path", LATER, ids=lambda path: path.stem)
 def test_functions_that_are_imported_later_exist(path: Path) -> None:
-    blocks = [node for node in MODULES[path].body if isinstance(node, ast.If)]
+    blocks = [node for node in parsed()[path].body if isinstance(node, ast.If)]
     imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
     for node in imports:
         module = importlib.import_module(str(node.module))
@@ -345,7 +355,7 @@ def test_functions_that_are_imported_later_exist(path: Path) -> None:
 
 def test_no_two_classes_have_one_name() -> None:
     named = collections.defaultdict(list)
-    for path, module in MODULES.items():
+    for path, module in parsed().items():
         for node in (node for node in ast.walk(module) if isinstance(node, ast.ClassDef)):
             named[node.name].append(str(path.relative_to(ROOT)))
     assert {name: paths for name, paths in named.items() if len(paths) > 1} == {}
@@ -354,7 +364,7 @@ def test_no_two_classes_have_one_name() -> None:
 def test_locals_and_parameters_say_what_they_hold() -> None:
     vague = {"made", "found", "own", "given", "known", "kept", "told", "said", "held", "wanted", "asked"}
     places = set()
-    for path, module in MODULES.items():
+    for path, module in parsed().items():
         functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.Lambda)]
         for node in (node for function in functions for node in ast.walk(function)):
             stored = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in vague
@@ -363,8 +373,14 @@ def test_locals_and_parameters_say_what_they_hold() -> None:
     assert places == set()
 
 
-SOURCES = {**MODULES, **{path: ast.parse(path.read_text()) for path in (ROOT / "hydra_plugins").glob("*.py")}}
+@functools.cache
+def sources() -> dict[Path, ast.Module]:
+    """Return the parsed modules, with those of plugins."""
+    return {**parsed(), **{path: ast.parse(path.read_text()) for path in (ROOT / "hydra_plugins").glob("*.py")}}
+
+
 OURS = {"ortpipe", "hydra_plugins", *sys.stdlib_module_names}  # Python documents `sys.stdout` as replaceable, and so on
+CHANGES = ("setattr", "delattr")
 TUPLES = {"_replace", "_asdict", "_fields"}  # of named tuples, which are public
 HIDES = "ortpipe/runtime/library.py: sys.modules[TRAINING]"  # onnxruntime's training package, which imports torch
 
@@ -387,7 +403,7 @@ def is_private(name: str) -> bool:
 
 def own_private_names() -> set[str]:
     """Return the private names that ortpipe itself defines: functions, classes, fields, attributes of `self`."""
-    nodes = [node for module in SOURCES.values() for node in ast.walk(module)]
+    nodes = [node for module in sources().values() for node in ast.walk(module)]
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     stored = [node for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)]
@@ -396,7 +412,7 @@ def own_private_names() -> set[str]:
 
 def touched(module: ast.Module, own: set[str]) -> list[str]:
     """Return the code of a module that changes other packages, or uses their private parts."""
-    imports, code = imported_names(module), []
+    imports, code, ours = imported_names(module), [], own | TUPLES
 
     def foreign(node: ast.AST) -> bool:
         """Return whether an attribute's root is another package, or an object imported from it."""
@@ -409,19 +425,20 @@ def touched(module: ast.Module, own: set[str]) -> list[str]:
         if root not in OURS and any(map(is_private, parts)):
             code.append(path)
     for node in ast.walk(module):
-        text = ast.unparse(node) if isinstance(node, ast.Attribute | ast.Subscript | ast.Call) else ""
         if isinstance(node, ast.Attribute):
             changes = isinstance(node.ctx, ast.Store | ast.Del) and foreign(node)
-            path = ast.unparse(node.value)
-            standard = imports.get(path, "").partition(".")[0] in sys.stdlib_module_names
-            private = is_private(node.attr) and node.attr not in own | TUPLES and not standard
+            private = is_private(node.attr) and node.attr not in ours
+            if not (changes or private or node.attr == "meta_path"):
+                continue
+            text, path = ast.unparse(node), ast.unparse(node.value)
+            private &= imports.get(path, "").partition(".")[0] not in sys.stdlib_module_names
             if changes or text == "sys.meta_path" or (private and not path.endswith("ops.aten")):  # ATen's operators
                 code.append(text)
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             if ast.unparse(node.value) == "sys.modules":
-                code.append(text)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "delattr") and foreign(node.args[0]):
-            code.append(text)
+                code.append(ast.unparse(node))
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in CHANGES and foreign(node.args[0]):
+            code.append(ast.unparse(node))
     return code
 
 
@@ -446,5 +463,7 @@ def test_the_search_for_changes_of_other_packages_finds_them(code: str, shown: l
 
 def test_other_packages_stay_as_they_are() -> None:
     own = own_private_names()
-    places = {f"{path.relative_to(ROOT)}: {code}" for path, module in SOURCES.items() for code in touched(module, own)}
+    places = {
+        f"{path.relative_to(ROOT)}: {code}" for path, module in sources().items() for code in touched(module, own)
+    }
     assert places == {HIDES}
