@@ -1,5 +1,6 @@
 """From a typed config to a plan, its store, and the context of its stages: the checked runtime and the rows."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -18,8 +19,9 @@ from ortpipe.runtime import check_one_runtime, check_provider
 
 
 def plan_of(config: RunConfig) -> Plan:
-    """Return the flow with each stage's config."""
-    return tuple(Step(stage, getattr(config, stage.name)) for stage in FLOW)
+    """Return the flow with each stage's config; folds are runs of the flow, not a setting of evaluate's stage."""
+    once = dataclasses.replace(config, evaluate=dataclasses.replace(config.evaluate, folds=0))
+    return tuple(Step(stage, getattr(once, stage.name)) for stage in FLOW)
 
 
 def store_of(config: RunConfig, run: Mapping[str, str | None] | None = None, data: Any = None) -> Store | None:

@@ -11,6 +11,7 @@ from hydra.conf import HydraConf
 
 from ortpipe import FLOW, Artifact, Data, OrtpipeError
 from ortpipe.app.assemble import open_run, plan_of, store_of
+from ortpipe.app.folds import cross_validate
 from ortpipe.app.pulse import PULSE
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.data_facts import data_facts, in_words
@@ -82,6 +83,7 @@ def execute(
         recording,
     ]
     store = store_of(config, {"folder": str(record.folder), "mlflow": recording.run_id}, resolved["data"])
+    record.folds = cross_validate(config, context, store) if config.evaluate.folds else {}
     artifact = run(plan_of(config), context, listeners, store)
     if job is None:
         summary = {
@@ -89,7 +91,7 @@ def execute(
             "next": next_command(config, record.folder),
             "took": f"{time.perf_counter() - started:.1f} s",
         }
-        print(closing(artifact, record.folder, summary), flush=True)
+        print(closing(artifact, record, summary), flush=True)
     recording.check()
 
 

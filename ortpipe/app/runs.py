@@ -61,6 +61,11 @@ class Run:
         """Each metric on the test rows by state, such as before and trained."""
         return self.record.metrics
 
+    @property
+    def folds(self) -> Any:
+        """A DataFrame of the metrics on the test rows of each fold of cross-validation (evaluate.folds)."""
+        return _pandas().DataFrame({name: list(values) for name, values in self.record.folds.items()})
+
     @cached_property
     def config(self) -> dict[str, Any]:
         """The resolved config, without its secrets."""

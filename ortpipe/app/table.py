@@ -1,7 +1,8 @@
-"""Text tables."""
+"""Text tables, and numbers in them."""
 
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
+from statistics import fmean, pstdev
 
 
 def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, text_columns: int | None = None) -> list[str]:
@@ -28,3 +29,12 @@ def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, text_co
         ]
         lines.append("  ".join(fitted).rstrip())
     return lines
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return the mean and the standard deviation of a metric in words.
+
+    >>> spread((0.5, 0.7))
+    '0.6000 ± 0.1000'
+    """
+    return f"{fmean(values):.4f} ± {pstdev(values):.4f}"

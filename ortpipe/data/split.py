@@ -27,8 +27,7 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
     """
     if isinstance(rows, Rows) and rows.part is None and (config.column is not None or config.files):
         reject_parts(config)
-    if config.time is not None or config.group is not None:
-        rows = by_key(rows, config)
+    rows = by_key(rows, config) if config.time is not None or config.group is not None else rows
     counts = rows.counts
     for name, count in zip(PARTS, counts.sum(axis=0).tolist(), strict=True):
         if not count and (name == "train" or name in config.files):

@@ -154,6 +154,7 @@ class RunRecord(Config):
     epochs: list[list[int]] = field(default_factory=list)  # number and end of epochs; of many, evenly spaced ones
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)  # by state, such as `trained`; a sweep's best
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # of the trained model's metrics
+    folds: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of cross-validation: a metric's value per fold
     slices: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)  # metrics by column, by value
     importance: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)  # by metric, column: mean, std
     sensitivity: dict[str, float] = field(default_factory=dict)  # by column

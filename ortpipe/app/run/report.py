@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, read_environment
+from ortpipe.app.table import spread
 from ortpipe.bounded import files_below, has_file, read, read_below
 from ortpipe.files import atomic_write
 from ortpipe.metrics.named import greater_is_better
@@ -83,7 +84,7 @@ def report_contents(folder: Path) -> dict[str, Any]:
         "command": run.tags.get(COMMAND, ""),
         "stages": stages,
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
-        "metrics": metrics_of(run.metrics),
+        "metrics": metrics_of(run.metrics, run.folds),
         "states": {state for by_state in run.metrics.values() for state in by_state},
         "intervals": run.intervals,
         "slices": run.slices,
@@ -140,13 +141,16 @@ def stages_of(run: RunRecord) -> list[dict[str, Any]]:
     return stages
 
 
-def metrics_of(metrics: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+def metrics_of(
+    metrics: Mapping[str, Mapping[str, float]], folds: Mapping[str, tuple[float, ...]]
+) -> list[dict[str, Any]]:
     """Return a row per metric: its values by state, whether higher is better, and whether training beat the source."""
     rows = []
     for name, values in metrics.items():
         up, by_state = greater_is_better(name, recorded=True), {state: values.get(state, math.nan) for state in STATES}
         worse = by_state["trained"] < by_state["source"] if up else by_state["trained"] > by_state["source"]
-        rows.append({"name": label(name, metrics), "up": up, "wins": not worse, **by_state})
+        of_folds = spread(folds[name]) if name in folds else ""
+        rows.append({"name": label(name, metrics), "folds": of_folds, "up": up, "wins": not worse, **by_state})
     return rows
 
 

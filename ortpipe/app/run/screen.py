@@ -4,12 +4,12 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ortpipe import Artifact, Facts
 from ortpipe.app.pulse import PULSE
-from ortpipe.app.table import aligned
+from ortpipe.app.run.record import RunRecord
+from ortpipe.app.table import aligned, spread
 from ortpipe.metrics.titles import label
 from ortpipe.pipeline import events
 from ortpipe.stages import Epoch, Remark
@@ -138,7 +138,7 @@ def _short(name: str) -> str:
     return "".join(word[0] for word in name.split("_")) if "_" in name else name[:3]
 
 
-def table(artifact: Artifact) -> str:
+def table(artifact: Artifact, folds: Mapping[str, tuple[float, ...]] | None = None) -> str:
     """Return the table of metrics: before training, trained, quantized to int8, and of the source model.
 
     The source of a scikit-learn run is the estimator as fitted by scikit-learn.
@@ -146,11 +146,15 @@ def table(artifact: Artifact) -> str:
     heads = {"before": "before", "trained": "trained", "int8": "int8", "source": source_of(artifact.facts)}
     metrics = artifact.facts.metrics
     states = [state for state in heads if any(state in values for values in metrics.values())]
-    spread = artifact.facts.lineage[-1].get("intervals", {}) if artifact.facts.lineage else {}
+    edges = artifact.facts.lineage[-1].get("intervals", {}) if artifact.facts.lineage else {}
     rows = [[label(name, metrics), *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
-    for row, name in zip(rows if spread else (), metrics, strict=False):
-        row.append(" to ".join(f"{edge:.4f}" for edge in spread.get(name, ())))
-    titles = ["metric", *(heads[state] for state in states), *(["95 % of trained"] if spread else [])]
+    for row, name in zip(rows if edges else (), metrics, strict=False):
+        row.append(" to ".join(f"{edge:.4f}" for edge in edges.get(name, ())))
+    for row, name in zip(rows if folds else (), metrics, strict=False):
+        row.append(spread(folds[name]) if folds and name in folds else "")
+    count = len(next(iter(folds.values()))) if folds else 0
+    titles = ["metric", *(heads[state] for state in states), *(["95 % of trained"] if edges else [])]
+    titles += [f"{count} folds"] if folds else []
     return "\n".join(aligned(rows, titles, text_columns=1))
 
 
@@ -163,9 +167,10 @@ def source_of(facts: Facts) -> str:
     return kinds.get(name, name if is_plain else f"scikit-learn {name}")
 
 
-def closing(artifact: Artifact, folder: Path, summary: Mapping[str, str]) -> str:
+def closing(artifact: Artifact, record: RunRecord, summary: Mapping[str, str]) -> str:
     """Return the last lines of a run: the metrics, the paths of the results, and the recorder's summary."""
-    lines = ["", table(artifact), "", f"trained model  {folder / 'model.onnx'}"]
+    folder = record.folder
+    lines = ["", table(artifact, record.folds), "", f"trained model  {folder / 'model.onnx'}"]
     lines += [f"report         {report}"] if (report := folder / "report.html").is_file() else []
     lines += [f"run folder     {folder}"]
     lines += [f"{key:<14} {value}" for key, value in summary.items()]

@@ -52,7 +52,7 @@ def _metrics(run: RunRecord) -> str:
     heads = {"before": "before", "trained": "trained", "int8": "int8", "source": plain(run.model.get("from", "source"))}
     heads = {state: head for state, head in heads.items() if any(state in values for values in run.metrics.values())}
     lines = [f"| metric | {' | '.join(heads.values())} |", f"|---|{'--:|' * len(heads)}"]
-    for row in metrics_of(run.metrics)[:SHOWN]:
+    for row in metrics_of(run.metrics, run.folds)[:SHOWN]:
         cells = [f"{plain(row['name'])} {'↑' if row['up'] else '↓'}", *(number(row[state]) for state in heads)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -156,6 +156,9 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
                 points.append(Point(f"test/{name}/{state}", value, evaluated_at, 0, model, **dataset))
     validated = {name: value for name, value in run.values.items() if not name.endswith("/loss")}
     points += [Point(f"{name}/trained", value, evaluated_at, 0, model) for name, value in validated.items()]
+    for name, by_fold in run.folds.items():
+        for statistic, of_folds in {"mean": np.mean(by_fold), "deviation": np.std(by_fold)}.items():
+            points.append(Point(f"test/{name}/folds_{statistic}", float(of_folds), evaluated_at, 0, model))
     for name, edges in run.intervals.items():
         named_edges = zip(("low", "high"), edges, strict=True)
         points += [

@@ -13,20 +13,18 @@ VERSION = 5  # raised whenever the stage's results change
 
 @dataclass(frozen=True)
 class EvaluateConfig(Config):
-    """The metrics to compute on the test rows.
-
-    Those of the trained model are also computed on the validation rows, by which a sweep chooses.
+    """The metrics to compute on the test rows; a sweep chooses by those of the trained model on the validation rows.
 
     Attributes:
         metrics: names from the catalogue of metrics, some with a number, such as `mean_pinball_loss_0.9`; a head's with
             its name in front, such as `digit_1/accuracy`. By default a few that fit the tasks.
         rows: the largest number of test rows to use, evenly spaced.
         by: columns; the trained model's metrics are also computed for each of their values.
-        bootstrap: the number of bootstrap samples of the test rows for the 95 % interval of each of the trained model's
-            metrics (percentiles; Efron, 1979); 0: no intervals. The samples follow from `seed`.
+        bootstrap: bootstrap samples of the test rows for the 95 % interval of each metric (Efron, 1979); 0: none.
         importance: how often to shuffle each column of at most 10,000 test rows, to measure its importance; 0: never.
         sensitivity: whether to compute, by the gradient, how far the trained model's score moves to first order as each
             column (of an image, each pixel) goes from its mean to a test row's value (at most 10,000 rows).
+        folds: of a run: the number of folds of cross-validation before the run's own fit; 0: none.
         seed: the seed of bootstrap and importance.
     """
 
@@ -36,4 +34,5 @@ class EvaluateConfig(Config):
     bootstrap: Annotated[int, Ge(0), Le(1_000_000)] = 0
     importance: Annotated[int, Ge(0), Le(10_000)] = 0
     sensitivity: bool = False
+    folds: Annotated[int, Ge(0), Le(1000)] = 0
     seed: Seed = 0

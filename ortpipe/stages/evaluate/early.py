@@ -20,6 +20,8 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
     """Raise EvaluateError for a metric that does not fit the task, and for data without test rows."""
     if data.test is None:
         raise EvaluateError("evaluate needs test rows.", got="none", fix="Set {@data.split.test}=0.25.")
+    if config.folds:
+        raise EvaluateError("Folds belong to a run.", key="folds", got=config.folds, fix="Set {key}=0.")
     for name in config.metrics or ():
         check_fits(name, facts, "metrics")
     if config.by:
