@@ -3,9 +3,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -168,7 +165,7 @@ def test_training_reaches_the_least_squares_solution(diabetes):
             AddLossConfig(LOSSES["l2"]()),
         )
     )
-    config = TrainConfig(OPTIMIZERS["nesterov"](0.02, 0.95), epochs=6000, batch_size=1000, init="random")
+    config = TrainConfig(OPTIMIZERS["nesterov"](0.02, 0.98), epochs=3000, batch_size=1000, init="random")
     result = train(source, config, data=without_validation(diabetes))
     residual = published.predict(diabetes.train.inputs["X"]) - diabetes.train.label
     assert result.tensors["losses/train"][0] > 1
@@ -374,34 +371,6 @@ def test_every_tensor_has_the_models_dtype(network, diabetes, dtype):
     for name, tensor in result.tensors.items():
         narrow = not name.startswith("losses/") or name in ("losses/step", "losses/rate")
         assert tensor.dtype == (dtype if narrow else "float64"), name
-
-
-SCRIPT = """
-import numpy as np
-from sklearn.datasets import load_iris
-from sklearn.neural_network import MLPClassifier
-import ortpipe
-from ortpipe.stages.train.optimizers import OPTIMIZERS
-bunch = load_iris()
-data = ortpipe.split(ortpipe.Rows({"X": bunch.data}, bunch.target), ortpipe.SplitConfig(validation=0.2))
-fitted = MLPClassifier([4], max_iter=1, random_state=0)
-fitted.partial_fit(data.train.inputs["X"], data.train.label, classes=[0, 1, 2])
-artifact = ortpipe.add_loss(ortpipe.convert(fitted), ortpipe.AddLossConfig(ortpipe.LOSSES["cross_entropy"]()))
-artifact = ortpipe.penalty(artifact, ortpipe.PenaltyConfig({"*.weight": {"l2": 0.01}}))
-config = ortpipe.TrainConfig(OPTIMIZERS["nesterov"](0.05), epochs=5, init="random")
-artifact = ortpipe.train(ortpipe.derive(artifact), config, data=data)
-digest = ortpipe.evaluate(artifact, data=data).digest()
-print(digest)
-"""
-
-
-def test_two_processes_give_the_same_bytes():
-    environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command, ours = [sys.executable, "-c", SCRIPT], {}
-    other = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
-    exec(SCRIPT, ours)
-    assert ours["digest"] == other
-    assert len(other) == 64
 
 
 def test_a_penalty_shrinks_what_it_charges(diabetes):

@@ -1,10 +1,6 @@
 import dataclasses
 import functools
-import os
 import pickle
-import subprocess
-import sys
-import warnings
 from pathlib import Path
 
 import joblib
@@ -38,7 +34,6 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import OneClassSVM
 from sklearn.utils.validation import check_is_fitted
 
-import ortpipe
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.runtime.session import Session
@@ -580,28 +575,3 @@ def test_an_unfitted_estimator_from_a_file_is_fitted(tmp_path):
     skops.io.dump(Ridge(alpha=2), tmp_path / "a.skops")
     made = convert(None, as_config("float32", None, path=str(tmp_path / "a.skops")), data=rows(regression))
     assert made.digest() == convert(Ridge(alpha=2), data=rows(regression)).digest()
-
-
-PROCESS = """import sys; sys.path.insert(0, sys.argv[1])
-import warnings; warnings.simplefilter("ignore")
-from sklearn.datasets import load_iris
-from ortpipe import ConvertConfig, Data, Rows, convert
-from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
-iris = load_iris()
-config = ConvertConfig(SklearnEstimator("sklearn.neural_network.MLPClassifier", scaler="standard",
-    params={"hidden_layer_sizes": [4], "max_iter": 20, "random_state": 0}))
-data = Data(Rows({"X": iris.data}, iris.target_names[iris.target]))
-digest = convert(None, config, data=data).digest()
-print(digest)
-"""
-
-
-def test_two_processes_convert_to_the_same_digest():
-    root = str(Path(ortpipe.__file__).parent.parent)
-    command, seed = [sys.executable, "-c", PROCESS, root], {**os.environ, "PYTHONHASHSEED": "1"}
-    other = subprocess.run(command, capture_output=True, text=True, check=True, env=seed).stdout.strip()
-    ours: dict[str, str] = {}
-    with warnings.catch_warnings():
-        exec(PROCESS.partition("\n")[2], ours)
-    assert ours["digest"] == other
-    assert len(other) == 64
