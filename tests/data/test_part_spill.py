@@ -107,7 +107,7 @@ def test_the_written_parts_are_the_rows_of_memory(kind, split, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["parquet", "npy"])
-@pytest.mark.parametrize(("split", "epochs"), pairs([*SPLITS.values()], [1, 3], 2))
+@pytest.mark.parametrize(("split", "epochs"), pairs([*SPLITS.values()], [1, 2], 2))
 def test_a_run_reads_the_data_twice_beside_its_epochs(kind, split, epochs, tmp_path, reads):
     """Once to check them (a table's reader does so without `pieces`), once to lay rows aside, and for each epoch."""
     data = load(DataConfig(written(kind, tmp_path, split), split))

@@ -48,11 +48,9 @@ def kind_of_labels(column: np.ndarray, task: Task | None, classes: tuple[int | s
         raise ConvertError(rule, key="task", got=f"labels of shape {column.shape}", fix=fix)
     classes = classes or plain_classes(np.unique(np.array(column.tolist())))
     if len(classes) == 1:
-        raise ConvertError(
-            "A classifier must have two classes or more in the training rows.",
-            got=f"only {classes[0]!r} as a label",
-            fix="Check which column is the label, or add rows of another class.",
-        )
+        rule = "A classifier must have two classes or more in the training rows."
+        fix = "Check which column is the label, or add rows of another class."
+        raise ConvertError(rule, got=f"only {classes[0]!r} as a label", fix=fix)
     if task == "binary" and len(classes) != 2:
         raise ConvertError(
             "A binary classifier must have exactly two classes in the training rows.",
