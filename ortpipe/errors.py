@@ -1,14 +1,17 @@
 """ortpipe's errors, by phase; every message has a rule, the actual value, and a fix."""
 
-import difflib
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-ARGUMENT = re.compile(r"\{@(\w+)(?::([^}]*))?\}")  # the caller's argument for the preceding advice, and its value
-SETTING = re.compile(r"\{@([^}]+)\}")  # a setting of another stage
-AT = re.compile(r"\{at\}([\w.]*)")  # a setting in the group of the error's setting
+from ortpipe.doors import later
+
+if TYPE_CHECKING:
+    from ortpipe.error_text import filled
+    from ortpipe.error_text import in_words as in_words
+    from ortpipe.error_text import nearest as nearest
+else:
+    later(__name__)
 
 
 class OrtpipeError(Exception):
@@ -71,28 +74,12 @@ class OrtpipeError(Exception):
     @property
     def rule(self) -> str:
         """The violated rule, as a sentence."""
-        return self._filled(self._rule)
+        return filled(self._rule, self.key or "", self._at, self._words)
 
     @property
     def fix(self) -> str | None:
         """An action for the user, if there is one."""
-        return None if self._fix is None else self._filled(self._fix)
-
-    def _filled(self, text: str) -> str:
-        """Return a text with the names of settings and arguments in place of its marks."""
-        key = self.key or ""
-        text = SETTING.sub(self._other_setting, ARGUMENT.sub(self._argument, text))
-        text = text.replace("{group}", key.replace(".", "/"))
-        text = AT.sub(lambda mark: in_words(self._at + mark[1], self._words), text)
-        return text.replace("{key}", in_words(key, self._words))
-
-    def _argument(self, mark: re.Match[str]) -> str:
-        word, value = self._words.get(mark[1], ""), mark[2]
-        return f" ({word}{value})" if value and word.endswith("=") else f" ({word.rstrip('=')})" if word else ""
-
-    def _other_setting(self, mark: re.Match[str]) -> str:
-        word = in_words(mark[1], self._words)
-        return word if word != mark[1] or "" in self._words else re.sub("[./]", "'s ", word, count=1)
+        return None if self._fix is None else filled(self._fix, self.key or "", self._at, self._words)
 
     def __str__(self) -> str:
         lines = {"": self.rule, "  got: ": self.got, "  fix: ": self.fix}
@@ -191,27 +178,3 @@ def words(names: Mapping[str, str]) -> Iterator[None]:
     except OrtpipeError as error:
         error.said_in(names)
         raise
-
-
-def in_words(name: str, words: Mapping[str, str]) -> str:
-    """Return a setting's name, whose beginning is replaced by a caller's word for it (the longest that fits).
-
-    >>> in_words("convert.source.shape", {"convert.": "", "convert.source.": "model."})
-    'model.shape'
-    """
-    begin = max((word for word in words if name.startswith(word)), key=len, default="")
-    return words[begin] + name.removeprefix(begin) if begin else name
-
-
-def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return a sentence that lists the valid choices and suggests the closest one.
-
-    >>> nearest("adm", ["sgd", "adam"]), nearest("encode", ["encoding"])
-    ("Did you mean 'adam'? Valid: adam, sgd.", 'Valid: encoding.')
-    """
-    valid = sorted(choices)
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    edits = [edit for match in close for edit in difflib.SequenceMatcher(None, name, match).get_opcodes()]
-    is_other_word = any(edit == "replace" and max(j - i, m - k) > max(2, len(name) // 4) for edit, i, j, k, m in edits)
-    guess = f"Did you mean {close[0]!r}? " if close and not is_other_word else ""
-    return f"{guess}Valid: {', '.join(valid) or 'none'}."
