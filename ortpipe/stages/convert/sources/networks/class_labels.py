@@ -1,5 +1,7 @@
 """The kind of labels that have no fractions, such as classes, and the end of a classifier."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx_ir as ir
 
@@ -47,6 +49,12 @@ def kind_of_labels(column: np.ndarray, task: Task | None, classes: tuple[int | s
         rule, fix = "A classifier's labels must be one class per row.", "Set {key}=multilabel or regression."
         raise ConvertError(rule, key="task", got=f"labels of shape {column.shape}", fix=fix)
     classes = classes or plain_classes(np.unique(np.array(column.tolist())))
+    _check_count(classes, task)
+    return LabelKind(task, 1 if task == "binary" else len(classes), classes, notes=notes)
+
+
+def _check_count(classes: Sequence[int | str], task: Task) -> None:
+    """Reject labels of one class, and more or fewer than two of a binary classifier."""
     if len(classes) == 1:
         rule = "A classifier must have two classes or more in the training rows."
         fix = "Check which column is the label, or add rows of another class."
@@ -58,7 +66,6 @@ def kind_of_labels(column: np.ndarray, task: Task | None, classes: tuple[int | s
             got=f"{len(classes)} classes",
             fix="Set {key}=multiclass, or =regression if the labels are values.",
         )
-    return LabelKind(task, 1 if task == "binary" else len(classes), classes, notes=notes)
 
 
 def _task_of(label: np.ndarray) -> tuple[Task, str]:
