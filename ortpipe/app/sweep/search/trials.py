@@ -1,5 +1,6 @@
 """Run a search: trials climb rungs, each of which is a set of jobs that the configured launcher runs."""
 
+import contextlib
 import functools
 import math
 import statistics
@@ -26,6 +27,7 @@ from ortpipe.app.schema import build_key
 from ortpipe.app.sweep.overrides import sample, write_config
 from ortpipe.app.sweep.search.config import EPOCHS, SEED, SearchConfig, settings_of
 from ortpipe.app.sweep.search.space import Space
+from ortpipe.errors import ConfigError
 from ortpipe.metrics.named import greater_is_better
 from ortpipe.stages import restarts
 
@@ -49,10 +51,11 @@ def search(
     write_config(config)
     trials = sum(count for count, _ in settings.brackets(_count(settings, space)))
     print(f"search: {trials} trials in rungs of {', '.join(map(str, settings.rungs))} epochs", flush=True)
-    for note in _restarts(config, settings):
+    notes = _restarts(config, settings)
+    for note in notes:
         print(f"search: {note}, so that each rung trains from the start", file=sys.stderr, flush=True)
     study = _study(config)
-    progress = Progress(settings, space, study, functools.partial(_values, launcher))
+    progress = Progress(settings, space, study, functools.partial(_values, launcher), continues=not notes)
     progress.run()
     epochs, whole = progress.epochs, trials * settings.seeds * settings.rungs[-1]
     print(f"search: at most {epochs:,} epochs; without stopping trials, {whole:,}", flush=True)
@@ -66,8 +69,9 @@ class Progress:
     space: Space
     study: Study
     launch: Callable[[Sequence[Sequence[str]], int], Values]  # the values of jobs, numbered from the second argument
+    continues: bool = True  # whether a job continues from the rung before
     jobs: int = 0  # that were launched
-    epochs: int = 0  # that they trained, if each continued and none stopped early
+    epochs: int = 0  # that they trained, if none stopped early
 
     def run(self) -> None:
         """Run all brackets, one after another, so that their results do not depend on which job ends first."""
@@ -80,7 +84,7 @@ class Progress:
             for first in range(0, count, batch):
                 trials = [self._ask(number) for _ in range(min(batch, count - first))]
                 for before, epochs in zip((0, *rungs), rungs, strict=False):
-                    self.epochs += len(trials) * self.settings.seeds * (epochs - before)
+                    self.epochs += len(trials) * self.settings.seeds * (epochs - before * self.continues)
                     trials = self._rung(trials, epochs, scores[epochs], last=epochs == rungs[-1])
 
     def _ask(self, bracket: int) -> Trial:
@@ -183,8 +187,7 @@ def _sampler(settings: SearchConfig, number: int) -> BaseSampler:
 def _restarts(config: DictConfig, settings: SearchConfig) -> list[str]:
     """Return the reasons why the jobs of a rung cannot continue those of the rung before."""
     reasons = ["paths.cache is null"] if config.paths.cache is None else []
-    train = build_key("train", OmegaConf.to_container(config.train, resolve=True))
-    for epochs in settings.rungs[:-1]:
-        reason = restarts(train, epochs, settings.rungs[-1])
-        reasons += [] if reason is None else [reason]
+    with contextlib.suppress(ConfigError):  # a key that the search sets may be missing; jobs report other errors
+        train = build_key("train", OmegaConf.to_container(config.train, resolve=True))
+        reasons += [reason for epochs in settings.rungs[:-1] if (reason := restarts(train, epochs, settings.rungs[-1]))]
     return reasons[:1]

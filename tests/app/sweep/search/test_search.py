@@ -26,9 +26,9 @@ from omegaconf import DictConfig, OmegaConf
 from ortpipe import TrainConfig
 from ortpipe.app.compose import packaged_conf
 from ortpipe.app.sweep.fork import Workers
-from ortpipe.app.sweep.search.config import SearchConfig, search_settings
+from ortpipe.app.sweep.search.config import SearchConfig, search_settings, settings_of
 from ortpipe.app.sweep.search.space import Space
-from ortpipe.app.sweep.search.trials import STUDY, Progress, _values
+from ortpipe.app.sweep.search.trials import STUDY, Progress, _restarts, _values
 from ortpipe.errors import ConfigError
 from ortpipe.stages import restarts
 
@@ -191,6 +191,10 @@ def test_a_schedule_over_the_whole_training_starts_each_rung_anew() -> None:
     assert restarts(TrainConfig(schedule=SCHEDULES["cosine"](period=8)), 4, 16) is None
     assert "total number of epochs" in str(restarts(TrainConfig(schedule=SCHEDULES["one_cycle"]()), 4, 16))
     assert "validation" in str(restarts(TrainConfig(validate_every=3), 4, 16))
+    config = _config().copy()
+    OmegaConf.update(config, "train.schedule", {"name": "one_cycle"}, merge=False)
+    [note] = _restarts(config, settings_of(config))
+    assert "total number of epochs" in note
     assert "lbfgs" in str(restarts(TrainConfig(optimizer=OPTIMIZERS["lbfgs"]()), 4, 16))
 
 
