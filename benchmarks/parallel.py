@@ -4,8 +4,8 @@
 
 The ways take turns; each time is the median over rounds and epochs, the first epoch of a run left out. With c ms of
 computation in each of two workers and x ms of exchange, measured there, n workers and K = max(8, n) slices take
-c · 2 · ⌈K/n⌉/K + x · (n + K)/(2 + 8) ms: the process that trains sends the weights to each worker, and receives a
-gradient per slice. The efficiency is 2 · c / n divided by that.
+c · 2 · ⌈K/n⌉/K + x · n/2 ms: the process that trains checks and adds one sum of gradients per worker. The efficiency is
+2 · c / n divided by that.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def simulated(computed: float, exchanged: float) -> Iterable[str]:
     """Yield the milliseconds per exchange, and the efficiency, of more workers."""
     for workers in WORKERS:
         slices = max(8, workers)
-        whole = computed * 2 * math.ceil(slices / workers) / slices + exchanged * (workers + slices) / (2 + 8)
+        whole = computed * 2 * math.ceil(slices / workers) / slices + exchanged * workers / 2
         yield f"{whole:.3g} ({2 * computed / workers / whole:.2f})"
 
 

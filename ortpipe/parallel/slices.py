@@ -10,15 +10,13 @@ Values = list[np.ndarray]
 
 
 def slice_bounds(rows: int, slices: int) -> list[tuple[int, int]]:
-    """Return the first row and the end of each slice that has rows.
-
-    The sizes of slices differ by at most one.
+    """Return the first row and the end of each slice that has rows; their sizes differ by at most one.
 
     >>> slice_bounds(10, 4), slice_bounds(2, 4)
     ([(0, 2), (2, 5), (5, 7), (7, 10)], [(0, 1), (1, 2)])
     """
-    ends = [rows * number // slices for number in range(slices + 1)]
-    return [(first, end) for first, end in itertools.pairwise(ends) if end > first]
+    count = min(rows, slices)
+    return list(itertools.pairwise(rows * number // count for number in range(count + 1)))
 
 
 def subtree_sums(of_slice: Callable[[int], Values], numbers: Collection[int], count: int) -> dict[Tree, Values]:

@@ -17,6 +17,7 @@ def test_slices_cover_all_rows_once_and_differ_by_one_row_at_most(rows, slices):
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
     assert len(bounds) == min(rows, slices)
+    assert slice_bounds(rows, 2**31) == slice_bounds(rows, rows)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 8])

@@ -11,6 +11,7 @@ import psutil
 import pytest
 from sklearn.datasets import load_digits
 
+from ortpipe.data.batches import order
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
 from ortpipe.data.sources.npz import Npz
@@ -207,6 +208,12 @@ def test_results_of_other_slices_shapes_or_types_are_noticed():
     for sums in ({(0, 1): [values]}, {(0, 2): [values[:1]]}, {(0, 2): [values.astype(float)]}, {(0, 2): [None]}):
         assert not SliceSums(losses, sums).fits(span, [0, 1], kinds)
     assert not SliceSums({0: np.zeros(1)}, {(0, 2): [values]}).fits(span, [0, 1], kinds)
+
+
+def test_a_worker_needs_rows_of_every_row_group():
+    groups, window, batch = [100] * 20, 500, 50
+    rows = order(2000, seed=0, number=1, window=window, group_sizes=groups).reshape(-1, batch)
+    assert {*rows[:, : batch // 8].ravel() // 100} == {*range(20)}  # those of one slice of eight
 
 
 def test_what_slices_cannot_split_is_rejected_by_name(tmp_path):
