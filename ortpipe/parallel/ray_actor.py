@@ -24,6 +24,8 @@ class Actor(Worker):
             error = reply.exception()
             if isinstance(error, self._ray.exceptions.RayTaskError):
                 result.set_exception(error.cause if isinstance(error.cause, Exception) else error)
+            elif getattr(error, "actor_init_failed", False):
+                result.set_exception(_no_start(str(error)))
             elif error is not None:  # the actor or its node is gone, or the object with its arguments
                 result.set_exception(WorkerLostError(str(error)))
             else:
@@ -78,3 +80,12 @@ class Actors(Transport):
 
     def close(self) -> None:
         """Leave the memory to Ray."""
+
+
+def _no_start(error: str) -> EngineError:
+    """Return the error for an actor that could not load its work, from Ray's text with the actor's traceback."""
+    return EngineError(
+        "Every machine of the cluster must have all modules that a training uses, in the same versions.",
+        got=error.strip().splitlines()[-1],
+        fix="Install them there, or set PYTHONPATH before ray start.",
+    )
