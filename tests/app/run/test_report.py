@@ -6,8 +6,6 @@ import base64
 import json
 import os
 import re
-import shlex
-import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import ROOT, ortpipe
+from command import run as run_command
 from markdown_it import MarkdownIt
 
 from ortpipe.app.run.record import COMMAND, RunRecord
@@ -173,10 +172,15 @@ def test_a_report_can_be_mailed_without_the_passwords_of_addresses(cli: Callable
 def test_a_run_that_fails_after_its_last_stage_says_so(cli: Callable, tmp_path: Path, only_run: Callable) -> None:
     place = "hydra.run.dir=outputs/runs/day/again"
     assert cli(*SMALL, place).returncode == 0
-    small_files = "ulimit -f 12; exec"  # 12 KiB: there is room for the stages, and none for figures
-    command = f"{small_files} {shlex.join([sys.executable, '-m', 'ortpipe', *SMALL, place])}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    small_files = """if True:  # there is room for the stages, and none for figures
+        import resource
+        from ortpipe.app.cli import main
+
+        resource.setrlimit(resource.RLIMIT_FSIZE, (12 * 2**10,) * 2)
+        main()
+    """
+    command = [sys.executable, "-c", small_files, *SMALL, place]
+    done = run_command(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True)
     assert done.returncode == 1
     assert "File too large" in done.stderr
     assert "stage          evaluate" in done.stderr
