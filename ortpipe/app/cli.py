@@ -87,7 +87,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> float | None:
 
 @streams()
 def main() -> None:
-    """Run the command line, or its command; exit with 1 for an error, 130 on Ctrl-C and 143 on SIGTERM."""
+    """Run the command line, or its command; exit with 1 for an error (3: a gate), 130 on Ctrl-C and 143 on SIGTERM."""
     gc.set_threshold(200_000)  # imports create many objects and no garbage; collecting took a tenth of a short run
     wants_trace = os.environ.get("HYDRA_FULL_ERROR") == "1"
     os.environ["HYDRA_FULL_ERROR"] = "1"  # raise errors instead of printing them
@@ -127,7 +127,7 @@ def main() -> None:
             ours.__notes__ = notes
             raise ours  # noqa: B904 - it may be that error itself
         print(f"error: {ours}", *notes, sep="\n", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(getattr(ours, "code", 1))
     except (KeyboardInterrupt, Stopped) as stop:
         print("\nstopped; nothing half-written was left.", *getattr(stop, "__notes__", []), sep="\n", file=sys.stderr)
         sys.exit(getattr(stop, "code", 130))

@@ -19,6 +19,7 @@ COMMANDS = (
     "report",
     "repro",
     "restore",
+    "rollback",
     "run-stage",
     "schedule",
     "show",

@@ -12,6 +12,7 @@ from hydra.conf import HydraConf
 from ortpipe import FLOW, Artifact, Data, OrtpipeError
 from ortpipe.app.assemble import open_run, plan_of, store_of
 from ortpipe.app.folds import cross_validate
+from ortpipe.app.gates import Gates, raise_failed
 from ortpipe.app.pulse import PULSE
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.data_facts import data_facts, in_words
@@ -23,7 +24,7 @@ from ortpipe.app.run.stage_log import StageLogs
 from ortpipe.app.schema import RunConfig
 from ortpipe.app.stop import before_the_end, stop_if_asked
 from ortpipe.app.sweep import Job
-from ortpipe.app.tracking import with_versions
+from ortpipe.app.tracking import with_start, with_versions
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import feed_inputs
 from ortpipe.errors import under, words
@@ -48,7 +49,7 @@ def execute(
 
     `command` is the equivalent command if the run was started from Python.
     """
-    started, resolved = time.perf_counter(), with_versions(resolved)
+    started, resolved = time.perf_counter(), with_versions(with_start(resolved))
     if job is not None and job.manifest.live:
         PULSE.step("")  # the table shows the job
     context = open_run(vars(config))
@@ -72,9 +73,11 @@ def execute(
     def values(artifact: Artifact) -> dict[str, float]:
         return _values(artifact, config, data)
 
-    screen = Screen([in_words(record.data), *data.notes], None if job is None else job.job.number)
+    origin = [] if config.start is None else [f"starts from {resolved['start']}"]
+    screen = Screen([in_words(record.data), *data.notes, *origin], None if job is None else job.job.number)
     listeners: list[Listener] = [
         _name_settings,
+        Gates(config.evaluate, config.runtime, config.recorder, data, record),
         StageLogs(record.folder),
         RunFolder(record, config_text(resolved), facts, values, example, config.figures and job is None),
         _guard(config, data, values, job),
@@ -93,6 +96,8 @@ def execute(
         }
         print(closing(artifact, record, summary), flush=True)
     recording.check()
+    if job is None:
+        raise_failed(record)
 
 
 def next_command(config: RunConfig, folder: Path) -> str:

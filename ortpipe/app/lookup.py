@@ -20,7 +20,7 @@ from ortpipe import Artifact, load_artifact
 from ortpipe.app.compose import Composition
 from ortpipe.app.redact import hidden
 from ortpipe.app.run.folder import stage_artifact
-from ortpipe.app.run.record import FILE, RunRecord, read_config
+from ortpipe.app.run.record import FILE, ID, RunRecord, read_config
 from ortpipe.app.tracking import client_at, database_of
 from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, TrackingError, nearest
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 REPRO_FILES = ("config.yaml", "environment.json", FILE, "inputs", "stages")  # the files that repeating a run reads
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\\x00:]+")
-RUN_ID = re.compile(r"[0-9a-f]{32}")
 DIGEST = re.compile(r"[0-9a-f]{6,64}")  # or its beginning
 HELP = "an .onnx file, the folder of an artifact or a run, the id of an MLflow run, or a stored digest's beginning"
 
@@ -82,7 +81,7 @@ def find(name: str, composed: Composition, stage: str | None = None) -> FoundMod
             raise ConfigError(rule, got=f"{name}: {matches}", fix="Add more letters.")
         if digests:
             return _artifact(load_artifact(place.with_name(digests[0])), digests[0], place)
-    if RUN_ID.fullmatch(name):
+    if ID.fullmatch(name):
         with tracked(name, composed.tracking_uri) as client, tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             names = [Path(entry.path).name for entry in client.list_artifacts(name, "stages")]
@@ -135,7 +134,7 @@ def recorded(name: str, composed: Composition) -> Iterator[Path]:
     folder = Path(name)
     if has_file(folder, FILE):
         yield _with_stages(folder.absolute(), name)
-    elif RUN_ID.fullmatch(name):
+    elif ID.fullmatch(name):
         with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
             with tracked(name, composed.tracking_uri) as client:
                 folder = Path(temporary)

@@ -20,8 +20,9 @@ from ortpipe import (
     RuntimeConfig,
     TrainConfig,
 )
+from ortpipe.app.gates import check_gates
 from ortpipe.app.local_path import CachePlace, LocalPath, is_local
-from ortpipe.app.tracking import RECORDERS, Recorder, with_files
+from ortpipe.app.tracking import RECORDERS, Recorder, with_files, with_start
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import DataConfig
 from ortpipe.errors import ConfigError, nearest, under
@@ -67,6 +68,8 @@ class RunConfig(Config):
         recorder: the recorder in addition to the run folder: MLflow, the console, or none.
         seed: the random seed of all parts without their own seed.
         name: the name of the run in its record.
+        start: the trained model whose graph and weights replace those of convert.source: models:/NAME@ALIAS, the id of
+            an MLflow run, or a run's folder.
         resume: the folder of a stopped run: training continues from its last checkpoint.
         objective: the value by which a sweep compares its jobs: the loss (of the validation rows if there are any,
             else of training), or a metric of evaluate on the validation rows.
@@ -86,12 +89,15 @@ class RunConfig(Config):
     recorder: Annotated[Recorder, RECORDERS] = RECORDERS.default("none")
     seed: int = 0
     name: Text = "run"
+    start: Text | None = None
     resume: Text | None = None
     objective: Annotated[str, OBJECTIVE] = "loss"
     figures: bool = True
 
     def __post_init__(self) -> None:
         split = self.data.split
+        validated = split.column is not None or bool(split.validation)
+        check_gates(self.evaluate, self.recorder, validated=validated)
         check_measured(self.objective, split.column, split.validation, self.evaluate.metrics)
         if self.train.states is not None and self.paths.cache is None:
             rule, fix = "{key} are kept in the cache.", "Set paths.cache, or {key}=null."
@@ -138,6 +144,8 @@ def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]
     """Return the typed values of the valid top-level keys, and the errors of the others."""
     problems: list[OrtpipeError] = []
     nodes = {}
+    with collected(problems):
+        config = with_start(config)
     for key, node in config.items():
         with collected(problems, key):
             nodes[key] = with_files(key, node, config.get("recorder"))

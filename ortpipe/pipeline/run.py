@@ -56,11 +56,10 @@ def run(
             key = key_of(parts)
             artifact, stored, hit = _run_or_load(step, artifact, parts, key, stage_context, store, notify)
             seconds = time.perf_counter() - started
-            output = hit.output if hit is not None else artifact.digest()
+            digest = hit.output if hit is not None else artifact.digest()
             for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
                 notify(note, stored=hit is not None)
-            emit(events.StageFinished(name, number, artifact, seconds, key, parts, output, stored, hit))
-            digest = output
+            emit(events.StageFinished(name, number, artifact, seconds, key, parts, digest, stored, hit))
             if number == 1:
                 expected = artifact.facts
                 for later in plan[1:]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortpipe.stages.convert.forward import Forward
     from ortpipe.stages.convert.imported import Imported
     from ortpipe.stages.evaluate.figures import figures, panels
+    from ortpipe.stages.evaluate.gates import Scored, paired, score, slice_of
     from ortpipe.stages.penalty.penalties import charges
     from ortpipe.stages.train.continued import restarts
     from ortpipe.stages.train.epoch_results import Epoch

@@ -39,6 +39,8 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--mermaid", action="store_true", help="print the flow as a Mermaid graph")
     options = parser.read(arguments)
     config = options.composed.config
+    if config.start is not None:
+        print(f"starts from {config.start}", file=sys.stderr)
     store = store_of(config, data=options.composed.record["data"])
     statuses = dry_run(plan_of(config), open_run(vars(config)), store)
     if store is not None and store.trouble is not None:

@@ -76,7 +76,7 @@ def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
         print(f"warning: the run's working folder {place} is missing; paths are relative to this one", file=sys.stderr)
     for stage in FLOW:
         _use_copies(values.get(stage.name), stage.name, folder)
-    config = build({**values, "recorder": {"name": "none"}, "resume": None})
+    config = build({**values, "recorder": {"name": "none"}, "resume": None, "start": None})
     plan = plan_of(config)[: len(stages)]
     recorded_versions = {name: version for stage in stages for name, version in stage.parts["packages"].items()}
     current_versions = {name: version for step in plan for name, version in versions(step.stage.packages).items()}

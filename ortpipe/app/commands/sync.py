@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.redact import MASK, redacted
-from ortpipe.app.run.record import read_config
+from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build_key
 from ortpipe.app.sweep import best_job
 from ortpipe.app.tracking import Mlflow, database_of, name_best, record_run, run_folders, uri_of
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> None:
     for folder, record in run_ids.items():
         best = best_job(folder)
         if best in run_ids:
-            name_best(targets[folder], record, run_ids[best])
+            name_best(targets[folder], record, run_ids[best], RunRecord.read(best))
 
 
 def _target(folder: Path, settings: Sequence[str], mlflow_config: dict[str, Any], *, trust: bool) -> Mlflow:

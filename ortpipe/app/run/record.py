@@ -49,6 +49,8 @@ MODEL = {"from": str, "task": str, "discrepancy": float | None, "parameters": di
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
 LATEST = 253_402_300_799_000  # milliseconds since 1970 until the year 10000, the last that datetime knows
 
+ID = re.compile(r"[0-9a-f]{32}")  # of an MLflow run
+
 # A record may come from another user: its names become parts of paths, pages and queries
 StageName = Annotated[str, Must("the name of a stage", re.compile(r"\w+", re.ASCII).fullmatch)]
 Id = Annotated[str, Must("an id of letters, digits and -", re.compile(r"[\w-]+", re.ASCII).fullmatch)]
@@ -160,12 +162,16 @@ class RunRecord(Config):
     sensitivity: dict[str, float] = field(default_factory=dict)  # by column
     measured: dict[str, float] = field(default_factory=dict)  # while it ran: workers, slices and times, if in parallel
     values: dict[str, float] = field(default_factory=dict)  # possible objectives, such as validation/r2 or train/loss
+    gates: dict[str, dict[str, Any]] = field(default_factory=dict)  # by requirement: `value`, `limit`, `passed`
+    champion: dict[str, Any] = field(default_factory=dict)  # the comparison with it, see `gates.champion`
     notes: dict[StageName, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: Id | None = None  # the id of the MLflow run, if there is one
     job: JobRecord | None = None  # of a sweep's job
     sweep: Manifest | None = None  # of a sweep itself
 
     def __post_init__(self) -> None:
+        checked({name: gate.get("passed") for name, gate in self.gates.items()}, dict[str, bool], "gates")
+        checked(self.champion.get("passed", True), bool, "champion.passed")
         checked(self.epochs, tuple[tuple[int, int], ...], "epochs")
         for key, values, kinds in (("data", self.data, DATA), ("model", self.model, MODEL)):
             for name in kinds if values else ():
@@ -175,6 +181,11 @@ class RunRecord(Config):
     def seconds(self) -> float | None:
         """The duration of the run; None while it is running."""
         return None if self.ended is None else (self.ended - self.started) / 1000
+
+    @property
+    def passed(self) -> bool:
+        """Whether the model meets its requirements and, if it is to replace a registered one, is better than that."""
+        return all(gate["passed"] for gate in self.gates.values()) and bool(self.champion.get("passed", True))
 
     @property
     def stage_folders(self) -> list[str]:

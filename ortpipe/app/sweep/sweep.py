@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from ortpipe import OrtpipeError
 from ortpipe.app.claim import hold, output_folder
+from ortpipe.app.gates import raise_failed
 from ortpipe.app.redact import guard, hidden, know_config, recordable, redacted
 from ortpipe.app.run.environment import environment, typed_command
 from ortpipe.app.run.folder import illustrate
@@ -122,6 +123,8 @@ class OpenSweep:
             fix = "See the errors above; their tracebacks are in error.txt in the jobs' folders."
             raise SweepError(f"{problem}.", got=error, fix=fix) from error
         self._recording.check()
+        if best is not None and not stopped:
+            raise_failed(best)
 
 
 def _illustrate(best: RunRecord) -> None:

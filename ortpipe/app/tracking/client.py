@@ -12,9 +12,9 @@ import os
 import sqlite3
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ortpipe.app.local_path import is_local
 from ortpipe.app.run.process import HOST, gone, this_process
@@ -39,6 +39,8 @@ PACKAGES = {  # by scheme: modules of which one is required, and the fix
     "wasbs": (("azure.storage.blob",), "pip install azure-storage-blob azure-identity"),
     "abfss": (("azure.storage.filedatalake",), "pip install azure-storage-file-datalake azure-identity"),
 }
+UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # codes of MLflow for what it does not have
+Found = TypeVar("Found")
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
 _databases = set[Any]()  # the URLs of clients' databases
@@ -176,6 +178,16 @@ def close_databases() -> None:
     """
     for engine in [*_engines]:
         engine.dispose()
+
+
+def or_none(read: Callable[[], Found]) -> Found | None:
+    """Return the entity that MLflow has, None if it has no such run, model, version or alias."""
+    try:
+        return read()
+    except Exception as error:
+        if getattr(error, "error_code", None) not in UNKNOWN:  # MLflow's; importing its class takes seconds
+            raise
+        return None
 
 
 @contextlib.contextmanager

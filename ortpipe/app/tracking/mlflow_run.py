@@ -27,6 +27,7 @@ from ortpipe.stages import Epoch
 
 LEDGER = "mlflow.json"
 PER_CALL, POINTS = 100, 1000  # MLflow's limits of params or tags, and of points of metrics
+GATES = "ortpipe.gates"  # the tag with the outcome of its gates, see `app.gates`
 RUN = "ortpipe.run"  # the tag with the run's own id, which finds its record again
 CONFIG = ("config.yaml", "environment.json")
 DRAWN = ("figures", "report.md", "report.html")  # a sweep's job may get these long after its end
@@ -71,7 +72,8 @@ class MlflowRun:
     @property
     def to_register(self) -> bool:
         """Whether to register the run's own model; a sweep registers its best job's."""
-        return self._target.register is not None and "ortpipe.sweep" not in self._run.tags
+        configured = self._target.register is not None and "ortpipe.sweep" not in self._run.tags
+        return configured and self._run.passed
 
     @property
     def registered(self) -> str | None:
@@ -120,7 +122,7 @@ class MlflowRun:
         if (run.folder / DRAWN[0]).is_dir():
             yield "figures", self._figures
         if self.to_register and "model" in self._done:
-            yield self._registration, lambda: register(self._client, self._target, self._done["model"])
+            yield self._registration, lambda: register(self._client, self._target, self._done["model"], self._run)
         yield "end", self._end
 
     def _config(self) -> None:
@@ -163,7 +165,8 @@ class MlflowRun:
         tested = next(
             (dataset.dataset for dataset in datasets(self._run) if dataset.dataset.name.endswith(" test")), None
         )
-        tags = {**stage_tags(self._run), NOTE: description(self._run)}
+        gates = {name: text for name, text in self._run.tags.items() if name == GATES}
+        tags = {**stage_tags(self._run), **gates, NOTE: description(self._run)}
         self._log("tags", list(itertools.starmap(RunTag, tags.items())))
         points = metrics(self._run, self._results(), self._done.get("model"), sent, tested)
         log_points(self._client, self.run_id, points)

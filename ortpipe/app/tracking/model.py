@@ -19,7 +19,9 @@ import numpy as np
 import onnx
 
 from ortpipe import Facts, runtime
-from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, reached
+from ortpipe.app.run.record import RunRecord
+from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, or_none, reached
+from ortpipe.app.tracking.registry import holder_of, move_alias
 from ortpipe.app.tracking.target import Target
 from ortpipe.data import FORMS, TextReading
 from ortpipe.errors import ModelError, TrackingError
@@ -236,10 +238,11 @@ def logged_model(client: MlflowClient, run: str, experiment: str) -> str | None:
     return None
 
 
-def register(client: MlflowClient, target: Target, model_id: str) -> str:
+def register(client: MlflowClient, target: Target, model_id: str, record: RunRecord | None = None) -> str:
     """Register a logged model as a version of the target's registered model; return the version and alias in words.
 
-    The version gets the alias, unless the alias is at the version of a run that began later.
+    The version gets the alias, unless the alias is at the version of a run that began later, or no longer at the
+    version that the run's `record` compares the model with.
     """
     assert target.register is not None
     model = client.get_logged_model(model_id)
@@ -261,14 +264,16 @@ def register(client: MlflowClient, target: Target, model_id: str) -> str:
     version_name = f"{target.register} version {version.version}"
     if (later := _later_version(client, target, model.source_run_id)) is not None:
         return f"{version_name}; {target.alias} stays version {later}, of a run that began later"
-    client.set_registered_model_alias(target.register, target.alias, version.version)
+    if record is not None and (version_uri := record.champion.get("version", "")) != "":
+        compared = None if version_uri is None else version_uri.rpartition("/")[2]
+        if (holder := holder_of(client, target)) not in (compared, str(version.version)):
+            return f"{version_name}; {target.alias} is version {holder}, with which it was not compared: run it again"
+    move_alias(client, target, str(version.version))
     return f"{version_name}, as {target.alias}"
 
 
 def _later_version(client: MlflowClient, target: Target, run: str) -> str | None:
     """Return the version with the alias, if its run began later than this one and does not belong to the same sweep."""
-    from mlflow import MlflowException
-
     assert target.register is not None
     holder = client.get_registered_model(target.register).aliases.get(target.alias)
     if holder is None:
@@ -276,36 +281,34 @@ def _later_version(client: MlflowClient, target: Target, run: str) -> str | None
     holder_run = client.get_model_version(target.register, holder).run_id
     if holder_run in (None, "", run):
         return None
-    try:
-        other_run, this_run = client.get_run(holder_run), client.get_run(run)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # its run was deleted
-            raise
+    other_run, this_run = or_none(lambda: client.get_run(holder_run)), client.get_run(run)
+    if other_run is None:  # it was deleted
         return None
     sweep = this_run.data.tags.get(PARENT)
     same_sweep = sweep is not None and sweep == other_run.data.tags.get(PARENT)
     return str(holder) if other_run.info.start_time > this_run.info.start_time and not same_sweep else None
 
 
-def register_run(target: Target, run: str) -> str:
+def register_run(target: Target, run: str, record: RunRecord | None = None) -> str:
     """Register the logged model of a run, such as a sweep's best job; return the version in words."""
     client, experiment = open_store(target, run)
     with reached(target.tracking_uri):
         model = logged_model(client, run, experiment)
         if model is not None:
-            return register(client, target, model)
+            return register(client, target, model, record)
     fix = "Complete its record: ortpipe sync RUN_FOLDER."
     raise TrackingError("The run must have a logged model to register.", got=f"run {run}: none", fix=fix)
 
 
-def name_best(target: Target, sweep: str, best: str) -> None:
-    """Link a sweep's MLflow run to its best job, and register that job's model once if the target is configured so."""
+def name_best(target: Target, sweep: str, best: str, record: RunRecord) -> None:
+    """Link a sweep's MLflow run to its best job, and register that job's model once if the target is configured so
+    and its `record` has passed the gates."""
     client, _ = open_store(target, sweep)
     with reached(target.tracking_uri):
         if client.get_run(sweep).data.tags.get(BEST) == best:
             return
-        if target.register is not None:
-            print(f"registered     {register_run(target, best)}")
+        if target.register is not None and record.passed:
+            print(f"registered     {register_run(target, best, record)}")
         best_run = client.get_run(best)
         link = f"Best: [{best_run.info.run_name}](#/experiments/{best_run.info.experiment_id}/runs/{best})"
         picture = f"![what varies](get-artifact?path=summary.png&run_uuid={sweep})"

@@ -17,7 +17,7 @@ from ortpipe.app.consent import mapped
 from ortpipe.app.model_uri import FILES, URI, is_uri
 from ortpipe.app.tracking.client import check_packages, client_at, reached
 from ortpipe.app.tracking.sqlite import database_of
-from ortpipe.bounded import parse_yaml, read_below
+from ortpipe.bounded import has_file, parse_yaml, read_below
 from ortpipe.errors import ConvertError, TrackingError, nearest, under
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def with_files(key: str, node: Any, recorder: Any) -> Any:
             return value
         source = node["source"].get("name") if key == "convert.source.path" else "onnx"
         with under(*key.split(".")[1:-1]):
-            return str(_model_file(_fetch(value, _tracking_uri(recorder)), source))
+            return str(model_file(fetch(value, tracking_uri(recorder)), source))
 
     return mapped(node, file, key) if f"{key}." in ROLES else node
 
@@ -52,12 +52,13 @@ def with_versions(config: Mapping[str, Any]) -> Any:
 
     def version(key: str, value: Any) -> Any:
         is_model_uri = key.startswith(ROLES) and key.endswith(".path") and is_uri(value)
-        return _fetch(value, _tracking_uri(config.get("recorder"))).uri if is_model_uri else value
+        return fetch(value, tracking_uri(config.get("recorder"))).uri if is_model_uri else value
 
     return mapped(config, version)
 
 
-def _tracking_uri(recorder: Any) -> str:
+def tracking_uri(recorder: Any) -> str:
+    """Return the address of the MLflow that has the models of a config."""
     uri = recorder.get("tracking_uri") if isinstance(recorder, Mapping) else None
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI")
     if not uri:
@@ -68,7 +69,7 @@ def _tracking_uri(recorder: Any) -> str:
 
 
 @functools.cache  # a sweep's jobs and a config's checks call it again
-def _fetch(uri: str, tracking_uri: str) -> FetchedModel:
+def fetch(uri: str, tracking_uri: str) -> FetchedModel:
     """Download a model's folder, which is deleted when this process ends."""
     if (database := database_of(tracking_uri)) is not None and not database.is_file():
         fix = "Set recorder.tracking_uri, or MLFLOW_TRACKING_URI, to the address where the model is registered."
@@ -145,8 +146,10 @@ def _suggestion(client: MlflowClient, uri: str) -> str:
     return f"It has {', '.join([*alias_texts, *(f'version {number}' for number in versions)]) or 'no version'}."
 
 
-def _model_file(model: FetchedModel, source: str) -> Path:
+def model_file(model: FetchedModel, source: str) -> Path:
     """Return the file of the flavour that a source reads; only its path is taken from the file MLmodel."""
+    if source == "onnx" and has_file(model.folder, "artifact.json"):  # a stage's folder of a run
+        return model.folder / "model.onnx"
     try:
         flavors = parse_yaml(read_below(model.folder, "MLmodel").decode())["flavors"]
         flavours = {name: value for name, value in flavors.items() if name in FILES and isinstance(value, dict)}

@@ -7,7 +7,8 @@ from typing import Annotated
 
 from ortpipe.app.tracking.sqlite import PLAIN, database_of, uri_of
 from ortpipe.errors import ConfigError
-from ortpipe.settings import Config, Fix, Must, Text
+from ortpipe.metrics import METRICS
+from ortpipe.settings import Config, Fix, Must, NotNegative, Text, one_of
 
 Registered = Annotated[
     str, Must("a name without /, : and quotes", re.compile(r"[^/:'\"]+").fullmatch), Fix("Choose another.")
@@ -35,6 +36,9 @@ class Target(Config):
         register: the registered model of which the trained model (of a sweep the best job's) becomes a version; null:
             none.
         alias: the alias of that version, until a later version gets it.
+        only_if_better: a metric; the model is only registered if it is better than the version with the alias, both on
+            the validation rows; null: always.
+        margin: by how much it must be better.
     """
 
     tracking_uri: Text
@@ -42,8 +46,13 @@ class Target(Config):
     artifacts: str | None = None
     register: Registered | None = None
     alias: Alias = "champion"
+    only_if_better: Annotated[str, one_of("metric", METRICS)] | None = None
+    margin: NotNegative = 0.0
 
     def __post_init__(self) -> None:
+        if self.only_if_better is not None and self.register is None:
+            rule, fix = "{key} needs a registered model.", "Set {at}register=NAME."
+            raise ConfigError(rule, key="only_if_better", got="register=null", fix=fix)
         database = database_of(self.tracking_uri)
         if database is not None:
             literal = Path(self.tracking_uri.removeprefix(PLAIN))

@@ -1,12 +1,13 @@
 """The config of evaluate."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from annotated_types import Ge, Le
 
 from ortpipe.metrics import METRICS
-from ortpipe.settings import Config, Count, Seed, one_of
+from ortpipe.settings import Config, Count, Seed, Text, one_of
 
 VERSION = 5  # raised whenever the stage's results change
 
@@ -26,6 +27,7 @@ class EvaluateConfig(Config):
             column (of an image, each pixel) goes from its mean to a test row's value (at most 10,000 rows).
         folds: of a run: the number of folds of cross-validation before the run's own fit; 0: none.
         seed: the seed of bootstrap and importance.
+        require: limits on validation rows, `METRIC` or `slice.COLUMN=VALUE.METRIC` to `>= NUMBER` or `<= NUMBER`.
     """
 
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
@@ -36,3 +38,4 @@ class EvaluateConfig(Config):
     sensitivity: bool = False
     folds: Annotated[int, Ge(0), Le(1000)] = 0
     seed: Seed = 0
+    require: Mapping[str, Text] = field(default_factory=dict, metadata={"identity": False})

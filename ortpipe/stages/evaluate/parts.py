@@ -50,7 +50,7 @@ def intervals(metrics: Mapping[str, Metric], entries: Compared, draws: int, seed
     rng, count = np.random.default_rng(seed), len(entries.truth)
     values: dict[str, list[float]] = {name: [] for name in metrics}
     for _ in range(draws):
-        drawn = _at(entries, rng.integers(0, count, count))
+        drawn = at(entries, rng.integers(0, count, count))
         for name, metric in metrics.items():
             values[name].append(metric(*drawn))
     finite = {name: np.array(samples)[np.isfinite(samples)] for name, samples in values.items()}
@@ -61,11 +61,12 @@ def by_value(metrics: Mapping[str, Metric], entries: Compared, column: np.ndarra
     """Return each part's `rows` and metrics, without metrics that have no value on it."""
     by_part: dict[str, dict[str, float]] = {}
     for part, where in slice_by_value(column):
-        part_entries = _at(entries, where)
+        part_entries = at(entries, where)
         measured = {name: value_of(metric, part_entries) for name, metric in metrics.items()}
         by_part[part] = {"rows": int(where.sum())} | {k: v for k, v in measured.items() if np.isfinite(v)}
     return by_part
 
 
-def _at(entries: Compared, where: np.ndarray) -> Compared:
+def at(entries: Compared, where: np.ndarray) -> Compared:
+    """Return some of the entries."""
     return Compared(*(None if array is None else array[where] for array in entries))  # type: ignore[arg-type]

@@ -23,8 +23,7 @@ class EarlyStopConfig(Config):
     Attributes:
         patience: epochs without improvement (with validation rows: validations) before training stops; null: never.
         min_delta: the least improvement over the best value so far that counts.
-        monitor: the value monitored here and by schedules: `loss` (on validation rows, else in training), or a metric
-            of the catalogue, computed on the validation rows.
+        monitor: the value monitored here and by schedules: `loss` (validation, else training), or a validation metric.
     """
 
     patience: Count | None = None
@@ -79,15 +78,13 @@ class TrainConfig(Config):
         shuffle: draw a new order of rows for every epoch.
         seed: the seed of the order and of random weights.
         clip: bounds of the gradient.
-        accumulate: batches whose gradients and losses are averaged for one update; the remaining batches of an epoch
-            form one more update, and its partial batch another.
+        accumulate: batches averaged for one update; an epoch's remaining batches form one more, a partial one another.
         weight_decay: λ of a decoupled decay, θ ← (1 − η·λ)·θ, in addition to the optimizer's own (Loshchilov and
             Hutter, 2019): a number, or one for each parameter name or glob.
         factors: learning-rate multipliers by parameter name or glob; the last match counts.
         average: d of the exponential moving average (EMA) of the weights, a ← d·a + (1 − d)·θ after every step,
             starting at the initial weights. Validation and the result use the average; null: no average.
-        loss_scale: the loss scale of a float16 or bfloat16 model's backward pass, whose parameters are trained in
-            float32; null: 1024 for float16, 1 for bfloat16.
+        loss_scale: the factor of a half-precision backward pass; null: 1024 for float16, 1 for bfloat16.
         validate_every: epochs between two evaluations of the validation rows; the last epoch is always evaluated.
         early_stop: when to stop before the last epoch; with validation rows, the best weights are restored.
         parallel: how training is split over workers; null: one process trains.

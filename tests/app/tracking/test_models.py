@@ -19,7 +19,7 @@ from ortpipe.app.compose import Composition
 from ortpipe.app.run.folder import SOURCE, keep_inputs, kept_input
 from ortpipe.app.tracking.client import client_at
 from ortpipe.app.tracking.models import FetchedModel, with_files, with_versions
-from ortpipe.app.tracking.models import _model_file as file_of
+from ortpipe.app.tracking.models import model_file as file_of
 from ortpipe.errors import ConfigError, ConvertError, TrackingError
 from ortpipe.flow import FLOW
 from ortpipe.pipeline.digest import identity

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ def test_a_state_dict_goes_in_by_a_map(source: OnnxFile, tmp_path: Path) -> None
         name: array.tolist() for name, array in OURS.items()
     }
     record = artifact.facts.lineage[0]
-    assert record["init"] == {"file": "torch.safetensors", "weights": {ours: theirs for theirs, ours in MAP.items()}}
+    weights, digest = {ours: theirs for theirs, ours in MAP.items()}, hashlib.sha256(path.read_bytes()).hexdigest()
+    assert record["init"] == {"file": "torch.safetensors", "sha256": digest, "weights": weights}
     assert "takes 3 weights from torch.safetensors: w0, b0, w1" in record["notes"]
     assert artifact.tensors["source/b0"].tolist() == [0, 0, 0, 1]  # what the source itself has
 

@@ -107,7 +107,7 @@ class MlflowSweepRecording(Recording):
             close_dead(*open_store(self._target, self.run_id))
             if best is not None and best.mlflow is not None:
                 MlflowRun(self._target, best).push()
-                name_best(self._target, self._run.run_id, best.mlflow)
+                name_best(self._target, self._run.run_id, best.mlflow, best)
         except Exception as error:  # noqa: BLE001 - no tracking error may end a sweep
             print(f"warning: MLflow did not record all of the sweep: {error}", file=sys.stderr)
             print(f"  its folder holds it; record it later with: {self._command}", file=sys.stderr)

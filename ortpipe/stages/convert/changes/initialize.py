@@ -1,5 +1,6 @@
 """Initial weights by name from another run, an artifact, an .onnx file, or safetensors."""
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,9 @@ def with_weights_of_file(converted: Converted, config: WeightsFrom) -> Converted
     """
     with under("init"):
         weights, note = _initialize(converted.forward.model, converted.unset, config)
-    record = {"init": {"file": Path(config.path).name, "weights": weights}}
+    with _file(config.path).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    record = {"init": {"file": Path(config.path).name, "sha256": digest, "weights": weights}}
     return converted.next(note, record=record, finished=None)
 
 

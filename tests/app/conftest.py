@@ -1,0 +1,5 @@
+"""The registered model that tests of starts, gates and retraining share."""
+
+from registered import registered
+
+__all__ = ["registered"]
