@@ -16,7 +16,7 @@ ROWS = (
     {"flow": (80, 130), "remote": (510, 130), "fast": (810, 130)},
     {"pipeline": (20, 130), "stages": (180, 760)},
     {"parallel": (60, 130), "metrics": (225, 130), "runtime": (540, 200)},
-    {"data": (225, 260)},
+    {"data": (225, 290)},
     {"artifact": (60, 295), "autodiff": (810, 130)},
     {"graph": (415, 130)},
     {"base": (330, 300)},
@@ -39,7 +39,8 @@ INSIDE = {
     "restore": (200, 250, 90),
     "engines": (572, 250, 90),
     "xla": (590, 388, 100),
-    "written": (385, 451, 90),
+    "written": (425, 451, 80),
+    "cleaning": (235, 451, 80),
 }
 STAGES = {"convert": 245, "add_loss": 369, "penalty": 493, "derive": 617, "train": 741, "evaluate": 865}
 STYLE = """

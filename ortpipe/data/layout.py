@@ -106,13 +106,15 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join([*names[:LISTED], *([f"{len(names) - LISTED:,} more"] if len(names) > LISTED else [])])
 
 
-def lay_out(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> TableLayout:
-    """Return the layout of files with these schemas; reject files that do not fit."""
+def lay_out(
+    source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None, identifiers: Iterable[str] = ()
+) -> TableLayout:
+    """Return the layout of files with these schemas, without identifiers; reject files that do not fit."""
     # pandas stores the index of a frame in extra columns: they number the rows and are no features
     indices = [(schema.pandas_metadata or {}).get("index_columns", []) for schema in schemas.values()]
     not_features = [*source.labels, source.sample_weight, part, *(column for columns in indices for column in columns)]
     first_names = next(iter(schemas.values())).names
-    excluded = source.excluded(first_names)
+    excluded = source.excluded(first_names).union(identifiers)
     features = tuple(name for name in first_names if name not in not_features and name not in excluded)
     inputs = source.inputs_of(features)
     if not inputs or not all(inputs.values()):
@@ -163,7 +165,7 @@ def setting_errors(source: TableSource, schemas: Mapping[str, pa.Schema], part: 
         check_unique_columns(file, schema.names)
         for key, column in keys:
             if column not in names[file]:
-                fix = _delimiter_fix(names[file]) or nearest(column, names[file])
+                fix = nearest(column, names[file])
                 rule, got = "{key} must name columns of the data.", f"{column!r} for {file}"
                 errors.append(DataError(rule, key=key, got=got, fix=fix))
         if part is not None and part not in names[file]:
@@ -216,15 +218,3 @@ def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: b
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def _delimiter_fix(names: Iterable[str]) -> str | None:
-    """Return the delimiter to set for a file whose lines seem to be a single field.
-
-    >>> print(_delimiter_fix(["age;price"]))
-    Its fields seem to have another delimiter: '{at}delimiter=";"'
-    """
-    [first_name, *more_names] = names
-    mark = None if more_names else next((mark for mark in (";", "\t", "|") if mark in first_name), None)
-    escaped = "\\t" if mark == "\t" else mark
-    return None if mark is None else f"Its fields seem to have another delimiter: '{{at}}delimiter=\"{escaped}\"'"

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import RowSet
@@ -39,6 +39,9 @@ class TableSource(Config, ABC):
             as `1.234,5`; a format of dates, such as `%d.%m.%Y`; `category`, words; or `ignore`, not at all. Others
             follow from all of a column's values; null: all of them.
         exclude: columns that are no inputs, by name or glob.
+        identifiers: whether columns that identify rows are left out if `inputs` is null: unique text, and unique whole
+            numbers in a column named id, customer_id, index, ….
+        unlabeled: whether rows without a label are an error or are left out.
     """
 
     label: str | tuple[str, ...]
@@ -49,6 +52,8 @@ class TableSource(Config, ABC):
     missing: tuple[str, ...] = ()
     columns: Mapping[str, ColumnSetting] | None = None
     exclude: tuple[str, ...] = ()
+    identifiers: Literal["drop", "keep"] = "drop"
+    unlabeled: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -31,6 +31,7 @@ from ortpipe.hashing import Hasher
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from ortpipe.data.cleaning import CopyOfLabel, identifying_columns, labeled_rows
     from ortpipe.data.written import as_written
 else:
     later(__name__)
@@ -49,9 +50,13 @@ class TableReader:
         self, source: TableSource, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], part: str | None
     ) -> None:
         written = as_written(source, schemas, groups, setting_errors(source, schemas, part))
-        groups, schemas = written.groups, written.schemas
+        schemas, dropped = written.schemas, 0
+        groups = list(written.groups)
+        if source.unlabeled == "drop":
+            groups, dropped = labeled_rows(groups, source.labels, source.missing)
         self._groups, self._schemas = groups, schemas
-        self.layout = layout = lay_out(source, schemas, part)
+        ids = _identifiers(source, schemas, groups, {*written.records, part})
+        self.layout = layout = lay_out(source, schemas, part, ids)
         raw = layout.raw
         self._plain_numbers = {name: dtype for name, dtype in layout.dtypes.items() if name not in raw}
         hasher, self._digits = Hasher("table").add(layout.key), LostDigits()
@@ -63,6 +68,7 @@ class TableReader:
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
         faults, first = Faults(), 0
+        copy = CopyOfLabel(source.label, layout.raw) if isinstance(source.label, str) else None
         for number, table in prefetch(self._tables(range(len(groups)), size)):
             group = groups[number]
             if table is None:
@@ -76,6 +82,8 @@ class TableReader:
             self.counts[number] += self._count_parts(table, group, position)
             for head, distinct in () if faults.found else labels.items():
                 distinct.update(layout.label(table, head))
+            if copy is not None:
+                copy.update(table)
             first += table.num_rows
         if not self.counts.sum():
             raise DataError(
@@ -94,7 +102,10 @@ class TableReader:
         variants = (self._texts[name].variants_note for name in source.labels if name in self._texts)
         text_notes += [note for note in variants if note is not None]
         notes = [*layout.notes(self._raw_columns), *written.notes(layout.used)]
-        self.notes = (*notes, *text_notes, *self._digits.notes())
+        notes += [f"left out, because they identify rows (data.source.identifiers): {', '.join(ids)}"] if ids else []
+        rows = int(self.counts.sum()) + dropped
+        notes += [f"{dropped:,} of {rows:,} rows have no label and are left out"] if dropped else []
+        self.notes = (*notes, *text_notes, *self._digits.notes(), *(copy.notes if copy else ()))
 
     def _tables(self, groups: Iterable[int], most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """Yield each group's number with None, then with its rows in tables of at most `most` rows."""
@@ -203,6 +214,19 @@ class TableReader:
         return codes
 
 
+def _identifiers(
+    source: TableSource, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], others: set[str | None]
+) -> list[str]:
+    """Return the columns that identify rows, but not those that a setting names, `others`, or all columns."""
+    if source.inputs or source.identifiers == "keep":
+        return []
+    names = next(iter(schemas.values())).names
+    named = {*source.labels, source.sample_weight, *source.readings, *source.words, *source.excluded(names), *others}
+    features = [name for name in names if name and name not in named and all(name in s.names for s in schemas.values())]
+    ids = identifying_columns(schemas, groups, features)
+    return ids if len(ids) < len(features) + len(others - {*source.labels, None}) else []
+
+
 def _stack_columns(columns: Sequence[np.ndarray], dtype: np.dtype) -> np.ndarray:
     """Return columns [N] as one array [N, columns], transposed in pieces that stay in the processor's cache."""
     stacked, array = np.stack(columns, dtype=dtype, casting="unsafe"), np.empty((len(columns[0]), len(columns)), dtype)
@@ -232,6 +256,7 @@ def _find_missing(
     infinite = isinstance(values[0], float)
     shown = [repr(v) if v and not isinstance(v, float) else str(v or "nothing") for v in values]
     fix = "Drop or correct such rows before training"
+    fix += ", or set {at}unlabeled=drop" if name in source.labels and not (infinite and np.isinf(values[0])) else ""
     if name not in (*source.labels, source.sample_weight):
         fix += ", or leave the column out ({at}exclude)"
         gap = not infinite or np.isnan(values[0])

@@ -181,15 +181,19 @@ def test_csv_files_may_be_packed_have_another_delimiter_and_no_names(tmp_path):
     assert (rows.inputs["x"].tolist(), rows.label.tolist()) == ([1, 3], [2, 4])
 
 
-def test_a_tab_is_written_as_a_command_line_can_and_another_delimiter_is_told(tmp_path):
+@pytest.mark.parametrize(("mark", "encoding"), [(";", "utf-8"), ("\t", "utf-16"), ("|", "cp1252"), (",", "utf-8-sig")])
+def test_a_delimiter_is_recognized_by_the_first_line_and_printed(mark, encoding, tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text(f'"x, old{mark}s"{mark}z{mark}y\n1{mark}2{mark}3\n', encoding=encoding)
+    rows = Csv(path=str(path), label="y", encoding=encoding)()
+    assert (list(rows.inputs), rows.label.tolist()) == ([f"x, old{mark}s", "z"], [3])
+    assert (f"fields are separated by {mark!r}" in rows.notes) == (mark != ",")
+
+
+def test_a_tab_is_written_as_a_command_line_can(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("x\ty\n1\t2\n")
     assert Csv(path=str(path), label="y", delimiter="\\t")().label.tolist() == [2]
-    with pytest.raises(DataError, match=r"fix: .* to have another delimiter: 'delimiter=\"\\t\"'"):
-        Csv(path=str(path), label="y")()
-    path.write_text("x;y\n1;2\n")
-    with pytest.raises(DataError, match=r"'delimiter=\";\"'"):
-        Csv(path=str(path), label="y")()
 
 
 def test_words_and_labels_that_differ_by_capitals_or_spaces_alone_are_said(tmp_path):

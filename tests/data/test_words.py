@@ -202,11 +202,11 @@ def test_which_columns_became_which_inputs_is_said(kind, tmp_path):
 
 def test_notes_reach_the_data_of_a_run_streamed_too(tmp_path):
     for stream in (False, True):
-        own = source("parquet", FRAME.assign(id=2**24 + 1 + np.arange(len(FRAME))), tmp_path, stream=stream)
+        own = source("parquet", FRAME.assign(code=2**24 + 1 + np.arange(len(FRAME))), tmp_path, stream=stream)
         first, second, *more = load(DataConfig(own, SplitConfig(test=0.25))).notes
         assert ["are in an unnamed temporary file in" in note for note in more] == [True] * stream
-        assert first == "3 columns: numbers age, bmi, id; label target"
-        assert "column 'id', row 0 of " in second
+        assert first == "3 columns: numbers age, bmi, code; label target"
+        assert "column 'code', row 0 of " in second
         assert "rows.parquet: 16777217 becomes 16777216 in float32" in second
 
 

@@ -1,7 +1,9 @@
 """Tables in CSV files."""
 
 import codecs
+import csv
 import dataclasses
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +13,11 @@ import pyarrow as pa
 
 from ortpipe.data.arrow import matches
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.csv_text import CsvFile
+from ortpipe.data.csv_text import LONGEST, CsvFile
 from ortpipe.data.files import files_with_parts
 from ortpipe.data.groups import Group
 from ortpipe.data.layout import TableLayout
+from ortpipe.data.position import open_binary
 from ortpipe.data.rows import PIECE, RowSet
 from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource
@@ -23,6 +26,7 @@ from ortpipe.errors import DataError
 from ortpipe.quoting import listing
 from ortpipe.settings import Fix, Must
 
+MARKS = (",", ";", "\t", "|")  # recognized delimiters, by preference
 DELIMITERS = {chr(code) for code in range(1, 128)} - {'"', "\r", "\n"}
 
 
@@ -58,7 +62,8 @@ class Csv(TableSource, Windowed):
 
     Attributes:
         path: the file (also `.gz`), or a folder whose `.csv` files are read, sorted by name.
-        delimiter: between the fields of a line; `"\\t"` is a tab.
+        delimiter: between the fields of a line; `"\\t"` is a tab; null: the comma, semicolon, tab or bar that
+            gives the first line the most fields.
         names: the column names of a file whose first line is a row; null: the first line names them.
         encoding: of its text, by Python's name, such as `latin-1` or `cp1252`.
     """
@@ -66,7 +71,7 @@ class Csv(TableSource, Windowed):
     endings: ClassVar[tuple[str, ...]] = (".csv", ".csv.gz")
 
     path: str
-    delimiter: Delimiter = ","
+    delimiter: Delimiter | None = None
     names: tuple[str, ...] | None = None
     encoding: Encoding = "utf-8"
 
@@ -81,7 +86,12 @@ class Csv(TableSource, Windowed):
         schemas = {str(path): table.schema for path, table in tables.items()}
         reader = TableReader(self, schemas, groups, split.column if split else None)
         zeros = {name: note for file in files.values() for name, note in _leading_zeros(file, reader.layout).items()}
-        reader.notes = (*reader.notes, *zeros.values())
+        marks = {file.delimiter for file in files.values()} - {",", self.delimiter and separator(self.delimiter)}
+        reader.notes = (
+            *reader.notes,
+            *zeros.values(),
+            *(f"fields are separated by {mark!r}" for mark in sorted(marks)),
+        )
         rows = self.rows_of(reader)
         if on_disk and isinstance(rows, Stream):
             rows.notes = (*reader.notes, *(table.note for table in tables.values()))
@@ -111,9 +121,19 @@ class Csv(TableSource, Windowed):
             raise DataError(rule, got=f"{count} fields in the first line of {self.path}", fix=fix)
         return every if count == len(every) else inputs
 
+    def _recognized(self, path: Path) -> str:
+        """Return the delimiter with the most fields in the first line."""
+        try:
+            with open_binary(path) as binary, io.TextIOWrapper(binary, self.encoding, "replace") as lines:
+                text = lines.readline(LONGEST)
+        except UnicodeError:  # `check` reports it
+            return MARKS[0]
+        return max(MARKS, key=lambda mark: len(next(csv.reader([text], delimiter=mark), ())))
+
     def _file(self, path: Path) -> CsvFile:
         types = dict.fromkeys((*self.categorical, *self.readings), pa.string())
-        return CsvFile(path, separator(self.delimiter), self.names, self.encoding, self.missing, types)
+        mark = self._recognized(path) if self.delimiter is None else separator(self.delimiter)
+        return CsvFile(path, mark, self.names, self.encoding, self.missing, types)
 
 
 def _leading_zeros(file: CsvFile, layout: TableLayout) -> dict[str, str]:

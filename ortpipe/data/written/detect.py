@@ -144,7 +144,8 @@ class WrittenColumn:
         readings = sorted([reading, *rivals], key=lambda r: r.form != "1,234.5")
         if reading.kind == "number":
             seen = self._evidence
-            grouped = not seen["dot"] and seen["short"] and not seen["long"]
+            is_money = reading.sign not in ("", "%")  # prices with three decimals are rare
+            grouped = not seen["dot"] and (is_money or (seen["short"] and not seen["long"]))
             if decimal_points or grouped or not (seen["comma"] or seen["dot"]):
                 return readings[0]
         raise ambiguous(self.name, self.example_of(readings), readings)

@@ -30,6 +30,7 @@ def read(tmp_path, cells, **settings):
 COLUMNS = {
     "money": (["$221,900", "$ 1,538,000.50", "-$5", "($7)"], "money, $", [221900, 1538000.5, -5, -7]),
     "money behind": (["1.234,50 €", "3 €", "-2,5€"], "money, €, decimal comma", [1234.5, 3, -2.5]),
+    "money that groups all its digits": (["$100,000", "$250,000"], "money, $", [100000, 250000]),
     "grouped": (["5,650", "770", "1,180"], "number", [5650, 770, 1180]),
     "percent": (["15.6%", "3 %", "-1%"], "percent", [15.6, 3, -1]),
     "decimal comma": (["1.234,5", "0,25", "7"], "number, decimal comma", [1234.5, 0.25, 7]),
