@@ -34,7 +34,8 @@ from ortpipe.app.stop import Stopped, listen_for_signals
 from ortpipe.app.sweep import reject_secret_name, sweeping
 from ortpipe.app.terminal import forgive, streams
 from ortpipe.app.words import SETTINGS
-from ortpipe.errors import ConfigError, nearest
+from ortpipe.error_text import nearest  # here, because errors need it even if no more file can be opened
+from ortpipe.errors import ConfigError
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
