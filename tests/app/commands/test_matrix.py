@@ -192,6 +192,7 @@ RIGHT = {
     "report": ["{run}"],
     "repro": ["{run}"],
     "restore": ["{run}", "--into", "new.skops", "--stage", "train", "--output", "again.skops"],
+    "rollback": ["churn"],
     "run-stage": ["derive", "--input", "{run}", "--output", "new.onnx"],
     "show": ["{run}", "--stage", "train", "--svg", "new.svg"],
     "sync": ["{run}", "recorder.tracking_uri=sqlite:///new.db"],
