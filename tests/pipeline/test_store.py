@@ -107,6 +107,7 @@ def test_an_entry_says_what_it_is_and_who_made_it(store):
         "rows": 200_000,
         "by": [],
         "bootstrap": 0,
+        "folds": 0,
         "importance": 0,
         "sensitivity": False,
         "seed": 0,
