@@ -40,6 +40,7 @@ class WrittenColumn:
 
     Attributes:
         reading: the result of `choose`.
+        decimal: the decimal mark, if no other reading of its numbers fits.
         example: a text that matches it.
         values: number of values that are not missing.
         wrong: how many of them do not match the reading.
@@ -49,6 +50,7 @@ class WrittenColumn:
         self.name, self.setting, self.missing = name, setting, missing
         self._truth = truth  # whether yes and no may be truth values
         self.reading: TextReading | None = None
+        self.decimal: str | None = None
         self._readings: list[TextReading] | None = None
         self.values, self._distinct, self._marks = 0, 0, 0
         self._examples = dict[str, str]()  # a reading's pattern → the first text that matches it
@@ -101,8 +103,8 @@ class WrittenColumn:
         """The number of values that do not match the reading."""
         return self.values - self._rows[self.reading.pattern] if self.reading else 0
 
-    def choose(self, *, decimal_points: bool) -> None:
-        """Choose the reading that most rows match; `decimal_points`: numbers elsewhere in the text have a point.
+    def choose(self, decimal: str | None) -> None:
+        """Choose the reading that most rows match; `decimal` is the mark of the table's other numbers.
 
         Raises:
             DataError: the values have a unit, or two readings that differ.
@@ -110,7 +112,7 @@ class WrittenColumn:
         by_rows = sorted(self._readings or (), key=lambda reading: -self._rows.get(reading.pattern, 0))
         for reading in by_rows:
             if self._fits(reading):
-                self.reading = self._unrivalled(reading, decimal_points=decimal_points)
+                self.reading = self._unrivalled(reading, decimal)
                 return
         if self.setting is not None and by_rows:
             self.reading = by_rows[0]
@@ -133,21 +135,25 @@ class WrittenColumn:
         many_words = reading.kind == "number" and words >= LEAST and words > SHARE * self._distinct
         return rows > 0 and (rows >= SHARE * self.values or many_words)
 
-    def _unrivalled(self, reading: TextReading, *, decimal_points: bool) -> TextReading:
+    def _unrivalled(self, reading: TextReading, decimal: str | None) -> TextReading:
         form = rival_of(reading)
         same = [
             r for r in self._readings or () if r.form == form and (r.kind == "date" or r.name == reading.name) and form
         ]
         rivals = [r for r in same if self._rows.get(r.pattern, 0) == self._rows[reading.pattern]]
         if not rivals:
+            if reading.kind == "number" and (self._evidence["comma"] or self._evidence["dot"]):
+                self.decimal = "." if reading.form == "1,234.5" else ","
             return reading
         readings = sorted([reading, *rivals], key=lambda r: r.form != "1,234.5")
         if reading.kind == "number":
             seen = self._evidence
             is_money = reading.sign not in ("", "%")  # prices with three decimals are rare
             grouped = not seen["dot"] and (is_money or (seen["short"] and not seen["long"]))
-            if decimal_points or grouped or not (seen["comma"] or seen["dot"]):
+            if decimal == "." or grouped or not (seen["comma"] or seen["dot"]):
                 return readings[0]
+            if decimal == ",":
+                return readings[-1]
         raise ambiguous(self.name, self.example_of(readings), readings)
 
     def example_of(self, readings: Sequence[TextReading]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -96,11 +96,7 @@ def as_written(
     has_points = hasattr(source, "delimiter") and any(
         str(field.type) == "double" for schema in schemas.values() for field in schema
     )
-    for column in columns.values():
-        try:
-            column.choose(decimal_points=has_points)
-        except DataError as error:
-            errors.append(error)
+    errors += _choose(columns.values(), {"."} if has_points else set())
     columns = {name: column for name, column in columns.items() if column.reading is not None}
     faulty = [c for c in columns.values() if c.wrong or (c.reading and c.reading.kind == "unit")]
     errors += [_fault(column, _wrong_cells(column, groups)) for column in faulty]
@@ -114,6 +110,28 @@ def as_written(
         [dataclasses.replace(group, read=_reader(group, readings)) for group in groups],
         records,
     )
+
+
+def _choose(columns: Collection[WrittenColumn], marks: set[str]) -> list[DataError]:
+    """Choose the readings of columns; return an error for each that has two.
+
+    `marks` are the decimal marks of other columns. The columns with one reading add theirs, and if the table then has
+    one mark, it decides the others.
+    """
+    undecided = list[WrittenColumn]()
+    for column in columns:
+        try:
+            column.choose(None)
+        except DataError:
+            undecided.append(column)
+    marks = marks | {column.decimal for column in columns if column.decimal}
+    errors = list[DataError]()
+    for column in undecided:
+        try:
+            column.choose(*marks if len(marks) == 1 else (None,))
+        except DataError as error:
+            errors.append(error)
+    return errors
 
 
 def _text_columns(source: Settings, schemas: Mapping[str, pa.Schema]) -> Iterator[str]:

@@ -91,9 +91,19 @@ def test_a_column_with_two_readings_stops_with_both_and_each_can_be_set(cells, s
     assert {str(first).removesuffix(".0"), str(second).removesuffix(".0")} == set(shown[:2])
 
 
-def test_a_decimal_point_elsewhere_in_the_file_decides_between_groups_and_decimals(tmp_path):
-    (tmp_path / "rows.csv").write_text('c,x,y\n"1,234",0.5,1\n"5,650",1.5,0\n')
-    assert Csv(path=str(tmp_path / "rows.csv"), label="y")().inputs["c"].tolist() == [1234, 5650]
+@pytest.mark.parametrize(
+    ("other", "values"),
+    [(("0.5", "1.5"), [1234, 5650]), (("0.5%", "1.5%"), [1234, 5650]), (("0,5", "1,5"), [1.234, 5.65])],
+)
+def test_decimals_elsewhere_in_the_file_decide_between_groups_and_decimals(other, values, tmp_path):
+    (tmp_path / "rows.csv").write_text(f'c,x,y\n"1,234","{other[0]}",1\n"5,650","{other[1]}",0\n')
+    assert Csv(path=str(tmp_path / "rows.csv"), label="y")().inputs["c"].tolist() == values
+
+
+def test_decimals_of_both_kinds_decide_nothing(tmp_path):
+    (tmp_path / "rows.csv").write_text('c,x,z,y\n"1,234",0.5,"0,5",1\n"5,650",1.5,"1,5",0\n')
+    with pytest.raises(DataError, match=r"column 'c', in which every row has several"):
+        Csv(path=str(tmp_path / "rows.csv"), label="y")()
 
 
 def test_faults_of_all_columns_and_settings_are_reported_at_once_at_most_ten_each(tmp_path):
