@@ -56,7 +56,8 @@ def _recorded(where: Path) -> dict[str, list[tuple[Any, ...]]]:
         named = ask("SELECT run_uuid, value FROM tags WHERE key = 'ortpipe.job' ORDER BY value").fetchall()
         for run, number in named:
             rows = ask("SELECT name, status, lifecycle_stage FROM runs WHERE run_uuid = ?", (run,)).fetchall()
-            for table in ("metrics", "latest_metrics"):
+            # A training that fails may have recorded more or fewer points, by how long it took.
+            for table in ("metrics", "latest_metrics") if rows[0][1] == "FINISHED" else ():
                 columns = "key, step, is_nan, CASE WHEN key LIKE 'wall_seconds/%' THEN 0 ELSE value END"
                 rows += ask(f"SELECT {columns} FROM {table} WHERE run_uuid = ?", (run,)).fetchall()
             rows += ask("SELECT key, value FROM params WHERE run_uuid = ?", (run,)).fetchall()
