@@ -48,7 +48,7 @@ class Pool:
         self._answered = set[Worker]()  # at least once
         self._timeout = config.timeout or math.inf
         self._steps = 1  # of the calls that run
-        self._paces = {False: 0.0, True: 0.0}  # the longest seconds per slice and step, of first and of later answers
+        self._paces = {False: 0.0, True: 0.0}  # longest seconds per slice and step: first answers, and the rest
         self.seconds = 0.0  # of the longest call of the latest run
         self.adapt()
 

@@ -39,7 +39,7 @@ PACKAGES = {  # by scheme: modules of which one is required, and the fix
     "wasbs": (("azure.storage.blob",), "pip install azure-storage-blob azure-identity"),
     "abfss": (("azure.storage.filedatalake",), "pip install azure-storage-file-datalake azure-identity"),
 }
-UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # codes of MLflow for what it does not have
+UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")  # MLflow's codes for unknown names
 Found = TypeVar("Found")
 PARENT = "mlflow.parentRunId"  # the tag that makes a run another one's child
 
