@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -217,6 +218,17 @@ def test_a_search_continues_from_the_store_and_records_its_rungs(tmp_path: Path)
     assert study.best_value == float(rows[2]["validation/r2"])
 
 
+@pytest.fixture
+def own_logging() -> Iterator[None]:
+    """Take back the handlers that Hydra sets, which write to the output that pytest captures of one test."""
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("own_logging")
 def test_a_killed_job_is_a_failed_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
