@@ -10,7 +10,7 @@ from ortpipe.app.assemble import plan_of
 from ortpipe.app.pulse import PULSE
 from ortpipe.app.schema import RunConfig
 from ortpipe.app.stop import stop_if_asked
-from ortpipe.data.load import load
+from ortpipe.data.load import read_rows, split_rows
 from ortpipe.errors import under
 from ortpipe.pipeline.run import run
 from ortpipe.pipeline.store import Store
@@ -23,11 +23,13 @@ def cross_validate(config: RunConfig, context: Mapping[str, Any], store: Store |
     count, results = config.evaluate.folds, list[dict[str, float]]()
     plain = replace(config.evaluate, by=(), bootstrap=0, importance=0, sensitivity=False)
     plan = plan_of(replace(config, evaluate=plain))
+    with under("data"):
+        rows = read_rows(config.data)
     for number in range(count):
         PULSE.step(f"fold {number + 1} of {count}")
         try:
             with under("data"):
-                data = load(config.data, (number, count))
+                data = split_rows(rows, config.data, (number, count))
             fold_context = {**context, "data": data, "start": None}
             artifact = run(plan, fold_context, [lambda event: stop_if_asked()], store)
         except OrtpipeError as error:

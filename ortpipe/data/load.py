@@ -11,7 +11,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import stamps
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.data.sources import SOURCES, Source
-from ortpipe.data.split_choice import Fold, split_classes, split_fold, warnings_of, with_key
+from ortpipe.data.split_choice import split_classes, split_fold, warnings_of, with_key
 from ortpipe.data.table import TableSource
 from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import DataError, under
@@ -36,22 +36,31 @@ class DataConfig(Config):
     class_weight: ClassWeight = None
 
 
-def load(config: DataConfig, fold: Fold | None = None) -> Data:
-    """Read a source and split its rows; with a fold of cross-validation, its rows are the test rows."""
+def load(config: DataConfig) -> Data:
+    """Read a source and split its rows."""
     before = stamps(getattr(config.source, "path", None), config.split)
+    return dataclasses.replace(split_rows(read_rows(config), config), files=before)
+
+
+def read_rows(config: DataConfig) -> RowSet:
+    """Return the rows of a source, before they are split."""
     source = config.source
     if config.tokens is not None and isinstance(source, TableSource):
         source = dataclasses.replace(source, identifiers="keep")  # a text may occur once
     with under("source"):
         rows = read_source(with_key(source, config.split), config.split)
-    rows = rows if config.tokens is None else config.tokens(rows)
+    return rows if config.tokens is None else config.tokens(rows)
+
+
+def split_rows(rows: RowSet, config: DataConfig, fold: tuple[int, int] | None = None) -> Data:
+    """Split rows; with the number of a fold of cross-validation and their count, its rows are the test rows."""
     with under("split"):
         data = split_classes(rows, config.split) if fold is None else split_fold(rows, config.split, fold)
     weights = class_weights(config.class_weight, data.train)
     notes = [f"class weights: {', '.join(f'{name} {weight:.4g}' for name, weight in list(weights.items())[:20])}"]
     warnings = [*warnings_of(rows, config.split), *repeated_rows_note(data)]
     notes = [*data.notes, *warnings, *(notes if weights else ())]
-    return dataclasses.replace(data, files=before, class_weight=weights, notes=tuple(notes))
+    return dataclasses.replace(data, class_weight=weights, notes=tuple(notes))
 
 
 def read_source(source: Source, split: SplitConfig | None = None) -> RowSet:

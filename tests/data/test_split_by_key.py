@@ -11,7 +11,7 @@ import pytest
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, TimeSeriesSplit
 
 from ortpipe.data.config import SplitConfig
-from ortpipe.data.load import DataConfig, load
+from ortpipe.data.load import DataConfig, load, read_rows, split_rows
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npz import Npz
@@ -112,14 +112,16 @@ def test_classes_of_a_table_are_stratified_unless_they_are_too_few(source: Csv, 
 )
 def test_folds_are_those_of_scikit_learn(source: Csv, config: SplitConfig, expected: Any) -> None:
     for number, (train, test) in enumerate(expected):
-        data = load(DataConfig(source, config), (number, 4))
+        whole = DataConfig(source, config)
+        data = split_rows(read_rows(whole), whole, (number, 4))
         assert (numbers(data.train), numbers(data.test)) == (train.tolist(), test.tolist())
 
 
 def test_folds_by_time_train_on_earlier_rows(source: Csv) -> None:
     order = np.argsort(DAYS, kind="stable")
     for number, (_, test) in enumerate(TimeSeriesSplit(3).split(order)):
-        data = load(DataConfig(source, SplitConfig(validation=0.2, time="day")), (number, 3))
+        whole = DataConfig(source, SplitConfig(validation=0.2, time="day"))
+        data = split_rows(read_rows(whole), whole, (number, 3))
         assert sorted(numbers(data.test)) == sorted(order[test])
         train, validation, tested = of(data, "day")
         assert max(train) < min(validation) <= max(validation) < min(tested)
