@@ -8,6 +8,8 @@ from typing import Any
 
 from ortpipe.data.position import Position, by_row
 
+PROBED, PIECE = 300, 2**17  # rows that choose candidates among columns, and rows that are read at a time
+
 
 @dataclass(frozen=True)
 class Group:

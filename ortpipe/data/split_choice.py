@@ -15,11 +15,10 @@ from ortpipe.doors import later
 from ortpipe.errors import DataError
 
 if TYPE_CHECKING:  # they import scikit-learn
-    from ortpipe.data.assign import by_key, fold_of, in_memory
+    from ortpipe.data.assign import Fold, by_key, fold_of, in_memory
 else:
     later(__name__)
 
-Fold = tuple[int, int]  # its number from 0, and their count
 MOST_CLASSES, ROWS_PER_CLASS = 100, 5  # integer labels are classes with so few distinct ones, and so many rows each
 ID = re.compile(r"(.*[_ .-])?(id|ID|Id)|[a-z0-9]+(Id|ID)")  # names of columns that identify something
 FEWEST_IDS, ROWS_PER_ID = 10, 1.5  # distinct values of such a column and rows per value, for a warning

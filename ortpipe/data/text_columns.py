@@ -18,7 +18,7 @@ from ortpipe.quoting import listing
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SHARE = 0.5  # of a column's values: if as many are numbers, the others are mistakes, not categories
+SHARE = 0.5  # of a column's values: if as many are numbers or dates, the others are mistakes, not categories
 LEAST = 5  # distinct numbers: with as many, most other values may be a missing-value mark such as ?
 MOST_WORDS = 10_000  # distinct words that are compared with each other
 NUMBER = r"(?i)^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$|^\s*0x[0-9a-f]+\s*$"

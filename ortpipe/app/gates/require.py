@@ -64,10 +64,7 @@ def check_gates(config: EvaluateConfig, recorder: object, *, validated: bool) ->
     better = getattr(recorder, "only_if_better", None)
     for key, name in [*metrics, *([] if better is None else [("recorder.only_if_better", better)])]:
         if not validated:
-            rule, fix = (
-                "{key} decides on validation rows; test rows decide nothing.",
-                "Set {@data.split.validation}=0.15.",
-            )
+            rule, fix = "{key} decides on validation rows, never on test rows.", "Set {@data.split.validation}=0.15."
             raise ConfigError(rule, key=key, got=f"{name}, without validation rows", fix=fix)
 
 

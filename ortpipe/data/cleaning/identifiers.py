@@ -8,10 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import pyarrow as pa
 
 from ortpipe.data.arrow import distinct, is_text, matches, plain_column
-from ortpipe.data.groups import Group
+from ortpipe.data.groups import PIECE, PROBED, Group
 from ortpipe.data.raw_columns import ISO
 
-PROBED, PIECE = 300, 2**17  # rows that choose the candidates, and rows that are read at a time
 FEWEST = 20  # rows, below which values may be distinct by chance
 MOST = 2**20  # rows that are compared
 # names of whole numbers that identify rows: customer_id, CustomerID, Id, index, Unnamed: 0 (of pandas)

@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ortpipe.data.arrow import as_numpy, is_text, places, plain_column
-from ortpipe.data.groups import Group
-
-PIECE = 2**17  # rows that are read at a time
+from ortpipe.data.groups import PIECE, Group
 
 
 def labeled_rows(groups: Sequence[Group], labels: Sequence[str], missing: Sequence[str]) -> tuple[list[Group], int]:

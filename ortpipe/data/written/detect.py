@@ -10,11 +10,10 @@ import pyarrow.compute as pc
 
 from ortpipe.data.arrow import distinct, matches
 from ortpipe.data.raw_columns import ISO, MARKS
+from ortpipe.data.text_columns import LEAST, SHARE
 from ortpipe.data.written.readings import FAMILIES, TextReading, candidates, rival_of
 from ortpipe.errors import DataError
 
-SHARE = 0.5  # of a column's values: if as many have a reading, the others are mistakes, not categories
-LEAST = 5  # distinct values with a reading: with as many, most other values may be a missing-value mark such as ?
 PLAIN = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$"
 # kinds of texts that decide between two forms of numbers
 EVIDENCE = {"comma": ",", "dot": r"\.", "short": "^[^0-9]*[0-9]{1,3}[^0-9]*$", "long": "[0-9]{4}"}

@@ -13,14 +13,12 @@ import pyarrow.compute as pc
 
 from ortpipe.data.arrow import is_text, matches, plain_column
 from ortpipe.data.faults import SHOWN, Cell, format_cells, raise_all
-from ortpipe.data.groups import Group
+from ortpipe.data.groups import PIECE, PROBED, Group
 from ortpipe.data.position import offset_position
 from ortpipe.data.written.detect import WrittenColumn, missing_of, trimmed
 from ortpipe.data.written.readings import TextReading
 from ortpipe.errors import DataError
 from ortpipe.quoting import listing
-
-PROBED, PIECE = 300, 2**17  # rows that choose the candidates, and rows that are read at a time
 
 
 class Settings(Protocol):

@@ -106,10 +106,8 @@ class SliceSums(NamedTuple):
 
     def fits(self, span: Span, numbers: Sequence[int], kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> bool:
         """Return whether this is the result of these slices, with values of these shapes and types."""
-        shapes, trees = (
-            {n: np.shape(loss) for n, loss in self.losses.items()},
-            subtrees(numbers, (0, len(span.bounds()))),
-        )
+        shapes = {number: np.shape(loss) for number, loss in self.losses.items()}
+        trees = subtrees(numbers, (0, len(span.bounds())))
         if shapes != dict.fromkeys(numbers, (span.batches,)) or [*self.sums] != [*trees]:
             return False
         return all([(np.shape(x), getattr(x, "dtype", None)) for x in sums] == kinds for sums in self.sums.values())

@@ -9,11 +9,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 from omegaconf import DictConfig, OmegaConf
 
+from ortpipe.app.sweep.summary import EPOCHS
 from ortpipe.errors import ConfigError, under
 from ortpipe.settings import Config, Count, Seed
 
 SWEEPER = "search"  # Hydra's choice for the group hydra/sweeper
-EPOCHS, SEED = "train.epochs", "seed"  # the keys that a search sets in each job
+SEED = "seed"  # the key that a search sets in each job, besides EPOCHS
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from optuna.trial import TrialState
 from ortpipe.app.redact import redacted
 from ortpipe.app.schema import build_key
 from ortpipe.app.sweep.overrides import sample, write_config
-from ortpipe.app.sweep.search.config import EPOCHS, SEED, SearchConfig, settings_of
+from ortpipe.app.sweep.search.config import SEED, SearchConfig, settings_of
 from ortpipe.app.sweep.search.space import Space
+from ortpipe.app.sweep.summary import EPOCHS
 from ortpipe.errors import ConfigError
 from ortpipe.metrics.named import greater_is_better
 from ortpipe.stages import restarts
