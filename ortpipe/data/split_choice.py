@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,11 +15,11 @@ from ortpipe.errors import DataError
 
 if TYPE_CHECKING:  # they import scikit-learn
     from ortpipe.data.assign import Fold, by_key, fold_of, in_memory
+    from ortpipe.data.cleaning import names_id
 else:
     later(__name__)
 
-MOST_CLASSES, ROWS_PER_CLASS = 100, 5  # integer labels are classes with so few distinct ones, and so many rows each
-ID = re.compile(r"(.*[_ .-])?(id|ID|Id)|[a-z0-9]+(Id|ID)")  # names of columns that identify something
+MOST_STRATA, ROWS_PER_STRATUM = 100, 5  # rows are split by integer labels with so few distinct ones, and so many rows
 FEWEST_IDS, ROWS_PER_ID = 10, 1.5  # distinct values of such a column and rows per value, for a warning
 
 
@@ -45,7 +44,7 @@ def _are_classes(rows: RowSet) -> bool:
     labels = rows.labels
     if labels is None or (labels.ndim > 1 and labels.size > len(labels)) or labels.dtype.kind == "f":
         return False
-    return labels.dtype.kind not in "iu" or len(np.unique(labels)) <= min(MOST_CLASSES, len(rows) // ROWS_PER_CLASS)
+    return labels.dtype.kind not in "iu" or len(np.unique(labels)) <= min(MOST_STRATA, len(rows) // ROWS_PER_STRATUM)
 
 
 def split_fold(rows: RowSet, config: SplitConfig, fold: Fold) -> Data:
@@ -83,7 +82,7 @@ def warnings_of(rows: RowSet, config: SplitConfig) -> tuple[str, ...]:
                 f"data.split.time={name}",
             )
         values = rows.inputs[name]
-        if ID.fullmatch(name) and (values.dtype.kind == "O" or (values % 1 == 0).all()):
+        if names_id(name) and (values.dtype.kind == "O" or (values % 1 == 0).all()):
             count = len(np.unique(values.astype(str)))
             if count >= FEWEST_IDS and len(values) >= ROWS_PER_ID * count:
                 return (

@@ -104,7 +104,8 @@ def _check_stages(values: dict[str, Any], context: dict[str, Any], errors: list[
     if first.name in values:
         with collected(errors):
             data = context.get("data")
-            artifact = first(None, values[first.name], data=None if data is None else _sample(data))
+            fits = getattr(values[first.name].source, "fits", False)
+            artifact = first(None, values[first.name], data=_sample(data) if fits and data is not None else data)
     if artifact is None:
         return None
     facts, building = artifact.facts, True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.data.cleaning.identifiers import identifying_columns
+    from ortpipe.data.cleaning.identifiers import identifying_columns, names_id
     from ortpipe.data.cleaning.leaks import CopyOfLabel, repeated_rows_note
     from ortpipe.data.cleaning.unlabeled import labeled_rows
 else:

@@ -12,12 +12,21 @@ from ortpipe.data.groups import PIECE, PROBED, Group
 from ortpipe.data.raw_columns import ISO
 
 FEWEST = 20  # rows, below which values may be distinct by chance
-MOST = 2**20  # rows that are compared
+MOST = PIECE  # rows that are compared
 # names of whole numbers that identify rows: customer_id, CustomerID, Id, index, Unnamed: 0 (of pandas)
 NAME = re.compile(
     r"(?i:id|ids|uuid|guid|index|idx|row|rows|rownames|row[ _.]?(number|num|no|id)|unnamed: 0)"
     r"|.*[a-z]I[dD]|.*[ _.-](?i:id|uuid|guid)"
 )
+
+
+def names_id(column: str) -> bool:
+    """Return whether a column has the name of an identifier.
+
+    >>> [names_id(column) for column in ("id", "storeId", "customer_id", "Unnamed: 0", "idea", "paid")]
+    [True, True, True, True, False, False]
+    """
+    return NAME.fullmatch(column) is not None
 
 
 def identifying_columns(schemas: Mapping[str, pa.Schema], groups: Sequence[Group], columns: Iterable[str]) -> list[str]:
@@ -45,7 +54,7 @@ def _unique(groups: Sequence[Group], names: Sequence[str], most: int) -> tuple[l
 
 
 def _is_possible(field: pa.Field) -> bool:
-    return is_text(field.type) or (pa.types.is_integer(field.type) and NAME.fullmatch(field.name) is not None)
+    return is_text(field.type) or (pa.types.is_integer(field.type) and names_id(field.name))
 
 
 def _are_dates(words: pa.Array) -> bool:

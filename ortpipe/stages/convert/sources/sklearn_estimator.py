@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ortpipe import own_code
 from ortpipe.bounded import check_archive
@@ -60,6 +60,8 @@ class SklearnEstimator(Config):
         trust: a pickle runs code when it is opened; say true only for files you made.
         seed: the random_state of every part that has none, so that the same config gives the same model.
     """
+
+    fits: ClassVar[bool] = True
 
     estimator: str | None = None
     params: Mapping[str, Any] = field(default_factory=dict)

@@ -28,6 +28,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig, WeightsFrom
 from ortpipe.stages.convert.sources import SOURCES
+from ortpipe.stages.convert.sources.networks.labels import read_labels
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive
@@ -345,6 +346,28 @@ def test_what_labels_are_taken_for_is_said_and_can_be_said_otherwise():
     assert build("mlp", np.arange(24), hidden=[2])[0].facts.task == "regression"
     told, _ = build("mlp", np.arange(24) % 2, hidden=[2], classes=[0, 1, 7])
     assert (told.facts.task, told.facts.classes) == ("multiclass", (0, 1, 7))
+
+
+UNCLEAR = {
+    "Poisson counts": (np.minimum(RNG.poisson(4, 400), 14), "have fewer than 5 training rows each"),
+    "a rare class": (np.repeat([0, 1, 2], [200, 200, 3]), "of which 2 have fewer than 5 training rows each"),
+    "grades": (np.repeat(np.arange(3, 9), [10, 53, 681, 638, 199, 18]), "rise and fall like those of counts or grades"),
+}
+
+
+@pytest.mark.parametrize(("label", "why"), UNCLEAR.values(), ids=UNCLEAR)
+def test_whole_numbers_that_may_be_classes_or_values_stop_until_the_task_is_set(label, why):
+    with pytest.raises(ConvertError, match=f"must clearly be classes or values.*(?s:.*){why}") as error:
+        read_labels(label, None)
+    assert error.value.key == "task"
+    assert [read_labels(label, task).task for task in ("regression", "multiclass")] == ["regression", "multiclass"]
+
+
+@pytest.mark.parametrize(
+    "rows", [[99, 3], [178, 182, 177, 183, 181, 182, 181, 179], [3, 4, 5, 2], [70, 30, 80, 9, 60, 7]]
+)
+def test_whole_numbers_are_classes_if_few_common_and_of_no_order(rows):
+    assert read_labels(np.repeat(np.arange(len(rows)), rows), None).classes == tuple(range(len(rows)))
 
 
 @pytest.mark.parametrize(

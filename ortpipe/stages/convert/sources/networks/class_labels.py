@@ -12,6 +12,8 @@ from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd
 from ortpipe.stages.convert.sources.outputs import plain_classes, two_columns
 
 MOST_CLASSES = 20  # up to so many different integers are classes
+FEWEST_ROWS, ENOUGH_ROWS = 5, 20  # of a class; and rows per integer on average, with which their frequencies are known
+FEWEST_COUNTS = 6  # distinct integers, below which frequencies rise and fall by chance
 OVERRIDE = "convert.source.task says otherwise"
 
 
@@ -29,12 +31,12 @@ def kind_of_labels(column: np.ndarray, task: Task | None, classes: tuple[int | s
             got=f"labels of shape {column.shape}",
             fix="Give an .onnx file for steps or pixels: convert=onnx.",
         )
-    if classes is None:
-        inferred, why = _task_of(column)
-    else:
-        inferred, why = ("binary" if len(classes) == 2 else "multiclass"), ""
-    notes = () if task is not None or not why else (f"labels are {why}: a {inferred} model; {OVERRIDE}",)
-    task = task or inferred
+    why = ""
+    if task is None and classes is not None:
+        task = "binary" if len(classes) == 2 else "multiclass"
+    elif task is None:
+        task, why = _task_of(column)
+    notes = (f"labels are {why}: a {task} model; {OVERRIDE}",) if why else ()
     if task == "multilabel":
         if column.dtype.kind not in "biuf":
             rule, fix = "Several labels of a row must be columns of 0 and 1.", "Leave {key} out, or give such columns."
@@ -78,8 +80,30 @@ def _task_of(label: np.ndarray) -> tuple[Task, str]:
         first_values = np.unique(label)[: MOST_CLASSES + 1]
         are_integers = len(first_values) <= MOST_CLASSES and (first_values == np.trunc(first_values)).all()
         return "regression", f"{len(first_values)} whole numbers, written as 1.0" if are_integers else ""
-    values = np.unique(np.array(label.tolist()))
+    values, counts = np.unique(np.array(label.tolist()), return_counts=True)
     if values.dtype.kind in "iu" and len(values) > MOST_CLASSES:
         return "regression", f"{len(values)} whole numbers"
+    if values.dtype.kind in "iu" and len(values) > 2:
+        _check_clear(values, counts)
     note = f"{len(values)} whole numbers" if values.dtype.kind in "iu" else ""
     return ("binary" if len(values) == 2 else "multiclass"), note
+
+
+def _check_clear(values: np.ndarray, counts: np.ndarray) -> None:
+    """Reject a few different integers whose numbers of rows, `counts`, look like those of counts or grades."""
+    if counts.sum() < ENOUGH_ROWS * len(values):
+        return
+    top, rare = int(counts.argmax()), values[counts < FEWEST_ROWS]
+    rises_and_falls = (np.diff(counts[: top + 1]) >= 0).all() and (np.diff(counts[top:]) <= 0).all()
+    why = ""
+    if len(rare):
+        why = f"of which {', '.join(map(str, rare.tolist()))} have fewer than {FEWEST_ROWS} training rows each"
+    elif rises_and_falls and len(values) >= FEWEST_COUNTS and counts.max() >= 2 * counts.min():
+        why = f"whose numbers of rows rise and fall like those of counts or grades: {', '.join(map(str, counts))}"
+    if why:
+        raise ConvertError(
+            "Labels that are whole numbers must clearly be classes or values.",
+            key="task",
+            got=f"{len(values)} whole numbers from {values[0]} to {values[-1]}, {why}",
+            fix="Set {key}=regression if they are values, such as counts or grades, or {key}=multiclass for classes.",
+        )

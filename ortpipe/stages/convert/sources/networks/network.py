@@ -32,7 +32,7 @@ class Network(Config, abc.ABC):
 
     Attributes:
         task: its kind of prediction; null: text, booleans and at most twenty different integers are classes, a table
-            of 0 and 1 is one label per column, and other numbers are values.
+            of 0 and 1 is one label per column, and other numbers are values; integers that may be either are an error.
         classes: of a classifier; null: those of the training rows.
         standardize: (x − mean) / deviation of the training rows, each by its weight, inside the graph.
         scale_target: a regression's last layer predicts (y − mean) / deviation, and the graph ends in the labels' own
