@@ -99,19 +99,18 @@ def main() -> None:
     print(f"| model | every | {' | '.join(ways)} |\n|{' --- |' * (2 + len(ways))}")
     for name, case in CASES.items():
         model, data = model_of(case)
-        seconds, measured = {way: list[float]() for way in ways}, dict[str, float]()
+        seconds, measured = {way: list[float]() for way in ways}, dict[str, dict[str, float]]()
         for _ in range(options.rounds):
             for way in ways:
-                new, values = run(case, model, data, way, options.epochs)
+                new, measured[way] = run(case, model, data, way, options.epochs)
                 seconds[way] += new
-                measured = values if way == "processes" else measured
         middle = {way: statistics.median(times) for way, times in seconds.items()}
         cells = [f"{middle[way]:.3g} ({middle['threads'] / middle[way]:.2f})" for way in ways]
         print(f"| {name} | {case[0]} | {' | '.join(cells)} |", flush=True)
-        if measured:
-            times = measured["parallel/compute_ms"], measured["parallel/exchange_ms"]
+        for way in options.transports:
+            times = measured[way]["parallel/compute_ms"], measured[way]["parallel/exchange_ms"]
             row = [f"{times[0]:.3g}", f"{times[1]:.3g}", *simulated(*times)]
-            simulations.append(f"| {name} | {' | '.join(row)} |")
+            simulations.append(f"| {name}, {way} | {' | '.join(row)} |")
     print("\nms per exchange, and efficiency:\n\n| model | compute | exchange |", *(f"{n} |" for n in WORKERS))
     print(f"|{' --- |' * (3 + len(WORKERS))}", *simulations, f"\nload {os.getloadavg()[0]:.1f}", sep="\n")
 

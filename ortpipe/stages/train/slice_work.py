@@ -207,5 +207,6 @@ class LocalWork:
 
 
 def _times(array: np.ndarray, share: float, kind: Any) -> np.ndarray:
-    """Return an array times a share, computed in a type."""
-    return np.asarray(np.multiply(array, np.dtype(kind).type(share), dtype=kind))
+    """Return an array times a share, computed in a type; the array is reused if it can be."""
+    reused = array if array.flags.writeable and array.dtype == kind else None
+    return np.asarray(np.multiply(array, np.dtype(kind).type(share), out=reused, dtype=kind))
