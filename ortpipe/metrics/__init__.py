@@ -18,6 +18,7 @@ from ortpipe.settings import Catalogue, Must
 
 if TYPE_CHECKING:
     from ortpipe.metrics.classes import readable
+    from ortpipe.metrics.curves import calibration_error
     from ortpipe.metrics.elements import accuracy, error_rate
     from ortpipe.metrics.named import own_metric, with_number
 else:
@@ -34,13 +35,13 @@ class Metric:
     greater_is_better: bool
     params: Mapping[str, Any] = field(default_factory=dict)  # its keyword arguments
     shown: tuple[str, ...] = ()  # the tasks that compute it by default
-    parameter: tuple[str, Must] | None = None  # the keyword that may be the suffix of its name, and its bound
+    parameter: tuple[str, float, Must] | None = None  # the keyword of a suffix of its name, its default and bound
 
     def __call__(
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
         """Return the metric of predictions against the truth, weighted if rows have weights; nan if undefined."""
-        read, params = label, dict(self.params)
+        read, params = label, dict([self.parameter[:2]] if self.parameter else [], **self.params)
         if self.reads == "probability":
             assert probability is not None
             read, truth, more = readable(self.function, truth, probability)
@@ -94,9 +95,9 @@ LABELS = (*CLASSES, "multilabel")
 VALUES = ("regression",)
 SEQUENCES = ("sequence",)  # labels that a row's steps form together (CTC)
 MACRO = {"average": "macro", "zero_division": 0}
-ALPHA = "alpha", Must("from 0 to 1", lambda alpha: 0 <= alpha <= 1)
-POWER = "power", Must("at most 0, or at least 1", lambda power: power <= 0 or 1 <= power < math.inf)
-PLACES = "k", Must("at least 1", lambda k: k >= 1)  # the only whole number
+ALPHA = "alpha", 0.5, Must("from 0 to 1", lambda alpha: 0 <= alpha <= 1)
+POWER = "power", 1.5, Must("at most 0, or at least 1", lambda power: power <= 0 or 1 <= power < math.inf)
+PLACES = "k", 2, Must("at least 1", lambda k: k >= 1)  # the only whole number
 METRICS = Metrics(
     "metric",
     {
@@ -107,15 +108,13 @@ METRICS = Metrics(
         "median_absolute_error": Metric("median_absolute_error", VALUES, "label", False),
         "mean_absolute_percentage_error": Metric("mean_absolute_percentage_error", VALUES, "label", False),
         "explained_variance": Metric("explained_variance_score", VALUES, "label", True),
-        "mean_pinball_loss": Metric("mean_pinball_loss", VALUES, "label", False, {"alpha": 0.5}, parameter=ALPHA),
+        "mean_pinball_loss": Metric("mean_pinball_loss", VALUES, "label", False, parameter=ALPHA),
         "mean_poisson_deviance": Metric("mean_poisson_deviance", VALUES, "label", False),
         "mean_gamma_deviance": Metric("mean_gamma_deviance", VALUES, "label", False),
-        "mean_tweedie_deviance": Metric(
-            "mean_tweedie_deviance", VALUES, "label", False, {"power": 1.5}, parameter=POWER
-        ),
+        "mean_tweedie_deviance": Metric("mean_tweedie_deviance", VALUES, "label", False, parameter=POWER),
         "d2_absolute_error": Metric("d2_absolute_error_score", VALUES, "label", True),
-        "d2_pinball": Metric("d2_pinball_score", VALUES, "label", True, {"alpha": 0.5}, parameter=ALPHA),
-        "d2_tweedie": Metric("d2_tweedie_score", VALUES, "label", True, {"power": 1.5}, parameter=POWER),
+        "d2_pinball": Metric("d2_pinball_score", VALUES, "label", True, parameter=ALPHA),
+        "d2_tweedie": Metric("d2_tweedie_score", VALUES, "label", True, parameter=POWER),
         "accuracy": Metric("accuracy_score", LABELS, "label", True, shown=LABELS),
         "f1_macro": Metric("f1_score", LABELS, "label", True, MACRO, shown=LABELS),
         "precision_macro": Metric("precision_score", LABELS, "label", True, MACRO),
@@ -124,11 +123,10 @@ METRICS = Metrics(
         "matthews_corrcoef": Metric("matthews_corrcoef", CLASSES, "label", True),
         "log_loss": Metric("log_loss", CLASSES, "probability", False, shown=CLASSES),
         "brier_score": Metric("brier_score_loss", CLASSES, "probability", False),
+        "calibration_error": Metric(calibration_error, CLASSES, "probability", False),
         "roc_auc": Metric("roc_auc_score", LABELS, "probability", True, {"multi_class": "ovr"}, shown=("binary",)),
         "average_precision": Metric("average_precision_score", LABELS, "probability", True),
-        "top_k_accuracy": Metric(
-            "top_k_accuracy_score", ("multiclass",), "probability", True, {"k": 2}, parameter=PLACES
-        ),
+        "top_k_accuracy": Metric("top_k_accuracy_score", ("multiclass",), "probability", True, parameter=PLACES),
         "character_error_rate": Metric(error_rate, SEQUENCES, "label", False, shown=SEQUENCES),
         "sequence_accuracy": Metric(accuracy, SEQUENCES, "label", True, shown=SEQUENCES),
     },

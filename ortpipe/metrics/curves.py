@@ -49,6 +49,13 @@ def reliability(true: np.ndarray, probability: np.ndarray, weight: np.ndarray) -
     return np.stack([confidence[filled] / total[filled], hits[filled] / total[filled], total[filled]], axis=1)
 
 
+def calibration_error(truth: np.ndarray, probability: np.ndarray, weight: np.ndarray | None) -> float:
+    """Return Σ w·|share − confidence| / Σ w over bins of the most likely class's probability (Guo et al., 2017)."""
+    w = np.ones(len(truth)) if weight is None else weight.astype(np.float64)
+    confidence, share, total = reliability(truth == probability.argmax(axis=1), probability.max(axis=1), w).T
+    return float(total @ abs(share - confidence) / total.sum()) if total.sum() else float("nan")
+
+
 def _thinned(curve: np.ndarray) -> np.ndarray:
     if len(curve) <= POINTS:
         return curve

@@ -36,7 +36,7 @@ def own_metric(part: Any) -> Metric:
 def with_number(metric: Metric, number: str) -> Metric | None:
     """Return a metric with the parameter that ends its name; None if that is no valid number."""
     assert metric.parameter is not None
-    keyword, bound = metric.parameter
+    keyword, _, bound = metric.parameter
     try:
         value: float = int(number) if keyword == "k" else float(number)
     except ValueError:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from sklearn import metrics
@@ -140,6 +142,31 @@ MEMBERS += [
     more("average_precision", "multiclass", metrics.average_precision_score),
     more("top_k_accuracy", "multiclass", metrics.top_k_accuracy_score, k=2),
 ]
+
+
+def expected_calibration_error(truth, probability, weight):
+    """Return Σ |B|/n · |acc(B) − conf(B)| over ten bins (Guo, Pleiss, Sun and Weinberger, 2017, equation 3)."""
+    weight = np.ones(len(truth)) if weight is None else weight
+    confidence, hit, error = probability.max(axis=1), probability.argmax(axis=1) == truth, 0.0
+    for m in range(1, 11):
+        inside = ((m - 1) / 10 < confidence) & (confidence <= m / 10)
+        if inside.any():
+            means = (np.average(values[inside], weights=weight[inside]) for values in (hit, confidence))
+            error += weight[inside].sum() / weight.sum() * abs(np.subtract(*means))
+    return error
+
+
+for task, truth, probability in (("binary", BINARY, CHANCE), ("multiclass", CLASSES, PROBABILITY)):
+    MEMBERS.append(
+        (
+            "calibration_error",
+            task,
+            truth,
+            probability.argmax(axis=1),
+            probability,
+            partial(expected_calibration_error, truth, probability),
+        )
+    )
 
 
 def test_the_table_of_members_is_the_catalogue():

@@ -73,7 +73,7 @@ class Summary:
                 "best": row is best,
                 "hits": _hits(row.run),
                 "seconds": "" if row.run.seconds is None else round(row.run.seconds, 3),
-                "status": row.run.status.lower(),
+                "status": row.run.status.lower() if row.run.passed else "failed gates",
                 "error": (row.run.error or "").partition("\n")[0],
                 "mlflow": row.run.mlflow or "",
                 "folder": str(row.run.folder),

@@ -121,6 +121,20 @@ def test_figures_are_drawn_of_the_best_job_and_of_others_when_someone_asks(world
     assert recorded(other) == drawn
 
 
+def test_a_job_that_fails_its_gate_stops_no_other_and_the_best_one_decides_the_exit_code(
+    world: tuple[Path, Done],
+) -> None:
+    rates, limit = "train.optimizer.lr=0.002,0.02", "+evaluate.require.r2='<= 0'"
+    done = ortpipe("-m", *TINY, rates, "objective=r2", "recorder=none", limit, cwd=world[0])
+    assert done.returncode == 3
+    assert "fails r2 <= 0: it is 0.06314 on the validation rows" in done.stderr
+    sweep = folder_of(world[0])
+    assert [row["status"] for row in rows_of(sweep)] == ["finished", "failed gates"]
+    tags = [json.loads((sweep / job / "run.json").read_text())["tags"]["ortpipe.gates"] for job in "01"]
+    assert [tag.partition(";")[0] for tag in tags] == ["passed", "failed"]
+    assert states_of(sweep) == {0: "finished", 1: "finished"}
+
+
 def test_a_sweep_that_does_not_compose_leaves_no_run(world: tuple[Path, Done]) -> None:
     done = ortpipe("-m", *TINY, "train/optimizer=sgd,adm", cwd=world[0])
     assert done.returncode == 1
