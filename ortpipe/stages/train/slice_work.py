@@ -106,11 +106,18 @@ class SliceSums(NamedTuple):
 
     def fits(self, span: Span, numbers: Sequence[int], kinds: Sequence[tuple[tuple[int, ...], np.dtype]]) -> bool:
         """Return whether this is the result of these slices, with values of these shapes and types."""
-        shapes = {number: np.shape(loss) for number, loss in self.losses.items()}
-        trees = subtrees(numbers, (0, len(span.bounds())))
-        if shapes != dict.fromkeys(numbers, (span.batches,)) or [*self.sums] != [*trees]:
-            return False
-        return all([(np.shape(x), getattr(x, "dtype", None)) for x in sums] == kinds for sums in self.sums.values())
+        loss, trees = ((span.batches,), np.dtype(np.float64)), subtrees(numbers, (0, len(span.bounds())))
+        by_slice, by_tree = dict.fromkeys(numbers, loss), dict.fromkeys(trees, kinds)
+        return bool(_kinds(self.losses) == by_slice and _kinds(self.sums) == by_tree)
+
+
+def _kinds(value: Any) -> Any:
+    """Return the value with the shape and type of each array in its place."""
+    if isinstance(value, dict):
+        return {key: _kinds(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_kinds(part) for part in value]
+    return (value.shape, value.dtype) if isinstance(value, np.ndarray) else None
 
 
 class GradientWork:

@@ -207,7 +207,10 @@ def test_results_of_other_slices_shapes_or_types_are_noticed():
     assert SliceSums(losses, {(0, 2): [values]}).fits(span, [0, 1], kinds)
     for sums in ({(0, 1): [values]}, {(0, 2): [values[:1]]}, {(0, 2): [values.astype(float)]}, {(0, 2): [None]}):
         assert not SliceSums(losses, sums).fits(span, [0, 1], kinds)
-    assert not SliceSums({0: np.zeros(1)}, {(0, 2): [values]}).fits(span, [0, 1], kinds)
+    for sums in (None, {(0, 2): None}, {(0, 2): [values, values]}):
+        assert not SliceSums(losses, sums).fits(span, [0, 1], kinds)
+    for other in (None, [0.0, 0.0], {0: np.zeros(1)}, {0: np.zeros(1), 1: None}, {0: np.zeros(1), 1: np.array(["x"])}):
+        assert not SliceSums(other, {(0, 2): [values]}).fits(span, [0, 1], kinds)
 
 
 def test_a_worker_needs_rows_of_every_row_group():
