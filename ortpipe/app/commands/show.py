@@ -4,6 +4,7 @@ import collections
 import json
 import math
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -12,6 +13,7 @@ import onnx_ir as ir
 from ortpipe.app.compose import Parser
 from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
+from ortpipe.app.run.crate import UNLICENSED, write_crate
 from ortpipe.app.table import aligned
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
@@ -20,11 +22,11 @@ from ortpipe.metrics.titles import label
 from ortpipe.stages.convert.sources import FITTED
 
 ABOUT = """Print a model's inputs, outputs, parameters, sizes, operators, state tensors, its lineage back to
-the source, and its graph. The key=value pairs say where a run is recorded, as they did for the run
-itself."""
+the source, and its graph, or export its run. The key=value pairs say where a run is recorded, as
+they did for the run itself."""
 EXAMPLES = (
     "ortpipe show model.onnx",
-    "ortpipe show outputs/runs/DATE/TIME --svg graph.svg",
+    "ortpipe show outputs/runs/DATE/TIME --crate run.zip",
 )
 DIGEST_LETTERS = 12
 
@@ -39,7 +41,13 @@ def run(arguments: Sequence[str]) -> None:
     form.add_argument("--mermaid", action="store_true", help="the graph as a Mermaid flowchart")
     form.add_argument("--dot", action="store_true", help="the graph as Graphviz DOT")
     form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file, as a run does")
+    form.add_argument("--crate", metavar="ARCHIVE", help="export a run as a Workflow Run RO-Crate, a .zip")
+    parser.add_argument("--license", default=UNLICENSED, metavar="TEXT", help="of the crate: a URL or a sentence")
     options = parser.read(arguments)
+    if options.crate is not None:
+        archive = named(options.crate, "--crate", ".zip")
+        print(f"crate    {write_crate(Path(options.subject), archive, options.license)}")
+        return
     subject = find(options.subject, options.composed, options.stage)
     parameters = tuple(subject.facts.get("parameters", ()))
     if options.mermaid:
@@ -47,14 +55,20 @@ def run(arguments: Sequence[str]) -> None:
     elif options.dot:
         print(to_dot(subject.model, parameters), end="")
     elif options.svg is not None:
-        if (picture := local(options.svg, "--svg")).suffix != ".svg":
-            rule, name = "The name of a picture must end in .svg.", options.svg or "an empty name"
-            raise ConfigError(rule, got=name, fix="Change its ending.")
+        picture = named(options.svg, "--svg", ".svg")
         print(f"picture  {atomic_write(picture, to_svg(subject.model, parameters))}")
     elif options.json:
         print(json.dumps(describe(subject), indent=1))
     else:
         print(_text(subject), end="")
+
+
+def named(name: str, option: str, ending: str) -> Path:
+    """Return the path of a file to write, whose name must have this ending."""
+    if (path := local(name, option)).suffix != ending:
+        rule = f"The file of {option} must have a name that ends in {ending}."
+        raise ConfigError(rule, got=name or "an empty name", fix="Change its ending.")
+    return path
 
 
 def describe(subject: FoundModel) -> dict[str, Any]:
