@@ -1,7 +1,9 @@
 """Turn a composed config into typed, checked values; report all errors at once, each with its key and the fix."""
 
 import contextlib
+import copy
 import dataclasses
+import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +27,8 @@ from ortpipe.app.local_path import CachePlace, LocalPath, is_local
 from ortpipe.app.tracking import RECORDERS, Recorder, with_files, with_start
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import DataConfig
+from ortpipe.data.load import load
+from ortpipe.data.table import TableSource
 from ortpipe.errors import ConfigError, nearest, under
 from ortpipe.metrics import UNWEIGHTED
 from ortpipe.metrics.named import OBJECTIVE, check_rows
@@ -123,9 +127,13 @@ def check_measured(objective: str, column: Any, validation: Any, metrics: Sequen
 
 
 def build(config: Mapping[str, Any], where: Callable[[str], str | None] | None = None) -> RunConfig:
-    """Return the typed config, or raise one error that lists all; `where` returns the place where a key was set."""
+    """Return the typed config, or raise one error that lists all; `where` returns the place where a key was set.
+
+    If there is one, a table is read, too, for its errors.
+    """
     values, problems = check(config)
     if problems:
+        check_data(config, problems)
         raise all_at_once(problems, where)
     return RunConfig(**values)
 
@@ -156,6 +164,21 @@ def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]
     return values, problems
 
 
+def check_data(config: Mapping[str, Any], problems: list[OrtpipeError]) -> None:
+    """Read the table of a config without its wrong settings; append its errors to `problems`."""
+    node = copy.deepcopy(config.get("data"))
+    for key in filter(None, [problem.key for problem in problems]):
+        first, *path, last = key.split(".") if "." in key else ("", "")
+        parent = functools.reduce(lambda at, name: at.get(name, {}) if isinstance(at, dict) else {}, path, node)
+        if first == "data" and isinstance(parent, dict):
+            parent.pop(last, None)
+    with contextlib.suppress(ConfigError):  # without its wrong settings, the source may not be complete
+        data = build_key("data", node)
+        if isinstance(data.source, TableSource):
+            with collected(problems, "data"):
+                load(data)
+
+
 def all_at_once(errors: Iterable[OrtpipeError | str], where: Callable[[str], str | None] | None = None) -> ConfigError:
     """Return one error that lists all, each with the place where its key was set if it is known."""
     lines = []
@@ -175,7 +198,7 @@ def collected(problems: list[OrtpipeError], *path: str) -> Iterator[None]:
         with under(*path):
             yield
     except OrtpipeError as error:
-        problems.append(error)
+        problems += getattr(error, "errors", [error])  # of DataErrors
 
 
 def _values(

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 from pyarrow import csv
 
+from ortpipe.data.faults import SHOWN as CELLS
 from ortpipe.data.groups import Group
 from ortpipe.data.position import Position, by_line, offset_position, open_binary
 from ortpipe.data.prefetch import prefetch
@@ -39,6 +40,7 @@ KINDS = [
 ]
 WIDER = dict(itertools.pairwise(KINDS))  # the type that Arrow tries next if not all values of a column are of one
 SHOWN = 12  # bytes shown around one that is no text
+MOST_WRONG = 1000  # lines with another number of fields, with which reading ends
 
 
 @dataclass(frozen=True)
@@ -111,31 +113,41 @@ class CsvFile:
 
     @contextlib.contextmanager
     def parsed(self) -> Iterator[csv.ParseOptions]:
-        """Yield the options for parsing; raise an error of a line with its position.
+        """Yield the options for parsing; raise an error of all wrong lines with their positions.
 
         Without `newlines_in_values` a block would end at any line break, also of a quoted field, whose rest would be a
         row.
         """
-        invalid_rows = list[csv.InvalidRow]()
+        invalid_rows = dict[int, csv.InvalidRow]()  # by number: a file may be read twice
 
-        def stop(row: csv.InvalidRow) -> Literal["error"]:
-            invalid_rows.append(row)
-            return "error"
+        def skip(row: csv.InvalidRow) -> Literal["error", "skip"]:
+            invalid_rows[row.number] = row
+            return "skip" if len(invalid_rows) < MOST_WRONG else "error"
 
         fix = "Check the file and {at}delimiter."
         try:
-            yield csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=stop)
+            yield csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=skip)
         except pa.ArrowInvalid as error:
-            for row in invalid_rows[:1]:
-                raise DataError(
-                    f"Every line of a CSV file must have as many fields as the first ({row.expected_columns}).",
-                    got=f"{self.position(row.number - 1 - (self.names is None))} has {row.actual_columns}: "
-                    f"{row.text[:60]}",
-                    fix=fix,
-                ) from error
+            if invalid_rows:
+                raise self._ragged(list(invalid_rows.values()), fix) from error
             is_empty = "Empty CSV file" in str(error)
             rule = "A CSV file must have " + ("a header line." if is_empty else "one field per column in every line.")
             raise DataError(rule, got=f"{self.path}: {error}", fix=fix) from error
+        if invalid_rows:
+            raise self._ragged(list(invalid_rows.values()), fix)
+
+    def _ragged(self, rows: list[csv.InvalidRow], fix: str) -> DataError:
+        """Return the error for lines with another number of fields than the first."""
+        shown = [
+            f"{self.position(row.number - 1 - (self.names is None))} has {row.actual_columns}: {row.text[:60]}"
+            for row in rows[:CELLS]
+        ]
+        more = f", and {len(rows) - CELLS:,} {'more' if len(rows) < MOST_WRONG else 'or more'}"
+        return DataError(
+            f"Every line of a CSV file must have as many fields as the first ({rows[0].expected_columns}).",
+            got="; ".join(shown) + more * (len(rows) > CELLS),
+            fix=fix,
+        )
 
     def open(self, parse: csv.ParseOptions, *, whole: bool = False) -> pa.RecordBatchReader:
         """Return Arrow's reader; only with one thread does it count the lines of errors.

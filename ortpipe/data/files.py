@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ortpipe.data.config import PARTS, SplitConfig
+from ortpipe.data.faults import raise_all
 from ortpipe.errors import DataError
 
 Stamp = tuple[int, int, int] | None  # shows whether a file was rewritten: inode, size and modification time
@@ -33,7 +34,14 @@ def paths_of(path: str, split: SplitConfig | None) -> list[tuple[str, int | None
 
 def files_with_parts(path: str, split: SplitConfig | None, endings: tuple[str, ...]) -> list[tuple[Path, int | None]]:
     """Return the files of all of these paths, each with its part's place in `PARTS`, None if unknown."""
-    return [(file, part) for place, part in paths_of(path, split) for file in files_of(place, endings)]
+    files, errors = list[tuple[Path, int | None]](), list[DataError]()
+    for place, part in paths_of(path, split):
+        try:
+            files += [(file, part) for file in files_of(place, endings)]
+        except DataError as error:
+            errors.append(error)
+    raise_all(errors)
+    return files
 
 
 def stamps(path: str | None, split: SplitConfig) -> dict[str, Stamp]:

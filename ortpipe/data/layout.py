@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, plain_column
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.faults import raise_all
 from ortpipe.data.frames import check_unique_columns
 from ortpipe.data.raw_columns import RawColumn, float_type, kind_of
+from ortpipe.data.reader import PART_RULE
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import categorical_fix
 from ortpipe.errors import DataError, nearest
@@ -34,12 +37,14 @@ class TableLayout:
     inputs: Mapping[str, tuple[str, ...]]  # input → its columns
     part: str | None  # the column that names each row's part
     dtypes: Mapping[str, np.dtype]  # column of numbers → its dtype; all other columns hold words or dates
+    faulty: Collection[str] = ()  # columns with an error, which are not read
 
     @functools.cached_property
     def used(self) -> list[str]:
         """Every column that is read, once."""
         not_inputs = filter(None, (*self.source.labels, self.source.sample_weight, self.part))
-        return list(dict.fromkeys([*not_inputs, *(name for names in self.inputs.values() for name in names)]))
+        names = dict.fromkeys([*not_inputs, *(name for names in self.inputs.values() for name in names)])
+        return [name for name in names if name not in self.faulty]
 
     @property
     def key(self) -> list[Any]:
@@ -107,47 +112,57 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def lay_out(
-    source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None, identifiers: Iterable[str] = ()
+    source: TableSource,
+    schemas: Mapping[str, pa.Schema],
+    part: str | None,
+    identifiers: Iterable[str],
+    faulty: Collection[str],
+    errors: list[DataError],
 ) -> TableLayout:
-    """Return the layout of files with these schemas, without identifiers; reject files that do not fit."""
+    """Return the layout of files with these schemas, without identifiers and faulty columns.
+
+    Add the errors of columns to `errors`, and raise all of them if files do not fit.
+    """
     # pandas stores the index of a frame in extra columns: they number the rows and are no features
     indices = [(schema.pandas_metadata or {}).get("index_columns", []) for schema in schemas.values()]
     not_features = [*source.labels, source.sample_weight, part, *(column for columns in indices for column in columns)]
     first_names = next(iter(schemas.values())).names
-    excluded = source.excluded(first_names).union(identifiers)
+    excluded = source.excluded(first_names).union(identifiers, faulty)
     features = tuple(name for name in first_names if name not in not_features and name not in excluded)
     inputs = source.inputs_of(features)
     if not inputs or not all(inputs.values()):
         rule, fix = "A table must hold at least one column of features.", "Add columns, or check the label."
-        raise DataError(rule, got="only labels", fix=fix)
+        raise_all(errors or [DataError(rule, got="only labels", fix=fix)])
     for file in schemas:
         for name in dict.fromkeys(column for columns in inputs.values() for column in columns):
             if name not in schemas[file].names:
                 rule, fix = "Every file must hold the columns of the first one.", nearest(name, schemas[file].names)
-                raise DataError(rule, got=f"{file} without {name!r}", fix=fix)
-    without_dtypes = TableLayout(source, inputs, part, {})
-    dtypes, errors = dict[str, np.dtype](), list[DataError]()
+                errors.append(DataError(rule, got=f"{file} without {name!r}", fix=fix))
+                faulty = {*faulty, name}
+    without_dtypes = TableLayout(source, inputs, part, {}, faulty)
+    dtypes, wrong = dict[str, np.dtype](), set[str]()
     for name in without_dtypes.used:
         try:
             dtype = _dtype(source, name, schemas, dates=name in without_dtypes.raw)
         except DataError as error:
             errors.append(error)
+            wrong.add(name)
         else:
             dtypes |= {} if dtype is None else {name: dtype}
-    raise_all(errors)
     if part in dtypes:
-        rule, fix = "split.column may hold only train, validation and test.", "Choose a column of text."
-        raise DataError(rule, got=f"column {part!r} of {dtypes[part]}", fix=fix)
-    layout = TableLayout(source, inputs, part, dtypes)
+        rule, fix = PART_RULE, "Choose a column of text."
+        errors.append(DataError(rule, got=f"column {part!r} of {dtypes[part]}", fix=fix))
+    layout = TableLayout(source, inputs, part, dtypes, {*faulty, *wrong, *(dtypes.keys() & {part})})
     for name, columns in inputs.items():
         if words := [column for column in columns if column not in dtypes and not layout.is_kept(name)]:
             rule, fix = "An input of several columns holds numbers.", "List the columns in {key}=[…]: each is an input."
-            raise DataError(rule, key="inputs", got=f"words in column {words[0]!r} of input {name!r}", fix=fix)
+            actual = f"words in column {words[0]!r} of input {name!r}"
+            raise_all([*errors, DataError(rule, key="inputs", got=actual, fix=fix)])
     return layout
 
 
-def setting_errors(source: TableSource, schemas: Mapping[str, pa.Schema], part: str | None) -> list[DataError]:
-    """Return an error for each setting that names a column which a file does not have; reject two of one name."""
+def setting_errors(source: TableSource, schemas: Mapping[str, pa.Schema], split: SplitConfig | None) -> list[DataError]:
+    """Return an error for each setting that names a column which a file does not have; raise for two of one name."""
     columns_by_key: dict[str, Iterable[str]] = {
         "label": source.labels_of(""),
         **{f"heads.{head}": source.labels_of(head) for head in source.heads},
@@ -161,17 +176,18 @@ def setting_errors(source: TableSource, schemas: Mapping[str, pa.Schema], part: 
         columns_by_key["inputs"] = source.inputs or ()
     keys = [(key, column) for key, columns in columns_by_key.items() for column in columns]
     names, errors = {file: set(schema.names) for file, schema in schemas.items()}, list[DataError]()
+    of_split = {key: getattr(split, key, None) for key in ("column", "time", "group")}
     for file, schema in schemas.items():
         check_unique_columns(file, schema.names)
         for key, column in keys:
-            if column not in names[file]:
+            if column not in names[file] and column not in of_split.values():
                 fix = nearest(column, names[file])
                 rule, got = "{key} must name columns of the data.", f"{column!r} for {file}"
                 errors.append(DataError(rule, key=key, got=got, fix=fix))
-        if part is not None and part not in names[file]:
-            fix = nearest(part, names[file])
-            rule = "split.column must name a column of the data."
-            errors.append(DataError(rule, got=f"{part!r} for {file}", fix=fix))
+        for key, name in of_split.items():
+            if name is not None and name not in names[file]:
+                rule = f"split.{key} must name a column of the data."
+                errors.append(DataError(rule, got=f"{name!r} for {file}", fix=nearest(name, names[file])))
     chosen = source.inputs.values() if isinstance(source.inputs, Mapping) else [source.inputs]
     listed = {name for columns in chosen for name in columns or ()}
     first_names = next(iter(schemas.values())).names
@@ -184,6 +200,27 @@ def setting_errors(source: TableSource, schemas: Mapping[str, pa.Schema], part: 
             rule, fix = "A column must not be an input and excluded.", "Remove it from {at}inputs or from {at}exclude."
             errors.append(DataError(rule, got=repr(both[0]), fix=fix))
     return errors
+
+
+def with_known(source: TableSource, schemas: Mapping[str, pa.Schema]) -> TableSource:
+    """Return a source without the settings of columns that are not in all files, so that the others can be checked."""
+    names = set.intersection(*(set(schema.names) for schema in schemas.values()))
+
+    def known(columns: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in columns if name in names)
+
+    chosen: Any = source.inputs
+    if isinstance(chosen, Mapping):
+        chosen = {name: of for name, columns in chosen.items() if (of := columns and known(columns)) != ()}
+    else:
+        chosen = known(chosen or ())
+    return dataclasses.replace(
+        source,
+        heads={head: of for head, of in source.heads.items() if names.issuperset(source.labels_of(head))},
+        sample_weight=source.sample_weight if source.sample_weight in names else None,
+        inputs=chosen or None,
+        columns={name: setting for name, setting in source.readings.items() if name in names},
+    )
 
 
 def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema], *, dates: bool) -> np.dtype | None:

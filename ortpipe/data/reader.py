@@ -16,6 +16,9 @@ from ortpipe.errors import DataError, nearest
 Labelled = tuple[dict[str, np.ndarray], np.ndarray | None]
 
 
+PART_RULE = "split.column may hold only train, validation and test."
+
+
 class Reader(Protocol):
     """Reads groups of rows in any order, any number of times; see `RowSet`."""
 
@@ -79,5 +82,5 @@ def check_parts(codes: np.ndarray, words: Any, column: str, position: Position) 
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         [word] = words[row : row + 1].tolist()
-        rule, fix = "split.column may hold only train, validation and test.", nearest(str(word), PARTS)
-        raise DataError(rule, got=f"{word!r} in column {column!r}, {position(row)}", fix=fix)
+        fix = nearest(str(word), PARTS)
+        raise DataError(PART_RULE, got=f"{word!r} in column {column!r}, {position(row)}", fix=fix)

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, is_text, places, plain_column
-from ortpipe.data.config import PARTS
+from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.faults import SHOWN, Faults, raise_all
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.groups import Group
-from ortpipe.data.layout import lay_out, setting_errors
-from ortpipe.data.position import Position, by_row, offset_position
+from ortpipe.data.layout import lay_out, setting_errors, with_known
+from ortpipe.data.position import Position, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumnReader
-from ortpipe.data.reader import Labelled, check_parts
+from ortpipe.data.reader import PART_RULE, Labelled
 from ortpipe.data.rows import PIECE, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import TextColumn, add_text
 from ortpipe.doors import later
-from ortpipe.errors import DataError
+from ortpipe.errors import DataError, nearest
 from ortpipe.hashing import Hasher
 
 if TYPE_CHECKING:
@@ -42,21 +42,30 @@ CACHED = 256  # rows that are transposed at a time
 class TableReader:
     """Reads the rows of a table's groups (see `Reader`); the constructor reads, checks and counts all of them.
 
-    It rejects missing and infinite values and text among numbers, by file, row and column. The column `part` names each
-    row's part.
+    It rejects missing and infinite values and text among numbers, by file, row and column, together with wrong columns
+    and settings. The column of `split`, if any, names each row's part.
     """
 
     def __init__(
-        self, source: TableSource, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], part: str | None
+        self,
+        source: TableSource,
+        schemas: Mapping[str, pa.Schema],
+        groups: Sequence[Group],
+        split: SplitConfig | None,
     ) -> None:
-        written = as_written(source, schemas, groups, setting_errors(source, schemas, part))
+        errors = setting_errors(source, schemas, split)
+        source = with_known(source, schemas) if errors else source
+        written = as_written(source, schemas, groups)
+        errors += written.errors
         schemas, dropped = written.schemas, 0
         groups = list(written.groups)
-        if source.unlabeled == "drop":
+        unknown = {name for name in source.labels if not all(name in schema.names for schema in schemas.values())}
+        if source.unlabeled == "drop" and not errors:
             groups, dropped = labeled_rows(groups, source.labels, source.missing)
         self._groups, self._schemas = groups, schemas
+        part = split.column if split is not None and all(split.column in s.names for s in schemas.values()) else None
         ids = _identifiers(source, schemas, groups, {*written.records, part})
-        self.layout = layout = lay_out(source, schemas, part, ids)
+        self.layout = layout = lay_out(source, schemas, part, ids, {*unknown, *written.faulty}, errors)
         raw = layout.raw
         self._plain_numbers = {name: dtype for name, dtype in layout.dtypes.items() if name not in raw}
         hasher, self._digits = Hasher("table").add(layout.key), LostDigits()
@@ -79,17 +88,17 @@ class TableReader:
             for name in layout.used:
                 if not self._learn_numbers(table, name, hasher, position):
                     self._learn(table, name, hasher, group.file, position, faults)
-            self.counts[number] += self._count_parts(table, group, position)
-            for head, distinct in () if faults.found else labels.items():
+            self.counts[number] += self._count_parts(table, group, position, faults)
+            for head, distinct in () if faults.found or errors else labels.items():
                 distinct.update(layout.label(table, head))
-            if copy is not None:
+            if copy is not None and not errors:
                 copy.update(table)
             first += table.num_rows
+        raise_all([*errors, *faults.errors(), *filter(None, (text.error() for text in self._texts.values()))])
         if not self.counts.sum():
             raise DataError(
                 "Data must hold at least one row.", got=f"none in {', '.join(schemas)}", fix="Give at least one row."
             )
-        raise_all([*faults.errors(), *filter(None, (text.error() for text in self._texts.values()))])
         dates = {name for name, text in self._texts.items() if text.are_dates}
         summaries = {name: reader.summary(are_dates=name in dates) for name, reader in self._raw_readers.items()}
         self._raw_columns = {
@@ -132,7 +141,7 @@ class TableReader:
     def _part(self, table: pa.RecordBatch, part: int | None) -> np.ndarray | None:
         """Return the part of each row, from the column of parts or the group; None if neither defines it."""
         if self.layout.part is not None:
-            return self._part_codes(table, by_row()).astype(np.int8)
+            return self._part_codes(table).astype(np.int8)
         return None if part is None else np.full(table.num_rows, part, np.int8)
 
     def _rows(self, table: pa.RecordBatch, part: int | None) -> Rows:
@@ -199,19 +208,23 @@ class TableReader:
             text_column.update(encoded.dictionary, codes, position)
         hasher.add(name, words, codes)
 
-    def _count_parts(self, table: pa.RecordBatch, group: Group, position: Position) -> np.ndarray:
-        """Return how many rows of a table are in each part."""
-        if self.layout.part is None:
+    def _count_parts(self, table: pa.RecordBatch, group: Group, position: Position, faults: Faults) -> np.ndarray:
+        """Return how many rows of a table are in each part; add other words to the faults."""
+        name = self.layout.part
+        if name is None or name not in self.layout.used:
             return np.bincount([group.part or 0], [table.num_rows], len(PARTS)).astype(np.int64)
-        return np.bincount(self._part_codes(table, position), minlength=len(PARTS))
+        codes = self._part_codes(table)
+        wrong = np.flatnonzero(codes < 0)
+        words = [str(table.column(name)[row]) for row in wrong[:SHOWN].tolist()]
+        if words:
+            cells = [(repr(word), position, row) for word, row in zip(words, wrong.tolist(), strict=False)]
+            faults.add(PART_RULE, name, cells, len(wrong), nearest(words[0], PARTS))
+        return np.bincount(np.maximum(codes, 0), minlength=len(PARTS))
 
-    def _part_codes(self, table: pa.RecordBatch, position: Position) -> np.ndarray:
-        """Return the place in `PARTS` of each row's part; reject other words."""
+    def _part_codes(self, table: pa.RecordBatch) -> np.ndarray:
+        """Return the place in `PARTS` of each row's part, -1 for other words."""
         assert self.layout.part is not None
-        words = plain_column(table.column(self.layout.part)).cast("string")
-        codes = places(words, PARTS)
-        check_parts(codes, words, self.layout.part, position)
-        return codes
+        return places(plain_column(table.column(self.layout.part)).cast("string"), PARTS)
 
 
 def _identifiers(

@@ -130,7 +130,16 @@ def test_several_inputs_come_from_columns_by_name(cli: Callable, only_run: Calla
 
 
 BAD = {
-    "a label that is not there": (["data.source.label=targt"], ["data.source.label", "Did you mean 'target'?"]),
+    "wrong settings, a label that is not there and a missing value, all at once": (
+        [
+            *("data.source.path=holed.csv", "data.source.label=targt", "data.source.exclude=[nothing]"),
+            *("train.epochs=-1", "data.source.unlabeled=never", "data.split.test=2"),
+        ],
+        [
+            *("5 errors", "train.epochs must be", "data.source.unlabeled must be", "data.split.test must be"),
+            *("data.source.label must name", "Did you mean 'target'?", "data.source.exclude must name"),
+        ],
+    ),
     "a missing value": (["data.source.path=holed.csv"], ["1 row without a value in column 'bmi'"]),
     "a ragged line": (
         ["data.source.path=ragged.csv"],

@@ -147,7 +147,7 @@ def test_a_random_split_of_a_table_with_dates_or_ids_warns(source: Csv, config: 
     ("config", "message"),
     [
         (SplitConfig(time="label"), r"split\.time must name a column|must name a column of the data"),
-        (SplitConfig(group="town"), r"'town'(.|\n)*x, day, storm_id"),
+        (SplitConfig(group="town"), r"split\.group must name a column(.|\n)*'town'(.|\n)*day, label, storm_id, x"),
         (SplitConfig(0.9, 0.1, time="storm_id"), "no train rows"),
         (SplitConfig(0.99, group="storm_id"), "Every part of the split must have rows"),
     ],

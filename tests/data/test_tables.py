@@ -155,6 +155,10 @@ def test_files_that_disagree_are_refused_by_name(tmp_path):
 
 FILES = {
     "a ragged line": ("a,y\n1,2\n3\n", r"line 3 of .*rows\.csv has 1: 3"),
+    "twelve of them": (
+        "a,y\n1,2\n" + "3\n4,5\n" * 12,
+        r"line 3 of .*has 1: 3; line 5 of .*; line 21 of .*rows\.csv has 1: 3, and 2 more",
+    ),
     "a line too long": ("a,y\n1,2\n3,4,5\n", r"as many fields as the first \(2\)(.|\n)*line 3 of .*rows.csv has 3"),
     "one name twice": ("a,a,y\n1,2,3\n", "'a' twice in .*rows.csv"),
     "nothing": ("", "rows.csv: Empty CSV file"),

@@ -13,7 +13,7 @@ from ortpipe import FLOW, Artifact, Data, OrtpipeError
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.hydra_errors import REFUSALS, explained
-from ortpipe.app.schema import all_at_once, check, collected
+from ortpipe.app.schema import all_at_once, check, check_data, collected
 from ortpipe.errors import NoRowsError
 from ortpipe.metrics.named import check_objective, check_rows
 from ortpipe.stages.convert.sources import FITTED
@@ -86,6 +86,8 @@ def _check_parts(config: dict[str, Any], errors: list[OrtpipeError | str]) -> st
     """Check data, model and every stage whose config is valid; return a summary if there are no errors."""
     values, problems = check(config)
     context = open_run(values, partial(collected, problems))
+    if "data" not in values:
+        check_data(config, problems)
     artifact, data = _check_stages(values, context, problems), context.get("data")
     if (objective := values.get("objective", "loss")) != "loss" and artifact is not None and data is not None:
         with collected(problems, "objective"):

@@ -84,7 +84,7 @@ class Csv(TableSource, Windowed):
         tables = {path: file.table(on_disk=on_disk) for path, file in files.items()}
         groups = [dataclasses.replace(group, part=part) for path, part in paths for group in tables[path].groups]
         schemas = {str(path): table.schema for path, table in tables.items()}
-        reader = TableReader(self, schemas, groups, split.column if split else None)
+        reader = TableReader(self, schemas, groups, split)
         zeros = {name: note for file in files.values() for name, note in _leading_zeros(file, reader.layout).items()}
         marks = {file.delimiter for file in files.values()} - {",", self.delimiter and separator(self.delimiter)}
         reader.notes = (

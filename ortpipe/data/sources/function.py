@@ -56,9 +56,9 @@ class Function(TableSource):
             except Exception as error:
                 rule, actual = "{key} must return rows.", f"{self.function} raised {type(error).__name__}: {error}"
                 raise DataError(rule, key="function", got=actual, fix="Correct the function or {at}params.") from error
-        return self._rows(returned, split.column if split else None).replace(origin=origin)
+        return self._rows(returned, split).replace(origin=origin)
 
-    def _rows(self, returned: Any, column: str | None) -> Rows:
+    def _rows(self, returned: Any, split: SplitConfig | None) -> Rows:
         if isinstance(returned, Rows | tuple) and self.heads:
             raise DataError(
                 "{key} must name columns of a table, or arrays of a dict.",
@@ -78,14 +78,14 @@ class Function(TableSource):
                 raise ConfigError(rule, key="label", got=[self.label, self.heads], fix="Name one.")
             arrays = {str(name): np.asarray(array) for name, array in returned.items()}
             sets = [ArraySet(self.function, arrays, None)]
-            reader: Reader = ArrayReader(sets, self.label, self.sample_weight, column, heads)
+            reader: Reader = ArrayReader(sets, self.label, self.sample_weight, split.column if split else None, heads)
         elif hasattr(returned, "iloc") or hasattr(returned, "__arrow_c_stream__"):
-            reader = self._table(returned, column)
+            reader = self._table(returned, split)
         else:
             rule, fix = "{key} must return Rows, a pair (X, y), a dict of arrays or a table.", "Return one of them."
             raise DataError(rule, key="function", got=f"{self.function} returned a {type(returned).__name__}", fix=fix)
         return Stream(reader, window=None).rows()
 
-    def _table(self, frame: Any, column: str | None) -> TableReader:
+    def _table(self, frame: Any, split: SplitConfig | None) -> TableReader:
         table = arrow_table(frame, self.function)
-        return TableReader(self, {self.function: table.schema}, [group_of(table, self.function)], column)
+        return TableReader(self, {self.function: table.schema}, [group_of(table, self.function)], split)

@@ -50,7 +50,7 @@ class Parquet(TableSource, Windowed):
                 read = functools.partial(_batches, file, before, [number])
                 groups.append(Group(str(file), part, read, offset_position(by_row(str(file)), first)))
                 first += metadata.row_group(number).num_rows
-        return self.rows_of(TableReader(self, schemas, groups, split.column if split else None))
+        return self.rows_of(TableReader(self, schemas, groups, split))
 
     def new_rows(self, columns: Sequence[str]) -> tuple[pa.Schema, Group]:
         """Return the schema and the rows of the file."""

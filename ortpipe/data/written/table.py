@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ortpipe.data.arrow import is_text, matches, plain_column
-from ortpipe.data.faults import SHOWN, Cell, format_cells, raise_all
+from ortpipe.data.faults import SHOWN, Cell, format_cells
 from ortpipe.data.groups import PIECE, PROBED, Group
 from ortpipe.data.position import offset_position
 from ortpipe.data.written.detect import WrittenColumn, missing_of, trimmed
@@ -54,11 +54,17 @@ class Settings(Protocol):
 
 @dataclass(frozen=True)
 class Written:
-    """The result of `as_written`: the table as if its columns were written plainly, and their readings as records."""
+    """The result of `as_written`: the table as if its columns were written plainly, and their readings as records.
+
+    Attributes:
+        errors: of the columns in `faulty`: a value does not match the reading of its column, or a column has two.
+    """
 
     schemas: Mapping[str, pa.Schema]
     groups: Sequence[Group]
     records: Mapping[str, dict[str, Any]]
+    errors: Sequence[DataError] = ()
+    faulty: frozenset[str] = frozenset()
 
     def notes(self, used: Sequence[str]) -> list[str]:
         """Return the note about the readings of the columns that are used."""
@@ -66,21 +72,14 @@ class Written:
         return [f"read as {'; '.join(texts)}"] if texts else []
 
 
-def as_written(
-    source: Settings, schemas: Mapping[str, pa.Schema], groups: Sequence[Group], errors: Sequence[DataError] = ()
-) -> Written:
+def as_written(source: Settings, schemas: Mapping[str, pa.Schema], groups: Sequence[Group]) -> Written:
     """Return a table whose text columns of numbers, dates and truth values are read as such.
 
     Args:
         source: the settings.
         schemas: those of the table's files, by name.
         groups: its rows.
-        errors: further errors, which are raised with those of the rows.
-
-    Raises:
-        DataError: a value does not match the reading of its column, or a column has two.
     """
-    errors = [*errors]
     missing = missing_of(source.missing)
     columns = {
         name: WrittenColumn(name, source.readings.get(name), missing, truth=name not in source.labels)
@@ -94,24 +93,27 @@ def as_written(
     has_points = hasattr(source, "delimiter") and any(
         str(field.type) == "double" for schema in schemas.values() for field in schema
     )
-    errors += _choose(columns.values(), {"."} if has_points else set())
+    undecided = _choose(columns.values(), {"."} if has_points else set())
     columns = {name: column for name, column in columns.items() if column.reading is not None}
-    faulty = [c for c in columns.values() if c.wrong or (c.reading and c.reading.kind == "unit")]
-    errors += [_fault(column, _wrong_cells(column, groups)) for column in faulty]
-    raise_all(errors)
+    wrong = [c for c in columns.values() if c.wrong or (c.reading and c.reading.kind == "unit")]
+    errors = [*undecided.values(), *(_fault(column, _wrong_cells(column, groups)) for column in wrong)]
+    faulty = frozenset([*undecided, *(column.name for column in wrong)])
+    columns = {name: column for name, column in columns.items() if name not in faulty}
     records = {name: c.reading.record(missing) for name, c in columns.items() if c.reading is not None}
     if not records:
-        return Written(schemas, groups, {})
+        return Written(schemas, groups, {}, errors, faulty)
     readings = {name: (column.reading, missing) for name, column in columns.items()}
     return Written(
         {file: _converted_schema(schema, records) for file, schema in schemas.items()},
         [dataclasses.replace(group, read=_reader(group, readings)) for group in groups],
         records,
+        errors,
+        faulty,
     )
 
 
-def _choose(columns: Collection[WrittenColumn], marks: set[str]) -> list[DataError]:
-    """Choose the readings of columns; return an error for each that has two.
+def _choose(columns: Collection[WrittenColumn], marks: set[str]) -> dict[str, DataError]:
+    """Choose the readings of columns; return an error by name for each that has two.
 
     `marks` are the decimal marks of other columns. The columns with one reading add theirs, and if the table then has
     one mark, it decides the others.
@@ -123,12 +125,12 @@ def _choose(columns: Collection[WrittenColumn], marks: set[str]) -> list[DataErr
         except DataError:
             undecided.append(column)
     marks = marks | {column.decimal for column in columns if column.decimal}
-    errors = list[DataError]()
+    errors = dict[str, DataError]()
     for column in undecided:
         try:
             column.choose(*marks if len(marks) == 1 else (None,))
         except DataError as error:
-            errors.append(error)
+            errors[column.name] = error
     return errors
 
 

@@ -8,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from ortpipe.data.config import SplitConfig
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.function import Function
 from ortpipe.data.written.formats import FORMATS, is_format, pattern_of, steps_of
@@ -112,15 +113,17 @@ def test_faults_of_all_columns_and_settings_are_reported_at_once_at_most_ten_eac
     text = "\n".join(["price\tway\tx\ty", *rows, "$1\t3 km\tinf\t"]) + "\n"
     (tmp_path / "rows.csv").write_text(text)
     source = {"path": str(tmp_path / "rows.csv"), "delimiter": "\t"}
+    settings = {"exclude": ("no_*",), "sample_weight": "w", "columns": {"c": "money"}, "categorical": ("d",)}
     with pytest.raises(DataError) as error:
-        Csv(**source, label="z", exclude=("no_*",), sample_weight="w")()
+        Csv(**source, **settings, label="z", heads={"h": "v"})(SplitConfig(time="day"))
     message = str(error.value)
     assert "14 of 45 values of column 'price' are not money, $: '?' in line 32 of" in message
     assert "'?' in line 41 of" in message
     assert "and 4 more" in message
     assert "column 'way' has numbers in km: '0 km' in line 2 of" in message
-    for setting in ("label must name", "sample_weight must name", "exclude must name"):
-        assert setting in message
+    for setting in ("label", "sample_weight", "exclude", "columns", "categorical", "heads.h", "split.time"):
+        assert f"{setting} must name" in message
+    assert "inf in column 'x', line 46 of" in message
     with pytest.raises(DataError) as error:
         Csv(**source, label="y", exclude=("price", "w*"))()
     message = str(error.value)
