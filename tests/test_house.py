@@ -251,6 +251,7 @@ HEAVY = {
         "mlflow",
         "onnx.reference",
         "onnxruntime",
+        "openpyxl",
         "pandas",
         "portalocker",
         "psutil",

@@ -28,7 +28,6 @@ from ortpipe.app.tracking import RECORDERS, Recorder, with_files, with_start
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import DataConfig
 from ortpipe.data.load import load
-from ortpipe.data.table import TableSource
 from ortpipe.errors import ConfigError, nearest, under
 from ortpipe.metrics import UNWEIGHTED
 from ortpipe.metrics.named import OBJECTIVE, check_rows
@@ -174,7 +173,7 @@ def check_data(config: Mapping[str, Any], problems: list[OrtpipeError]) -> None:
             parent.pop(last, None)
     with contextlib.suppress(ConfigError):  # without its wrong settings, the source may not be complete
         data = build_key("data", node)
-        if isinstance(data.source, TableSource):
+        if hasattr(data.source, "labels_of"):  # a table
             with collected(problems, "data"):
                 load(data)
 

@@ -111,7 +111,8 @@ class TableReader:
         variants = (self._texts[name].variants_note for name in source.labels if name in self._texts)
         text_notes += [note for note in variants if note is not None]
         notes = [*layout.notes(self._raw_columns), *written.notes(layout.used)]
-        notes += [f"left out, because they identify rows (data.source.identifiers): {', '.join(ids)}"] if ids else []
+        names = ", ".join(name or "''" for name in ids)
+        notes += [f"left out, because they identify rows (data.source.identifiers): {names}"] if ids else []
         rows = int(self.counts.sum()) + dropped
         notes += [f"{dropped:,} of {rows:,} rows have no label and are left out"] if dropped else []
         self.notes = (*notes, *text_notes, *self._digits.notes(), *(copy.notes if copy else ()))
@@ -235,7 +236,7 @@ def _identifiers(
         return []
     names = next(iter(schemas.values())).names
     named = {*source.labels, source.sample_weight, *source.readings, *source.words, *source.excluded(names), *others}
-    features = [name for name in names if name and name not in named and all(name in s.names for s in schemas.values())]
+    features = [name for name in names if name not in named and all(name in s.names for s in schemas.values())]
     ids = identifying_columns(schemas, groups, features)
     return ids if len(ids) < len(features) + len(others - {*source.labels, None}) else []
 

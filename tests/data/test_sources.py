@@ -8,6 +8,7 @@ from ortpipe.data.load import DataConfig, load
 from ortpipe.data.sources import SOURCES, bundled
 from ortpipe.data.sources.bundled import LOADERS, Bundled
 from ortpipe.data.sources.csv import Csv
+from ortpipe.data.sources.excel import Excel
 from ortpipe.data.sources.function import Function
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
@@ -39,6 +40,7 @@ def test_the_catalogue_names_every_source():
     assert {
         "bundled": Bundled,
         "csv": Csv,
+        "excel": Excel,
         "function": Function,
         "npy": Npy,
         "npz": Npz,

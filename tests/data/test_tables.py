@@ -178,6 +178,13 @@ def test_a_csv_file_that_holds_no_table_is_refused_by_its_line(content, message,
         Csv(path=str(tmp_path / "rows.csv"), label="y")()
 
 
+def test_a_folder_may_hold_packed_files_with_tabs(tmp_path):
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"x\ty\n1,5\t2\n"))
+    (tmp_path / "b.tsv").write_bytes(b"x\ty\n2,5\t4\n")
+    rows = Csv(path=str(tmp_path), label="y")()
+    assert (rows.inputs["x"].tolist(), rows.label.tolist()) == ([1.5, 2.5], [2, 4])
+
+
 def test_csv_files_may_be_packed_have_another_delimiter_and_no_names(tmp_path):
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(b"1;2\n3;4\n"))

@@ -13,9 +13,9 @@ from ortpipe.data.raw_columns import ISO
 
 FEWEST = 20  # rows, below which values may be distinct by chance
 MOST = PIECE  # rows that are compared
-# names of whole numbers that identify rows: customer_id, CustomerID, Id, index, Unnamed: 0 (of pandas)
+# names of whole numbers that identify rows: customer_id, CustomerID, Id, index, Unnamed: 0 and "" (of pandas)
 NAME = re.compile(
-    r"(?i:id|ids|uuid|guid|index|idx|row|rows|rownames|row[ _.]?(number|num|no|id)|unnamed: 0)"
+    r"(?i:|id|ids|uuid|guid|index|idx|row|rows|rownames|row[ _.]?(number|num|no|id)|unnamed: 0)"
     r"|.*[a-z]I[dD]|.*[ _.-](?i:id|uuid|guid)"
 )
 

@@ -19,6 +19,7 @@ SOURCES: Catalogue[type] = Catalogue(
     {
         "bundled": "ortpipe.data.sources.bundled:Bundled",
         "csv": "ortpipe.data.sources.csv:Csv",
+        "excel": "ortpipe.data.sources.excel:Excel",
         "function": "ortpipe.data.sources.function:Function",
         "npy": "ortpipe.data.sources.npy:Npy",
         "npz": "ortpipe.data.sources.npz:Npz",

@@ -61,14 +61,14 @@ class Csv(TableSource, Windowed):
     the text is parsed once.
 
     Attributes:
-        path: the file (also `.gz`), or a folder whose `.csv` files are read, sorted by name.
+        path: the file (also `.gz`), or a folder whose `.csv` and `.tsv` files are read, sorted by name.
         delimiter: between the fields of a line; `"\\t"` is a tab; null: the comma, semicolon, tab or bar that
             gives the first line the most fields.
         names: the column names of a file whose first line is a row; null: the first line names them.
         encoding: of its text, by Python's name, such as `latin-1` or `cp1252`.
     """
 
-    endings: ClassVar[tuple[str, ...]] = (".csv", ".csv.gz")
+    endings: ClassVar[tuple[str, ...]] = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
     path: str
     delimiter: Delimiter | None = None

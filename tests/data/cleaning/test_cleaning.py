@@ -75,6 +75,13 @@ def test_columns_that_identify_rows_are_left_out_and_printed(kind, tmp_path):
     assert "name" in source(kind, FRAME.assign(name=["a", *FRAME.name[:-1]]), tmp_path)().inputs or kind
 
 
+def test_the_index_that_pandas_writes_is_left_out(tmp_path):
+    FRAME[["t", "y"]].to_csv(tmp_path / "rows.csv")
+    rows = Csv(path=str(tmp_path / "rows.csv"), label="y")()
+    assert list(rows.inputs) == ["t"]
+    assert "left out, because they identify rows (data.source.identifiers): ''" in rows.notes
+
+
 def test_a_column_that_equals_the_label_is_warned_of(tmp_path):
     for label in (FRAME.y, FRAME.city.where(FRAME.index > 0, "Riga")):
         rows = source("csv", FRAME[["t"]].assign(copy=label, other=label[::-1].to_numpy(), y=label), tmp_path)()
