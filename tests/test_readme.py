@@ -53,7 +53,7 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
     "ortpipe experiment=finetune_onnx                      #": "[4/6] derive\n  trains 4 of 8",
     "ortpipe experiment=finetune_onnx 'derive.frozen=[]'": "[4/6] derive\n  trains adapters",
-    "ortpipe fit patients.csv --label target epochs=20": "ortpipe experiment=networks/mlp data=csv data.source.path",
+    "ortpipe fit patients.csv --label target epochs=20": "ortpipe experiment=networks/auto data=csv data.source.path",
     "ortpipe validate experiment=networks/mlp data=csv data.source.path=sales.csv": "data: 4 columns",
     "ortpipe restore tuned": "written  4 of 4 weights: coefficient1",
     "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric    before  trained  onnx file",

@@ -22,7 +22,7 @@ def run(arguments: Sequence[str]) -> None:
     parser = Parser("fit", ABOUT, EXAMPLES)
     parser.add_argument("rows", metavar="ROWS", help="a file or a folder of rows, or a data set such as iris")
     parser.add_argument("--label", metavar="COLUMNS", help="the column of labels, or several: x,y")
-    about = "a network (tabular, mlp …), an .onnx file, or a class such as sklearn.linear_model.Ridge"
+    about = "a network (mlp, tabular …; default auto), an .onnx file, or a class such as sklearn.linear_model.Ridge"
     parser.add_argument("--model", help=about)
     options = parser.read(arguments)
     if options.overrides and (unset := [pair for pair in options.overrides if pair[:1] in "~+"]):

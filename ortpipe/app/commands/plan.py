@@ -9,9 +9,11 @@ import humanize
 from ortpipe.app.assemble import open_run, plan_of, store_of
 from ortpipe.app.compose import Parser
 from ortpipe.app.table import aligned
+from ortpipe.errors import under
 from ortpipe.pipeline.dry_run import Reason, StageStatus, dry_run
 from ortpipe.pipeline.flatten import differing
 from ortpipe.pipeline.store import VARIABLE
+from ortpipe.stages.convert.sources import Automatic
 
 ABOUT = """Print for each stage whether a run with these settings would take its result from the store (hit) or
 compute it (miss), and why: the differences from the nearest stored result. `blocked`: an earlier
@@ -42,7 +44,11 @@ def run(arguments: Sequence[str]) -> None:
     if config.start is not None:
         print(f"starts from {config.start}", file=sys.stderr)
     store = store_of(config, data=options.composed.record["data"])
-    statuses = dry_run(plan_of(config), open_run(vars(config)), store)
+    context = open_run(vars(config))
+    if isinstance(config.convert.source, Automatic):
+        with under("convert", "source"):
+            print(config.convert.source.note(context["data"]))
+    statuses = dry_run(plan_of(config), context, store)
     if store is not None and store.trouble is not None:
         print(store.trouble, file=sys.stderr)
     print(mermaid(statuses) if options.mermaid else table(statuses))

@@ -12,7 +12,7 @@ from ortpipe.app.fit.leaves import pairs_of, texts
 from ortpipe.app.runs import Run, run
 from ortpipe.files import atomic_write
 
-NETWORK = "mlp"  # the model of a fit without one
+NETWORK = "auto"  # the model of a fit without one
 
 
 def fit(

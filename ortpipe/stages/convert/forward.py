@@ -43,10 +43,10 @@ class Forward:
     prediction: str  # the output that losses and metrics read
     origin: str  # the source's name in messages
     notes: tuple[str, ...] = ()  # changes and assumptions, for the user
-    # float initializer → why it is not trained, or None: it is
-    untrained_reasons: Mapping[str, str | None] = field(default_factory=dict)
+    untrained_reasons: Mapping[str, str | None] = field(default_factory=dict)  # of float initializers; None: trained
     scaled: bool = False  # the prediction is scaled to mean and deviation of the labels
     meaning: Meaning | None = None  # None: read off the graph and the predictions of real rows
+    loss: Mapping[str, Any] | None = None  # of add_loss=auto, if it is not the usual one of the task
 
 
 @dataclass(frozen=True)

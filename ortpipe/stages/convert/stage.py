@@ -105,21 +105,21 @@ def _artifact(converted: Converted, config: ConvertConfig, data: Data | None) ->
     assert meaning is not None
     model, weights = converted.finished or finish_apart(forward.model)
     facts = dataclasses.replace(converted.facts, classes=meaning.classes)
-    weighted = data is not None and data.class_weight
-    objective = objective_facts(converted.objective, facts, data) if converted.objective is not None else {}
+    objective = {} if forward.loss is None else {"loss": forward.loss}
+    objective |= objective_facts(converted.objective, facts, data) if converted.objective is not None else {}
     record = {"stage": "convert", "version": VERSION, **converted.record}
     record |= {"scaled": True} if forward.scaled and config.head is None else {}
     notes = [
         *converted.notes,
         sentence(choice.trained, choice.untrained, by_default=True),
-        *(objective_notes(objective) if objective else []),
+        *(objective_notes(objective) if converted.objective is not None else []),
         *(notes_of_copies(forward, choice, config) if forward.meaning is None else []),
         *(note for of_output in (meaning, *converted.heads.values()) for note in of_output.notes),
     ]
     facts = dataclasses.replace(
         facts,
         **meaning.facts,
-        class_weight=factors_of_classes(meaning.task, meaning.classes, data) if weighted else (),
+        class_weight=factors_of_classes(meaning.task, meaning.classes, data) if data and data.class_weight else (),
         objective=objective,
         heads={
             name: HeadFacts(**{key: value for key, value in of_head.facts.items() if key != "members"})

@@ -282,7 +282,10 @@ def test_two_runtimes_in_one_environment_are_found_where_the_runtime_group_itsel
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("experiment=networks/mpl", "Did you mean 'networks/mlp'? Valid: networks/cnn, networks/mlp, networks/"),
+        (
+            "experiment=networks/mpl",
+            "Did you mean 'networks/mlp'? Valid: networks/auto, networks/cnn, networks/mlp, networks/",
+        ),
         ("experiment=netwerks/cnn", "Did you mean 'networks/cnn'?"),
         (
             "convert.source.estimater=x",

@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(folder: Path) -> ortpipe.Run:
-    settings = {"epochs": 3, "hidden": [4], "optimizer": "adam", "lr": 0.02, "recorder": "none", "figures": False}
+    settings = {"epochs": 3, "weights": "he", "optimizer": "adam", "lr": 0.02, "recorder": "none", "figures": False}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         return ortpipe.fit(table(), "target", folder="one", **settings)
@@ -40,7 +40,7 @@ def run(folder: Path) -> ortpipe.Run:
 def test_its_command_gives_the_same_bytes(run: ortpipe.Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     program, *words = shlex.split(run.record.tags["ortpipe.command"])
-    assert (program, words[0], words[-1]) == ("ortpipe", "experiment=networks/mlp", "hydra.run.dir=one")
+    assert (program, words[0], words[-1]) == ("ortpipe", "experiment=networks/auto", "hydra.run.dir=one")
     again = ortpipe.run(*words[:-1], "hydra.run.dir=two", "paths.cache=null")
     assert again.artifact().digest() == run.artifact().digest()
     assert (folder / "one" / "model.onnx").read_bytes() == (folder / "two" / "model.onnx").read_bytes()
@@ -87,7 +87,7 @@ def test_the_command_prints_the_run_that_does_the_same(
     table().to_csv("table.csv", index=False)
     settings = (
         "epochs=3",
-        "hidden=[4]",
+        "weights=he",
         "optimizer=adam",
         "lr=0.02",
         "recorder=none",
@@ -97,8 +97,8 @@ def test_the_command_prints_the_run_that_does_the_same(
     command("fit")(["table.csv", "--label", "target", *settings])
     output = capsys.readouterr()
     assert output.err.splitlines()[0] == (
-        "ortpipe experiment=networks/mlp data=csv data.source.path=table.csv data.source.label=target "
-        "train/optimizer=adam recorder=none train.epochs=3 'convert.source.hidden=[4]' train.optimizer.lr=0.02 "
+        "ortpipe experiment=networks/auto data=csv data.source.path=table.csv data.source.label=target "
+        "train/optimizer=adam recorder=none train.epochs=3 convert.source.weights=he train.optimizer.lr=0.02 "
         "figures=false hydra.run.dir=three"
     )
     assert ortpipe.Run("three").artifact("train").tensors.keys() == run.artifact("train").tensors.keys()

@@ -23,6 +23,7 @@ class ModelSource(Protocol):
 SOURCES: Catalogue[type] = Catalogue(
     "source of models",
     {
+        "auto": "ortpipe.stages.convert.sources.networks.auto:Automatic",
         "cnn": "ortpipe.stages.convert.sources.networks.cnn:CNN",
         "mlp": "ortpipe.stages.convert.sources.networks.mlp:MLP",
         "onnx": "ortpipe.stages.convert.sources.onnx_file:OnnxFile",

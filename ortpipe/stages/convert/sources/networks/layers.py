@@ -15,7 +15,6 @@ if TYPE_CHECKING:  # for other networks than perceptrons
 else:
     later(__name__)
 
-
 Law = Literal["pytorch", "he", "xavier"]
 Norm = Literal["none", "batch", "layer"]
 Activation = Literal["relu", "gelu", "silu", "tanh"]

@@ -1,0 +1,87 @@
+"""The network that fits the training rows of a table: linear, a perceptron or TabM, by facts about these rows alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from ortpipe.data.rows import Data, Rows
+from ortpipe.errors import NoRowsError
+from ortpipe.stages.convert.forward import Forward
+from ortpipe.stages.convert.sources.networks.labels import LabelKind, read_labels
+from ortpipe.stages.convert.sources.networks.layers import Layers
+from ortpipe.stages.convert.sources.networks.mlp import MLP
+from ortpipe.stages.convert.sources.networks.network import Network, TableNetwork
+from ortpipe.stages.convert.sources.networks.tabular import Tabular
+
+FEW_ROWS = 100  # below this number of training rows, a linear model
+MANY_ROWS = 20_000  # above this number of training rows, one perceptron: an ensemble takes too long
+HEAVY_TAIL = 30.0  # kurtosis of labels above which the loss is Huber's; a normal distribution has 3, Laplace's has 6
+
+
+class NetworkChoice(NamedTuple):
+    """A network, the reason for it, and the loss if it is not the usual one of the task."""
+
+    network: TableNetwork
+    settings: dict[str, Any]  # those that differ from the network's defaults
+    reason: str
+    loss: dict[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Automatic(Network):
+    """A linear model, a perceptron or TabM; the settings were chosen on the seen tables of `benchmarks/tables.py`."""
+
+    def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
+        """Return the raw outputs of the network for these rows."""
+        return self.choice(Data(rows)).network.body(layers, rows, labels)
+
+    def __call__(self, data: Data | None, dtype: str) -> Forward:
+        """Return the network for the training rows, with a note of the choice."""
+        choice = self.choice(data)
+        forward = choice.network(data, dtype)
+        return dataclasses.replace(forward, notes=(self.note(data), *forward.notes), loss=choice.loss)
+
+    def choice(self, data: Data | None) -> NetworkChoice:
+        """Return the choice for training rows; it depends on their number, the task and the labels' kurtosis."""
+        if data is None:
+            rule = "A network by config needs training rows, for its sizes."
+            raise NoRowsError(rule, got="no rows", fix="Give data.")
+        rows, count = data.train.sample(), len(data.train)
+        labels = read_labels(rows.label, self.task, rows.sample_weight, classes=self.classes)
+        about = f"{count:,} training rows"
+        kind: type[TableNetwork] = MLP
+        settings: dict[str, Any] = {"dropout": 0.0}
+        if count < FEW_ROWS:
+            settings, reason = {"hidden": ()}, f"{about} are fewer than {FEW_ROWS}"
+        elif count > MANY_ROWS:
+            reason = f"{about} are more than {MANY_ROWS:,}"
+        elif any(array.ndim > 2 for array in rows.inputs.values()):
+            reason = "the rows are no table"
+        else:
+            kind, settings, reason = Tabular, {"members": 4, "width": 128, "dropout": 0.0}, f"there are {about}"
+        common = {field.name: getattr(self, field.name) for field in dataclasses.fields(Network)}
+        heavy = labels.task == "regression" and labels.width == 1 and kurtosis(rows.label, labels) > HEAVY_TAIL
+        loss = {"name": "huber", "delta": float(labels.scale[0])} if heavy and self.scale_target else None
+        return NetworkChoice(kind(**common, **settings), settings, reason, loss)
+
+    def note(self, data: Data | None) -> str:
+        """Return the choice and its reason in a line."""
+        network, settings, reason, loss = self.choice(data)
+        values = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
+        text = f"the automatic network is {type(network).__name__.lower()} ({', '.join(values)}), because {reason}"
+        return text + ("" if loss is None else "; the labels have heavy tails, so the automatic loss is huber")
+
+
+def kurtosis(label: np.ndarray, kind: LabelKind) -> float:
+    """Return the fourth moment of standardized labels.
+
+    >>> kind = read_labels(np.array([0.5, -0.5]), None)
+    >>> kurtosis(np.array([0.5, -0.5]), kind)
+    1.0
+    """
+    return float(np.mean(((label.reshape(len(label), -1) - kind.mean) / kind.scale) ** 4))
