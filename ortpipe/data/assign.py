@@ -1,4 +1,4 @@
-"""Parts by time, by group or by fold, for rows in memory: scikit-learn's splitters choose the rows."""
+"""Parts by time, by group or by fold: scikit-learn's splitters choose the rows."""
 
 from __future__ import annotations
 
@@ -12,34 +12,41 @@ from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.draw import TEST, TRAIN, VALIDATION
 from ortpipe.data.float32 import lost_digits
 from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 
-UNIT = datetime.timedelta(microseconds=1)
+UNIT, EPOCH = datetime.timedelta(microseconds=1), datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 Fold = tuple[int, int]  # its number from 0, and their count
 
 
-def by_key(rows: RowSet, config: SplitConfig, fold: Fold | None = None) -> Rows:
+def by_key(rows: RowSet, config: SplitConfig, fold: Fold | None = None) -> RowSet:
     """Return rows with their parts by time or group, without that column as an input; add a note about it.
 
-    With a fold, its rows are the test rows; by time, later rows are left out.
+    With a fold, its rows are the test rows; by time, later rows are left out. Streamed rows stay on disk.
     """
-    rows = in_memory(rows)
+    rows = rows if fold is None else in_memory(rows)
+    pieces = rows.read() if isinstance(rows, Stream) else [in_memory(rows)]
     key = config.time or config.group or ""
     if config.time is not None:
-        times = _times(rows, key)
+        times = np.concatenate([_times(piece, key) for piece in pieces])
         part = _by_time(times, config) if fold is None else _time_fold(times, config, *fold)
         note = f"split by time: the latest rows by column {key!r}, which is no input, are test rows"
     else:
-        groups = np.unique(_column(rows, key, "group").astype(str), return_inverse=True)[1].reshape(-1)
+        of_pieces = [np.unique(_column(piece, key, "group").astype(str), return_inverse=True) for piece in pieces]
+        names = np.unique(np.concatenate([words for words, _ in of_pieces]))
+        groups = np.concatenate([np.searchsorted(names, words)[places.reshape(-1)] for words, places in of_pieces])
         part = _by_group(groups, config, fold)
         note = f"split by group: {groups.max() + 1:,} groups of column {key!r}, which is no input"
     for number, share in enumerate((1, config.validation, 1 if fold is not None else config.test)):
         if share and not (part == number).any():
             _reject_few(config, f"no {PARTS[number]} rows")
-    inputs, raw_columns = ({name: v for name, v in of.items() if name != key} for of in (rows.inputs, rows.kept))
-    if not inputs:
+    if [*rows.head(1).inputs] == [key]:
         fix = "Add columns to the data."
         raise DataError("The column of the split must not be the only input.", got=key, fix=fix)
+    if isinstance(rows, Stream):
+        return rows.with_parts(key, part.astype(np.int8), note)
+    rows = in_memory(rows)
+    inputs, raw_columns = ({name: v for name, v in of.items() if name != key} for of in (rows.inputs, rows.kept))
     used = part >= 0
     notes = lost_digits(rows) if rows.notes is None else rows.notes
     chosen = rows.replace(inputs=inputs, kept=raw_columns).take(used)
@@ -50,8 +57,9 @@ def in_memory(rows: RowSet) -> Rows:
     """Return the rows; raise if they are streamed."""
     if isinstance(rows, Rows):
         return rows
-    rule = "A split by time, group or fold needs rows in memory."
-    raise DataError(rule, got=f"{len(rows):,} streamed rows", fix="Set {@data.source.stream}=false.")
+    rule = "Folds need rows in memory."
+    fix = "Set {@data.source.stream}=false if they fit, or split once by fractions, time or group, without folds."
+    raise DataError(rule, got=f"{len(rows):,} streamed rows", fix=fix)
 
 
 def _column(rows: Rows, name: str, key: str) -> np.ndarray:
@@ -79,8 +87,7 @@ def _times(rows: Rows, name: str) -> np.ndarray:
         rule, fix = "{key} must be a column of dates (ISO 8601) or numbers.", "Choose another column, or convert it."
         raise DataError(rule, key="time", got=f"column {name!r}: {error}", fix=fix) from error
     utc = [moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC) for moment in moments]
-    first = min(utc)
-    return np.array([(moment - first) // UNIT for moment in utc])[places.reshape(-1)]
+    return np.array([(moment - EPOCH) // UNIT for moment in utc], np.int64)[places.reshape(-1)]
 
 
 def _by_time(times: np.ndarray, config: SplitConfig) -> np.ndarray:

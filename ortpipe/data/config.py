@@ -44,13 +44,11 @@ class SplitConfig(Config):
     @property
     def fractions(self) -> tuple[float, float]:
         """The fractions of test and validation rows to draw, 0 if a file or a column defines the part."""
-        if self.column is not None or self.time is not None or self.group is not None:
-            return 0.0, 0.0
-        test, validation = (f if isinstance(f, float) else 0.0 for f in (self.test, self.validation))
+        drawn = self.column is None and self.time is None and self.group is None
+        test, validation = (f if isinstance(f, float) and drawn else 0.0 for f in (self.test, self.validation))
         return test, validation
 
     @property
     def files(self) -> dict[str, str]:
         """The paths of `validation` and `test`, if they are files."""
-        paths = {"validation": self.validation, "test": self.test}
-        return {part: path for part, path in paths.items() if isinstance(path, str)}
+        return {part: path for part in PARTS[1:] if isinstance(path := getattr(self, part), str)}

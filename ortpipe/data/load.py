@@ -11,7 +11,8 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import stamps
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.data.sources import SOURCES, Source
-from ortpipe.data.split_choice import split_classes, split_fold, warnings_of, with_key
+from ortpipe.data.split import split
+from ortpipe.data.split_choice import split_fold, warnings_of, with_key
 from ortpipe.data.table import TableSource
 from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import DataError, under
@@ -55,7 +56,7 @@ def read_rows(config: DataConfig) -> RowSet:
 def split_rows(rows: RowSet, config: DataConfig, fold: tuple[int, int] | None = None) -> Data:
     """Split rows; with the number of a fold of cross-validation and their count, its rows are the test rows."""
     with under("split"):
-        data = split_classes(rows, config.split) if fold is None else split_fold(rows, config.split, fold)
+        data = split(rows, config.split) if fold is None else split_fold(rows, config.split, fold)
     weights = class_weights(config.class_weight, data.train)
     notes = [f"class weights: {', '.join(f'{name} {weight:.4g}' for name, weight in list(weights.items())[:20])}"]
     warnings = [*warnings_of(rows, config.split), *repeated_rows_note(data)]

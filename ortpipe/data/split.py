@@ -12,6 +12,7 @@ from ortpipe.doors import later
 if TYPE_CHECKING:
     from ortpipe.data.assign import by_key
     from ortpipe.data.float32 import lost_digits
+    from ortpipe.data.split_choice import split_classes
     from ortpipe.data.split_notes import notes_of_stream, reject_empty, reject_parts
 else:
     later(__name__)
@@ -25,6 +26,8 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
     Raises:
         DataError: a part would be empty, or a class has too few rows to stratify.
     """
+    if config.stratify is None:
+        return split_classes(rows, config)
     if isinstance(rows, Rows) and rows.part is None and (config.column is not None or config.files):
         reject_parts(config)
     rows = by_key(rows, config) if config.time is not None or config.group is not None else rows
@@ -48,7 +51,6 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
 
 def _all_exact(rows: Rows) -> bool:
     """Return whether float32, the input type of most models, holds all numbers without loss."""
-    arrays = [rows.label, *rows.inputs.values(), *rows.heads.values()]
-    arrays += [] if rows.sample_weight is None else [rows.sample_weight]
+    arrays = [a for a in (rows.label, rows.sample_weight, *rows.inputs.values(), *rows.heads.values()) if a is not None]
     wide = [array for array in arrays if array.dtype.kind in "iuf" and array.dtype.itemsize >= 4]
     return all(a.dtype == np.float32 or (not (a > EXACT).any() and not (a < -EXACT).any()) for a in wide)

@@ -24,9 +24,7 @@ FEWEST_IDS, ROWS_PER_ID = 10, 1.5  # distinct values of such a column and rows p
 
 
 def split_classes(rows: RowSet, config: SplitConfig) -> Data:
-    """Split rows; if `stratify` is null, by class if the labels are classes, each with enough rows."""
-    if config.stratify is not None:
-        return split(rows, config)
+    """Split rows by class if the labels are classes, each with enough rows; `config.stratify` is null."""
     note = ""
     if any(config.fractions) and _are_classes(rows):
         try:
@@ -60,7 +58,7 @@ def split_fold(rows: RowSet, config: SplitConfig, fold: Fold) -> Data:
     if stratify is None:
         stratify = _are_classes(rows) and int(np.unique(rows.label, return_counts=True)[1].min()) >= fold[1]
     config = dataclasses.replace(config, stratify=stratify)
-    return split_classes(rows.replace(part=fold_of(rows.label, config, *fold)), dataclasses.replace(config, test=None))
+    return split(rows.replace(part=fold_of(rows.label, config, *fold)), dataclasses.replace(config, test=None))
 
 
 def with_key(source: Any, config: SplitConfig) -> Any:

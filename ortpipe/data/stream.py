@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ortpipe.data.draw import TRAIN, Draw
+from ortpipe.data.keyed import KeyedReader
 from ortpipe.data.part_spill import PartSpill
 from ortpipe.data.pieces import concatenate, pieces_of
 from ortpipe.data.prefetch import prefetch
@@ -161,6 +162,10 @@ class Stream(RowSet):
 
     def _spilled_part(self, part: int) -> Spill | None:
         return None if self._spill is None else self._spill.part(part)
+
+    def with_parts(self, key: str, parts: np.ndarray, note: str) -> Stream:
+        """Return the rows with these parts, int8 [N], and without the column that chose them."""
+        return Stream(KeyedReader(self._reader, key, parts, note), self.window)
 
     def spill_notes(self) -> tuple[str, ...]:
         """Return the notes about the temporary file of parts."""

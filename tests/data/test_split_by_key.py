@@ -15,6 +15,7 @@ from ortpipe.data.load import DataConfig, load, read_rows, split_rows
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npz import Npz
+from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, DataError
 
@@ -168,5 +169,27 @@ def test_what_cannot_be_a_time_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Remove all but one"):
         SplitConfig(time="t", group="g")
     pd.DataFrame({"t": [1, 2], "y": [1, 2]}).to_csv(tmp_path / "r.csv", index=False)
-    with pytest.raises(DataError, match=r"in memory(.|\n)*data.source.stream|in memory"):
-        load(DataConfig(Csv(path=str(tmp_path / "r.csv"), label="y", stream=True), SplitConfig(time="t")))
+    with pytest.raises(DataError, match="must not be the only input"):
+        load(DataConfig(Csv(path=str(tmp_path / "r.csv"), label="y", stream=True), SplitConfig(0.5, None, time="t")))
+
+
+@pytest.mark.parametrize("config", [SplitConfig(0.25, 0.15, time="day"), SplitConfig(0.25, 0.25, group="storm_id")])
+def test_streamed_rows_have_the_same_parts(config: SplitConfig, source: Csv, tmp_path: Path) -> None:
+    FRAME.to_parquet(tmp_path / "rows.parquet", row_group_size=17)
+    file = str(tmp_path / "rows.parquet")
+    streamed, in_memory = (
+        load(DataConfig(Parquet(path=file, label="label", stream=stream), config)) for stream in (True, False)
+    )
+    assert streamed.train.on_disk
+    for part in ("train", "validation", "test"):
+        rows, expected = getattr(streamed, part), getattr(in_memory, part)
+        assert len(rows) == len(expected)
+        pieces = list(rows.read())
+        assert [x for piece in pieces for x in numbers(piece)] == numbers(expected)
+        assert [name for label, _ in rows.read_labels() for name in label] == expected.label.tolist()
+        assert {tuple(piece.inputs) for piece in pieces} == {tuple(expected.inputs)}
+    assert [note for note in streamed.notes if "split by" in note] == [n for n in in_memory.notes if "split by" in n]
+    with pytest.raises(DataError, match=r"Folds need rows in memory(.|\n)*source\.stream"):
+        split_rows(
+            read_rows(DataConfig(Parquet(path=file, label="label", stream=True))), DataConfig(source, config), (0, 3)
+        )
