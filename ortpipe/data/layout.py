@@ -239,13 +239,11 @@ def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema], *, 
 
 def _kind(source: TableSource, name: str, file: str, kind: pa.DataType, dates: bool) -> np.dtype | None:
     """Return the dtype of a column of numbers in one file; None for categories, and for dates if `dates`."""
-    import pyarrow as pa
-
-    of_raw, is_moment = kind_of(kind), pa.types.is_temporal(kind)
+    of_raw, is_moment = kind_of(kind), str(kind).startswith(("date", "time"))
     if of_raw is not None and (name in source.words or (of_raw != "number" and (dates or not is_moment))):
         return None
     if of_raw == "number":
-        is_float64 = pa.types.is_decimal(kind) or pa.types.is_null(kind)  # nulls are rejected when they are read
+        is_float64 = str(kind).startswith(("decimal", "null"))  # nulls are rejected when they are read
         # pyarrow can convert the type too, but imports pandas for that
         return np.dtype(np.float64 if is_float64 else FLOATS.get(str(kind), str(kind)))
     way_out = "" if of_raw is None else f"; {categorical_fix(name)}"

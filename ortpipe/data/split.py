@@ -11,8 +11,8 @@ from ortpipe.doors import later
 
 if TYPE_CHECKING:
     from ortpipe.data.assign import by_key
+    from ortpipe.data.class_split import split_classes
     from ortpipe.data.float32 import lost_digits
-    from ortpipe.data.split_choice import split_classes
     from ortpipe.data.split_notes import notes_of_stream, reject_empty, reject_parts
 else:
     later(__name__)
@@ -27,7 +27,7 @@ def split(rows: RowSet, config: SplitConfig) -> Data:
         DataError: a part would be empty, or a class has too few rows to stratify.
     """
     if config.stratify is None:
-        return split_classes(rows, config)
+        return split_classes(rows, config, split)
     if isinstance(rows, Rows) and rows.part is None and (config.column is not None or config.files):
         reject_parts(config)
     rows = by_key(rows, config) if config.time is not None or config.group is not None else rows

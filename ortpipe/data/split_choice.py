@@ -1,4 +1,4 @@
-"""The split of a config: by class if the labels are classes, by fold, and warnings about random splits."""
+"""Splits by fold, and warnings about random splits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortpipe.data.class_split import are_classes
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.data.split import split
@@ -19,30 +20,7 @@ if TYPE_CHECKING:  # they import scikit-learn
 else:
     later(__name__)
 
-MOST_STRATA, ROWS_PER_STRATUM = 100, 5  # rows are split by integer labels with so few distinct ones, and so many rows
 FEWEST_IDS, ROWS_PER_ID = 10, 1.5  # distinct values of such a column and rows per value, for a warning
-
-
-def split_classes(rows: RowSet, config: SplitConfig) -> Data:
-    """Split rows by class if the labels are classes, each with enough rows; `config.stratify` is null."""
-    note = ""
-    if any(config.fractions) and _are_classes(rows):
-        try:
-            return split(rows, dataclasses.replace(config, stratify=True))
-        except DataError as error:
-            if not str(error.key).endswith("stratify"):
-                raise
-            note = f"the split is not stratified by class: {error.got}"
-    data = split(rows, dataclasses.replace(config, stratify=False))
-    return dataclasses.replace(data, notes=(*data.notes, note)) if note else data
-
-
-def _are_classes(rows: RowSet) -> bool:
-    """Return whether labels are classes: text, truth values, or few distinct integers for the number of rows."""
-    labels = rows.labels
-    if labels is None or (labels.ndim > 1 and labels.size > len(labels)) or labels.dtype.kind == "f":
-        return False
-    return labels.dtype.kind not in "iu" or len(np.unique(labels)) <= min(MOST_STRATA, len(rows) // ROWS_PER_STRATUM)
 
 
 def split_fold(rows: RowSet, config: SplitConfig, fold: Fold) -> Data:
@@ -56,7 +34,7 @@ def split_fold(rows: RowSet, config: SplitConfig, fold: Fold) -> Data:
         )
     rows, stratify = in_memory(rows), config.stratify
     if stratify is None:
-        stratify = _are_classes(rows) and int(np.unique(rows.label, return_counts=True)[1].min()) >= fold[1]
+        stratify = are_classes(rows) and int(np.unique(rows.label, return_counts=True)[1].min()) >= fold[1]
     config = dataclasses.replace(config, stratify=stratify)
     return split(rows.replace(part=fold_of(rows.label, config, *fold)), dataclasses.replace(config, test=None))
 
