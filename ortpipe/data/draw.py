@@ -12,7 +12,8 @@ from ortpipe.doors import later
 from ortpipe.errors import DataError
 
 if TYPE_CHECKING:
-    from ortpipe.data.stratify import changed_error, set_parts_by_class, stratified_draw
+    from ortpipe.data.faults import changed_error
+    from ortpipe.data.stratify import set_parts_by_class, stratified_draw
 else:
     later(__name__)
 
@@ -54,10 +55,9 @@ class Draw:
         seen[number] += count
         if seen[number] > self.quotas[number][0]:
             raise changed_error(f"more rows than the {self.quotas[number][0]} that were counted")
-        start = first // BLOCK
-        blocks = range(start, (first + count - 1) // BLOCK + 1)
+        blocks = range(first // BLOCK, (first + count - 1) // BLOCK + 1)
         codes = [_block(self.config.seed, number, block, *self.quotas[number]) for block in blocks]
-        return np.concatenate(codes)[first - start * BLOCK :][:count]
+        return np.concatenate(codes)[first % BLOCK :][:count]
 
 
 @functools.lru_cache(maxsize=256)

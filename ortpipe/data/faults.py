@@ -1,4 +1,4 @@
-"""Faults of rows that are reported together: all columns at once, at most ten cells each, and how many more."""
+"""Faults of rows: data that have changed, and cells of all columns, at most ten of each kind, and how many more."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -87,3 +87,9 @@ def format_cells(cells: Sequence[Cell], count: int) -> str:
     """Return the first cells with their positions, and how many of `count` are left out."""
     shown = [f"{value!r} in {position(row)}" for value, position, row in cells[:SHOWN]]
     return ", ".join(shown) + _more(count - len(shown))
+
+
+def changed_error(actual: str) -> DataError:
+    """Return the error about data that have changed."""
+    fix = "Start again, and do not change the files during the run."
+    return DataError("The data must not change after they were split.", got=actual, fix=fix)

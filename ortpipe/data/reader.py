@@ -7,9 +7,9 @@ import numpy as np
 
 from ortpipe.data.config import PARTS
 from ortpipe.data.draw import TRAIN, Draw
+from ortpipe.data.faults import changed_error
 from ortpipe.data.position import Position
 from ortpipe.data.rows import Rows
-from ortpipe.data.stratify import changed_error
 from ortpipe.errors import DataError, nearest
 
 # the labels of each head, and the parts if the data name them

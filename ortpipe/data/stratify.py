@@ -8,6 +8,7 @@ import numpy as np
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.draw import Draw, cumulative_sums
+from ortpipe.data.faults import changed_error
 from ortpipe.errors import DataError
 
 CLASSES = 2**16  # at most
@@ -75,9 +76,3 @@ def _apportion(count: int, sizes: np.ndarray) -> np.ndarray:
     shares, remainders = np.divmod(count * sizes, sizes.sum())
     shares[np.argsort(-remainders, kind="stable")[: count - shares.sum()]] += 1
     return shares
-
-
-def changed_error(actual: str) -> DataError:
-    """Return the error about data that have changed."""
-    fix = "Start again, and do not change the files during the run."
-    return DataError("The data must not change after they were split.", got=actual, fix=fix)

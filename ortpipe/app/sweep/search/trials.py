@@ -50,13 +50,14 @@ def search(
     space = Space.of([*(f"{key}={value}" for key, value in params.items()), *arguments], loader)
     compose(sample(space.choices(), loader))
     write_config(config)
-    trials = sum(count for count, _ in settings.brackets(_count(settings, space)))
+    grid = space.combinations() if settings.sampler == "grid" else []
+    trials = sum(count for count, _ in settings.brackets(len(grid)))
     print(f"search: {trials} trials in rungs of {', '.join(map(str, settings.rungs))} epochs", flush=True)
     notes = _restarts(config, settings)
     for note in notes:
         print(f"search: {note}, so that each rung trains from the start", file=sys.stderr, flush=True)
     study = _study(config)
-    progress = Progress(settings, space, study, functools.partial(_values, launcher), continues=not notes)
+    progress = Progress(settings, space, grid, study, functools.partial(_values, launcher), continues=not notes)
     progress.run()
     epochs, whole = progress.epochs, trials * settings.seeds * settings.rungs[-1]
     print(f"search: at most {epochs:,} epochs; without stopping trials, {whole:,}", flush=True)
@@ -68,6 +69,7 @@ class Progress:
 
     settings: SearchConfig
     space: Space
+    grid: Sequence[dict[str, Any]]  # the trials of the sampler grid
     study: Study
     launch: Callable[[Sequence[Sequence[str]], int], Values]  # the values of jobs, numbered from the second argument
     continues: bool = True  # whether a job continues from the rung before
@@ -76,10 +78,9 @@ class Progress:
 
     def run(self) -> None:
         """Run all brackets, one after another, so that their results do not depend on which job ends first."""
-        if self.settings.sampler == "grid":
-            for params in self.space.combinations():
-                self.study.enqueue_trial(params)
-        for number, (count, rungs) in enumerate(self.settings.brackets(_count(self.settings, self.space))):
+        for params in self.grid:
+            self.study.enqueue_trial(params)
+        for number, (count, rungs) in enumerate(self.settings.brackets(len(self.grid))):
             scores: dict[int, list[tuple[float, int]]] = {epochs: [] for epochs in rungs}
             batch = self.settings.batch or count
             for first in range(0, count, batch):
@@ -145,11 +146,6 @@ class Progress:
         """Return the overrides of a job."""
         varied = {**trial.params, EPOCHS: epochs, **({SEED: seed} if self.settings.seeds > 1 else {})}
         return list({**self.space.fixed, **{key: f"{key}={value}" for key, value in varied.items()}}.values())
-
-
-def _count(settings: SearchConfig, space: Space) -> int:
-    """Return the number of trials of a grid; 0 for other samplers."""
-    return len(space.combinations()) if settings.sampler == "grid" else 0
 
 
 def _values(launcher: Launcher, jobs: Sequence[Sequence[str]], first: int) -> Values:

@@ -61,7 +61,9 @@ def _run(
             raise KeyboardInterrupt
         return [value(job) for job in launches[-1]]
 
-    search = Progress(SearchConfig(**{**DEFAULTS, **own}), Space.of(words, None), optuna.create_study(), launch)
+    settings, space = SearchConfig(**{**DEFAULTS, **own}), Space.of(words, None)
+    grid = space.combinations() if settings.sampler == "grid" else []
+    search = Progress(settings, space, grid, optuna.create_study(), launch)
     if stop < 99:
         with pytest.raises(KeyboardInterrupt):
             search.run()
