@@ -193,17 +193,21 @@ def test_every_python_file_explains_itself_in_its_first_line() -> None:
         assert "project" in path.parts or (path.parent / "__init__.py").is_file(), path  # else import-linter skips it
 
 
+OPENING = {"read_text", "write_text", "open", "fdopen"}
+
+
 def text_without_encoding(module: ast.Module) -> list[int]:
     """Return the lines that read or write text in the locale's encoding."""
     lines = []
     for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        said = {keyword.arg: keyword.value for keyword in call.keywords}
+        if "encoding" in said or (name not in OPENING and "text" not in said):
+            continue
         words = [value.value for value in ast.walk(call) if isinstance(value, ast.Constant)]
         binary = any(isinstance(word, str) and re.fullmatch("[rwax+]*b[rwax+]*", word) for word in words)
         mode = any(isinstance(word, str) and re.fullmatch("[rwax]t?[+]?", word) for word in words)
-        opens = name == "fdopen" or (name == "open" and (isinstance(call.func, ast.Name) or mode or not call.args))
-        said = {keyword.arg: keyword.value for keyword in call.keywords}
-        if "encoding" not in said and (name in ("read_text", "write_text") or "text" in said or opens) and not binary:
+        if (name != "open" or isinstance(call.func, ast.Name) or mode or not call.args) and not binary:
             lines.append(call.lineno)
     return lines
 

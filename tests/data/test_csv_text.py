@@ -1,7 +1,6 @@
 """A CSV file that streams has the types and the batches of one that is read as a whole (pyarrow's own inference)."""
 
 import gzip
-import itertools
 from contextlib import nullcontext
 
 import numpy as np
@@ -9,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from pyarrow import csv
+from sample import pairs
 
 from ortpipe.data import csv_text
 from ortpipe.data.csv_text import CsvFile
@@ -46,7 +46,8 @@ def read_by(file, lines, *, on_disk, **types):
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_types_and_batches_are_those_of_the_whole_file(count, tmp_path):
-    cases, file = list(itertools.permutations(VALUES, count)), tmp_path / "rows.csv"
+    cases = [(kind,) for kind in VALUES] if count == 1 else pairs([*VALUES], [*VALUES], every=3)
+    file = tmp_path / "rows.csv"
     header = ",".join(f"column {number}" for number in range(len(cases)))
     lines = [",".join(VALUES[case[stage]] for case in cases) for stage in range(count) for _ in range(ROWS)]
     lines = [f"{header},y", *(f"{line},1" for line in lines)]

@@ -1,4 +1,7 @@
-"""Every launcher that is installed runs a sweep of jobs, one of which fails."""
+"""Every launcher that is installed runs a sweep of jobs, one of which fails.
+
+`ORTPIPE_TESTS=all` adds joblib, which `test_killed.py` always runs.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ import pytest
 from app.sweep.sweeps import TINY, folder_of, parent_and_children, rows_of
 from command import ROOT, ortpipe
 from omegaconf import OmegaConf
+from sample import ALL
 
 from ortpipe.app.sweep.fork import Workers
 
@@ -26,7 +30,7 @@ TWO = ("-m", *TINY, "train.optimizer.lr=0.02,10")  # the second rate diverges
 THREE = (*TWO[:-1], f"{TWO[-1]},0.002")  # of which a worker does two
 LAUNCHERS = {
     "fork": (*THREE, "hydra/launcher=fork", "hydra.launcher.n_jobs=2"),
-    "joblib": (*THREE, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"),
+    **({"joblib": (*THREE, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2")} if ALL else {}),
     "submitit": (*TWO, "hydra/launcher=submitit_local"),  # whose jobs are fresh processes
 }
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import numpy as np
+from sample import ALL
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.rows import Data, Rows
@@ -42,6 +43,7 @@ def on_devices(workers: int | None, batch_size: int = 10, **network: object) -> 
 
 
 if __name__ == "__main__":
-    print(*(on_devices(workers).digest() for workers in (1, 3)))
-    normalized = {"hidden": (6,), "norm": "batch"}
-    print(*(on_devices(workers, 12, **normalized).digest() for workers in (1, None)))  # one slice per device
+    print(*(on_devices(workers, norm="batch").digest() for workers in (1, 3)))
+    print(
+        *(on_devices(workers, 12).digest() for workers in ((1, None) if ALL else ()))
+    )  # one slice per device, of one size
