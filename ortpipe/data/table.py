@@ -13,8 +13,8 @@ from ortpipe.graph.core.globs import matches
 from ortpipe.settings import Config, Fix, Must
 
 COLUMN_FIX = (
-    "Use number, money, percent, date, boolean, category or ignore; a form of numbers, such as 1.234,5; or a format of "
-    "dates, such as %d.%m.%Y."
+    "Use number, money, percent, date, time, boolean, category or ignore; a form of numbers, such as 1.234,5; or a "
+    "format of dates, such as %d.%m.%Y."
 )
 ColumnSetting = Annotated[str, Must("a way to read a column", is_setting), Fix(COLUMN_FIX)]
 
@@ -35,9 +35,9 @@ class TableSource(Config, ABC):
             {age: [age]} is the column age by itself.
         categorical: columns whose values are words even if they look like numbers or dates.
         missing: texts that mark a missing value, such as `?`; an empty text always does.
-        columns: column → how its text is read: `number`, `money`, `percent`, `date`, `boolean`; a form of numbers, such
-            as `1.234,5`; a format of dates, such as `%d.%m.%Y`; `category`, words; or `ignore`, not at all. Others
-            follow from all of a column's values; null: all of them.
+        columns: column → how its text is read: `number`, `money`, `percent`, `date`, `time` (of day, in hours),
+            `boolean`; a form of numbers, such as `1.234,5`; a format of dates, such as `%d.%m.%Y`; `category`, words;
+            or `ignore`, not at all. Others follow from all of a column's values; null: all of them.
         exclude: columns that are no inputs, by name or glob.
         identifiers: whether columns that identify rows are left out if `inputs` is null: unique text, and unique whole
             numbers in a column named id, customer_id, index, ….

@@ -92,7 +92,7 @@ def _as_written(name: str, values: pd.Series, record: dict[str, Any] | None) -> 
         raise refused(f"Column {name!r} holds {record['described']} as in training, not {text[~right].iloc[0]!r}")
     for pattern, replacement in record["steps"]:
         text = text.str.replace(pattern, replacement, regex=True)
-    return text
+    return pd.to_timedelta(text).dt.total_seconds() / 3600 if record["kind"] == "time" else text
 
 
 def _numbers(name: str, values: pd.Series, dtype: type[np.floating]) -> np.ndarray:

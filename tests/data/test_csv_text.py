@@ -206,7 +206,9 @@ def test_quotes_are_matched_wherever_a_block_ends(block, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_times_of_day_are_words_as_they_are_written(stream, tmp_path):
+def test_times_of_day_are_hours_and_as_category_the_words_of_the_file(stream, tmp_path):
     (tmp_path / "rows.csv").write_text("at,y\n" + "05:00,1\n17:30,2\n" * 30)
     rows = Csv(path=str(tmp_path / "rows.csv"), label="y", stream=stream)()
+    assert rows.head(2).inputs["at"].tolist() == [5, 17.5]
+    rows = Csv(path=str(tmp_path / "rows.csv"), label="y", stream=stream, categorical=("at",))()
     assert rows.head(2).inputs["at"].tolist() == ["05:00", "17:30"]

@@ -1,4 +1,4 @@
-"""Text columns as people write them: money, percent, grouped digits, dates, yes and no, read as numbers and dates.
+"""Text columns as people write them: money, percent, grouped digits, dates, times, yes and no, read as such.
 
 `as_written` finds the reading of each text column from all of its rows and wraps the table's groups, so that the rest
 of ortpipe sees plain columns. A reading is part of the trained model: `TextReading.record` is its JSON form, which

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from ortpipe.data.written.formats import FORMATS, in_words, is_format, pattern_of, steps_of
+from ortpipe.data.written.formats import FORMATS, HOUR, MINUTE, MONTH, in_words, is_format, pattern_of, steps_of
 
-Kind = Literal["number", "date", "truth", "unit"]
+Kind = Literal["number", "date", "time", "truth", "unit"]
 SPACE = " \u00a0\u202f'’"
 # how a number is written → its pattern, its separators of digits, and its decimal mark
 FORMS = {
@@ -23,7 +23,7 @@ CURRENCIES = ("$", "€", "£", "¥", "₹", "USD", "EUR", "GBP", "CHF", "JPY")
 MINUS = "[-+−]?"
 YES, NO = "yes|y|true|t|1", "no|n|false|f|0"
 FAMILIES = ({"yes", "y", "1", "no", "n", "0"}, {"true", "t", "1", "false", "f", "0"})
-KINDS = ("number", "money", "percent", "date", "boolean")  # settings that leave the form to the column's rows
+KINDS = ("number", "money", "percent", "date", "time", "boolean")  # settings that leave the form to the column's rows
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class TextReading:
     def described(self) -> str:
         """The reading in messages."""
         noun = "numbers" if self.name == "number" else self.name
-        return f"dates {noun}" if self.kind == "date" else noun
+        return {"date": f"dates {noun}", "time": "times of day"}.get(self.kind, noun)
 
     def plain(self, text: str) -> str | None:
-        """Return a text as a plain number, a date of ISO 8601, or true or false; None if it does not match."""
+        """Return a text as a plain number, a date or time of ISO 8601, or true or false; None if it does not match."""
         if not re.fullmatch(self.pattern, text):
             return None
         for pattern, replacement in self.steps:
@@ -77,6 +77,8 @@ class TextReading:
         >>> date("%d.%m.%Y").text_of("2014-10-13"), number("money, €", "€", "1.234,5").text_of(5.5)
         ('13.10.2014', '€5,5')
         """
+        if self.kind == "time":
+            return (datetime(1970, 1, 1) + timedelta(seconds=round(float(value) * 3600))).strftime(self.form)
         if self.kind == "date":
             return datetime.fromisoformat(str(value)).strftime(self.form)
         text = str(value).replace(".", FORMS[self.form][2]) if self.kind == "number" else str(value)
@@ -106,6 +108,31 @@ def number(name: str, sign: str, form: str, *, optional: bool = False) -> TextRe
 def date(form: str) -> TextReading:
     """Return the reading of dates of a format."""
     return TextReading(in_words(form), "date", pattern_of(form), steps_of(form), form)
+
+
+def times() -> Iterator[TextReading]:
+    """Yield the readings of times of day, which become hours: those of 24 hours, and with am and pm.
+
+    >>> [reading.plain(text) for reading, text in zip(times(), ("9:05", "12:30:01 AM"))]
+    ['09:05:00', '00:30:01']
+    """
+    steps: tuple[tuple[str, str], ...] = ((r"^([0-9]):", r"0\1:"), (r"^([0-9]+:[0-9]+)( [ap])?$", r"\1:00\2"))
+    yield TextReading("time of day", "time", f"{HOUR}:{MINUTE}(?::{MINUTE})?", steps, "%H:%M:%S")
+    halves = [(r"^12(.*) a$", r"00\1"), (r"^12(.*) p$", r"12\1"), (" a$", "")]
+    halves += [(f"^{hour:02}(.*) p$", rf"{hour + 12}\1") for hour in range(1, 12)]
+    steps = ((" *(?i:a[.]?m[.]?)$", " a"), (" *(?i:p[.]?m[.]?)$", " p"), *steps, *halves)
+    pattern = f"{MONTH}:{MINUTE}(?::{MINUTE})? *(?i:[ap][.]?m[.]?)"
+    yield TextReading("time of day", "time", pattern, steps, "%I:%M:%S %p")
+
+
+def hours(time: str) -> float:
+    """Return a time of day of ISO 8601 in hours.
+
+    >>> hours("13:45:00")
+    13.75
+    """
+    hour, minute, second = map(int, time.split(":"))
+    return (3600 * hour + 60 * minute + second) / 3600
 
 
 def truth() -> TextReading:
@@ -146,6 +173,8 @@ def candidates(texts: list[str], setting: str | None) -> Iterator[TextReading]:
         yield from (reading for reading in of_form if reading.name.startswith(word))
     if setting in (None, "date"):
         yield from map(date, FORMATS)
+    if setting in (None, "time"):
+        yield from times()
     if setting in (None, "boolean"):
         yield truth()
     if setting is None:

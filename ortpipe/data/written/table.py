@@ -16,7 +16,7 @@ from ortpipe.data.faults import SHOWN, Cell, format_cells
 from ortpipe.data.groups import PIECE, PROBED, Group
 from ortpipe.data.position import offset_position
 from ortpipe.data.written.detect import WrittenColumn, missing_of, trimmed
-from ortpipe.data.written.readings import TextReading
+from ortpipe.data.written.readings import TextReading, hours
 from ortpipe.errors import DataError
 from ortpipe.quoting import listing
 
@@ -180,12 +180,14 @@ def _reader(group: Group, readings: Mapping[str, tuple[TextReading | None, set[s
 
 
 def convert(column: pa.Array | pa.ChunkedArray, reading: TextReading, missing: set[str]) -> pa.Array:
-    """Return a column as float64, dates of ISO 8601 as text, or booleans; null for a missing or wrong value."""
+    """Return a column as float64 (times in hours), dates of ISO 8601 as text, or booleans; null if missing or wrong."""
     texts, places = trimmed(plain_column(column, coded=True), missing)
     fits = pa.array(matches(texts, f"^(?:{reading.pattern})$"))
     values = pc.if_else(fits, texts, pa.scalar(None, pa.string()))
     for pattern, replacement in reading.steps:
         values = pc.replace_substring_regex(values, pattern, replacement)
+    if reading.kind == "time":
+        values = pa.array([None if time is None else hours(time) for time in values.to_pylist()], pa.float64())
     values = values.cast(_type(reading.kind))
     return values.take(pa.array(places, pa.int64(), mask=places < 0))
 
@@ -198,7 +200,7 @@ def wrong_rows(column: pa.Array | pa.ChunkedArray, reading: TextReading, missing
 
 
 def _type(kind: str) -> str:
-    return {"number": "float64", "truth": "bool"}.get(kind, "string")
+    return {"number": "float64", "time": "float64", "truth": "bool"}.get(kind, "string")
 
 
 def _converted_schema(schema: pa.Schema, records: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
@@ -239,7 +241,7 @@ def _fault(column: WrittenColumn, cells: Sequence[Cell]) -> DataError:
             got=f"column {name!r} has {reading.name}: {format_cells(cells, column.values)}",
             fix=f"Remove the unit, leave the column out of {{at}}inputs, {way_out}.",
         )
-    kind = {"number": "numbers", "date": "dates"}.get(reading.kind, "truth values")
+    kind = {"number": "numbers", "date": "dates", "time": "times"}.get(reading.kind, "truth values")
     return DataError(
         f"If most values, or most distinct values, of a column are {kind}, all of them must be.",
         got=f"{column.wrong:,} of {column.values:,} values of column {name!r} are not {reading.described}: "

@@ -219,15 +219,16 @@ def test_a_column_of_values_is_in_the_signature(tmp_path):
     assert (column.name, column.type.name) == ("prediction", "double")
 
 
-WRITTEN = """price,share,when,vip,y
-"$1,900",5%,10/13/2014,yes,1.5
-$770,12.5%,2/5/2015,No,0.25
-,7%,12/31/1999,,3
+WRITTEN = """price,share,when,at,vip,y
+"$1,900",5%,10/13/2014,1:45 pm,yes,1.5
+$770,12.5%,2/5/2015,12:06 AM,No,0.25
+,7%,12/31/1999,,,3
 """
 PLAIN = {
     "price": np.array([1900, 770, np.nan], np.float32),
     "share": np.array([5, 12.5, 7], np.float32),
     "when": np.array(["2014-10-13", "2015-02-05", "1999-12-31"], object),
+    "at": np.array([13.75, 0.1, np.nan], np.float32),
     "vip": np.array(["true", "false", ""], object),
 }
 
@@ -240,13 +241,13 @@ def test_rows_are_served_as_they_are_written_in_the_file(tmp_path):
     save(artifact.model, tmp_path / "model", Model(), record["rows"], record["table"])
     loaded = mlflow.pyfunc.load_model(str(tmp_path / "model"))
     [expected] = Session(artifact.model).run(PLAIN, [artifact.facts.prediction])
-    example = {"price": "$770.0", "share": "7.0%", "when": "10/13/2014", "vip": "text"}
+    example = {"price": "$770.0", "share": "7.0%", "when": "10/13/2014", "at": "12:06:00 AM", "vip": "text"}
     pd.testing.assert_frame_equal(loaded.input_example, pd.DataFrame([example]), check_dtype=False)
     frame = pd.read_csv(StringIO(WRITTEN)).drop(columns="y")
     for form in FORMS:
         rows = FORMS[form](frame.astype(object).where(frame.notna(), None), loaded.metadata.get_input_schema())
         np.testing.assert_allclose(loaded.predict(rows).prediction, expected.ravel(), rtol=1e-6)
-    for column, value in (("price", "1,900 km"), ("when", "13/10/2014"), ("vip", "maybe")):
+    for column, value in (("price", "1,900 km"), ("when", "13/10/2014"), ("at", "13:45"), ("vip", "maybe")):
         with pytest.raises(MlflowException, match=f"'{column}' holds .* as in training, not '{value}'"):
             loaded.predict(frame.assign(**{column: value}))
     source = Csv(path=str(tmp_path / "rows.csv"), label="y")
