@@ -52,6 +52,7 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe --config-dir my experiment=patients evaluate.importance=5": "  stopped after epoch 22 of 200",
     "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
     "ortpipe experiment=finetune_onnx                      #": "[4/6] derive\n  trains 4 of 8",
+    "ortpipe inspect digits.onnx                           #": "inputs\n  X  float[?, 64]  data",
     "ortpipe experiment=finetune_onnx 'derive.frozen=[]'": "[4/6] derive\n  trains adapters",
     "ortpipe fit patients.csv --label target epochs=20": "ortpipe experiment=networks/auto data=csv data.source.path",
     "ortpipe validate experiment=networks/mlp data=csv data.source.path=sales.csv": "data: 4 columns",

@@ -188,6 +188,7 @@ RIGHT = {
         "f",
     ],
     "init": ["new"],
+    "inspect": ["model.onnx"],
     "predict": ["{run}", "rows.csv", "--output", "new.csv", "--keep", "a", "--stage", "train", "--delimiter", ","],
     "report": ["{run}"],
     "repro": ["{run}"],

@@ -1,0 +1,84 @@
+"""ortpipe inspect: roles of inputs, the trial on rows made here, and a config that trains the file at once."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from ortpipe import run
+from ortpipe.app.inspection import inspect
+
+STATE = """<ir_version: 8, opset_import: ["": 18]>
+g (float[N,T] sound, float[1,M,3] state, int64 rate, bool[1] training, bool other)
+  => (float[N,1] speech, float[1,M,3] stateN)
+<float[1,3] w = {0.1,0.2,0.3}, float[3,1] v = {0.1,0.2,0.3}, int64 full = {16000}, int64[1] one = {1},
+ int64[1] zero = {0}> {
+  mean = ReduceMean<keepdims=1>(sound, one)
+  right = Equal(rate, full)
+  factor = CastLike(right, mean)
+  scaled = Mul(mean, factor)
+  louder = Where(training, scaled, mean)
+  h = MatMul(louder, w)
+  stateN = Add(state, h)
+  first = ReduceSum<keepdims=0>(stateN, zero)
+  z = MatMul(first, v)
+  speech = Sigmoid(z)
+}"""
+WORDS = """<ir_version: 8, opset_import: ["": 18]>
+g (int64[N,T] ids, int64[N] length) => (float[N,3] score)
+<float[7,3] table = {0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8,0.9,1,2,3,4,5,6,7,8,9,10,11,12}, int64[1] one = {1}> {
+  e = Gather(table, ids)
+  h = ReduceSum<keepdims=0>(e, one)
+  n = CastLike(length, h)
+  c = Unsqueeze(n, one)
+  score = Div(h, c)
+}"""
+
+
+def saved(text: str, path: Path) -> Path:
+    onnx.save(onnx.parser.parse_model(text), path)
+    return path
+
+
+def test_states_flags_and_compared_numbers_become_constants(tmp_path: Path) -> None:
+    inspection = inspect(saved(STATE, tmp_path / "voice.onnx"))
+    assert inspection.error is None
+    assert inspection.settings["fixed"] == {"state": 0, "rate": 16000, "training": False}
+    assert inspection.settings["prediction"] == "speech"
+    assert inspection.file.roles["other"].reason == "not read by any node"
+    assert inspection.facts is not None
+    assert inspection.facts.task == "binary"
+    assert inspection.loss is not None
+    assert "state, 0 at the start of each row; the next one is output stateN" in inspection.text
+    assert "or train this one: prediction: stateN" in inspection.text
+
+
+def test_its_config_trains_the_file_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    inspection = inspect(saved(WORDS, tmp_path / "words.onnx"))
+    assert inspection.error is None
+    assert inspection.dtypes == {"ids": "int64", "length": "int64", "y": "float32"}  # three columns of numbers
+    (tmp_path / "my" / "experiment").mkdir(parents=True)
+    (tmp_path / "my" / "experiment" / "words.yaml").write_text(inspection.config, encoding="utf-8")
+    rng = np.random.default_rng(1)
+    ids, length = rng.integers(0, 7, (12, *inspection.shapes["ids"])), np.full(12, inspection.shapes["ids"][0])
+    np.savez("rows.npz", ids=ids, length=length, y=np.arange(12) % 3)
+    trained = run("experiment=words", "train.epochs=2", "recorder=none", "figures=false", config_dir="my")
+    assert trained.status == "FINISHED"
+    assert trained.artifact("train").facts.task == "multiclass"  # by the labels
+
+
+def test_a_number_that_only_the_user_knows_is_left_open(tmp_path: Path) -> None:
+    text = STATE.replace("Equal(rate, full)", "Greater(rate, full)")
+    inspection = inspect(saved(text, tmp_path / "voice.onnx"))
+    assert inspection.open == ["convert.source.fixed.rate"]
+    assert "rate: '???'" in inspection.config
+    assert "not tried: set convert.source.fixed.rate in the config" in inspection.text
+
+
+def test_a_file_that_cannot_train_says_why(tmp_path: Path) -> None:
+    text = STATE.replace("Sigmoid(z)", "Floor(z)")
+    inspection = inspect(saved(text, tmp_path / "steps.onnx"))
+    assert inspection.error is not None
+    assert str(inspection.error).splitlines()[0] in inspection.text
