@@ -67,7 +67,7 @@ class Inspection:
         return settings | ({"prediction": self.file.results[0]} if len(self.file.results) > 1 else {}) | {**self.more}
 
     @property
-    def open(self) -> list[str]:
+    def unset(self) -> list[str]:
         """The keys that only the user can set."""
         return [f"convert.source.fixed.{name}" for name, value in self.file.fixed.items() if value == OPEN]
 
@@ -118,8 +118,8 @@ def _outputs(inspection: Inspection) -> list[list[str]]:
 
 
 def _trial(inspection: Inspection) -> list[str]:
-    if inspection.open:
-        return [f"  not tried: set {', '.join(inspection.open)} in the config"]
+    if inspection.unset:
+        return [f"  not tried: set {', '.join(inspection.unset)} in the config"]
     if inspection.error is not None:
         return [f"  {line}" for line in str(inspection.error).splitlines()]
     return [f"  trains: one epoch on 4 rows of random numbers, loss {inspection.loss:.4g}"]

@@ -44,7 +44,7 @@ def inspect(path: str | Path) -> Inspection:
     """
     file = examine(Path(path))
     inspection = Inspection(Path(path), file)
-    if inspection.open or not file.results:
+    if inspection.unset or not file.results:
         return inspection
     try:
         rows, result = file.rows, file.prediction(file.results[0])

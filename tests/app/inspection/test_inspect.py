@@ -72,7 +72,7 @@ def test_its_config_trains_the_file_at_the_first_try(tmp_path: Path, monkeypatch
 def test_a_number_that_only_the_user_knows_is_left_open(tmp_path: Path) -> None:
     text = STATE.replace("Equal(rate, full)", "Greater(rate, full)")
     inspection = inspect(saved(text, tmp_path / "voice.onnx"))
-    assert inspection.open == ["convert.source.fixed.rate"]
+    assert inspection.unset == ["convert.source.fixed.rate"]
     assert "rate: '???'" in inspection.config
     assert "not tried: set convert.source.fixed.rate in the config" in inspection.text
 
