@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -12,6 +12,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import NoRowsError
 from ortpipe.stages.convert.forward import Forward
+from ortpipe.stages.convert.sources.catalogue import SOURCES
 from ortpipe.stages.convert.sources.networks.labels import LabelKind, read_labels
 from ortpipe.stages.convert.sources.networks.layers import Layers
 from ortpipe.stages.convert.sources.networks.mlp import MLP
@@ -22,19 +23,37 @@ FEW_ROWS = 100  # below this number of training rows, a linear model
 MANY_ROWS = 20_000  # above this number of training rows, one perceptron: an ensemble takes too long
 HEAVY_TAIL = 30.0  # kurtosis of labels above which the loss is Huber's; a normal distribution has 3, Laplace's has 6
 
+Preset = Literal["linear", "mlp", "piecewise", "tabm", "tabm_wide", "tabm_periodic"]
+
+# Networks with good settings. Dropout is 0: its random masks would take most of the time of a step.
+PRESETS: dict[str, tuple[type[TableNetwork], dict[str, Any]]] = {
+    "linear": (MLP, {"hidden": ()}),
+    "mlp": (MLP, {"dropout": 0.0}),
+    "piecewise": (Tabular, {"members": 1, "width": 128, "dropout": 0.0}),
+    "tabm": (Tabular, {"members": 4, "width": 128, "dropout": 0.0}),
+    "tabm_wide": (Tabular, {"members": 8, "width": 256, "dropout": 0.0}),
+    "tabm_periodic": (Tabular, {"members": 4, "width": 128, "dropout": 0.0, "numbers": "periodic"}),
+}
+
 
 class NetworkChoice(NamedTuple):
-    """A network, the reason for it, and the loss if it is not the usual one of the task."""
+    """A preset, its network, the reason for it, and the loss if it is not the usual one of the task."""
 
+    preset: str
     network: TableNetwork
-    settings: dict[str, Any]  # those that differ from the network's defaults
     reason: str
     loss: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class Automatic(Network):
-    """A linear model, a perceptron or TabM; the settings were chosen on the seen tables of `benchmarks/tables.py`."""
+    """A linear model, a perceptron or TabM; the settings were chosen on the seen tables of `benchmarks/tables.py`.
+
+    Attributes:
+        network: a name in PRESETS; null: the number of training rows decides.
+    """
+
+    network: Preset | None = None
 
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Return the raw outputs of the network for these rows."""
@@ -53,27 +72,33 @@ class Automatic(Network):
             raise NoRowsError(rule, got="no rows", fix="Give data.")
         rows, count = data.train.sample(), len(data.train)
         labels = read_labels(rows.label, self.task, rows.sample_weight, classes=self.classes)
-        about = f"{count:,} training rows"
-        kind: type[TableNetwork] = MLP
-        settings: dict[str, Any] = {"dropout": 0.0}
-        if count < FEW_ROWS:
-            settings, reason = {"hidden": ()}, f"{about} are fewer than {FEW_ROWS}"
-        elif count > MANY_ROWS:
-            reason = f"{about} are more than {MANY_ROWS:,}"
-        elif any(array.ndim > 2 for array in rows.inputs.values()):
-            reason = "the rows are no table"
-        else:
-            kind, settings, reason = Tabular, {"members": 4, "width": 128, "dropout": 0.0}, f"there are {about}"
+        preset, reason = self._preset(rows, f"{count:,} training rows", count)
+        kind, settings = PRESETS[preset]
         common = {field.name: getattr(self, field.name) for field in dataclasses.fields(Network)}
         heavy = labels.task == "regression" and labels.width == 1 and kurtosis(rows.label, labels) > HEAVY_TAIL
         loss = {"name": "huber", "delta": float(labels.scale[0])} if heavy and self.scale_target else None
-        return NetworkChoice(kind(**common, **settings), settings, reason, loss)
+        return NetworkChoice(preset, kind(**common, **settings), reason, loss)
+
+    def _preset(self, rows: Rows, counted: str, count: int) -> tuple[str, str]:
+        """Return the name of a preset, and the reason."""
+        if self.network is not None:
+            return self.network, "the config names it"
+        if count < FEW_ROWS:
+            return "linear", f"{counted} are fewer than {FEW_ROWS}"
+        if count > MANY_ROWS:
+            return "mlp", f"{counted} are more than {MANY_ROWS:,}"
+        if any(array.ndim > 2 for array in rows.inputs.values()):
+            return "mlp", "the rows are no table"
+        return "tabm", f"there are {counted}"
 
     def note(self, data: Data | None) -> str:
         """Return the choice and its reason in a line."""
-        network, settings, reason, loss = self.choice(data)
-        values = [f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings.items()]
-        text = f"the automatic network is {type(network).__name__.lower()} ({', '.join(values)}), because {reason}"
+        preset, network, reason, loss = self.choice(data)
+        settings = PRESETS[preset][1].items()
+        values = ", ".join(f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings)
+        text = (
+            f"the automatic network is {preset} (convert={SOURCES.name_of(type(network))}: {values}), because {reason}"
+        )
         return text + ("" if loss is None else "; the labels have heavy tails, so the automatic loss is huber")
 
 
