@@ -42,6 +42,7 @@ INSIDE = {
     "xla": (590, 388, 100),
     "written": (425, 451, 80),
     "cleaning": (235, 451, 80),
+    "teacher": (328, 451, 76),
 }
 STAGES = {"convert": 245, "add_loss": 369, "penalty": 493, "derive": 617, "train": 741, "evaluate": 865}
 STYLE = """

@@ -62,8 +62,8 @@ class Facts:
     padding: int | float | str | None = None  # the label of elements to ignore
     objective: Mapping[str, Any] = field(default_factory=dict)  # the source's objective: {loss: {name: …},
     # penalty: {parameter: {l2: …}}, reduction: the one for these strengths, rows: N, weight: the mean row weight if the
-    # source divides by it, class_weight: of each class, or [negatives', positives'] of each column, missing: the parts
-    # that are left out}
+    # source divides by it, class_weight: of each class, or [negatives', positives'] per column, missing: omitted parts}
+    soft: bool | None = None  # True: class labels are the shares of all classes [N, K]
     class_weight: tuple[float, ...] = ()  # the factor of each class in the loss, from the data's setting
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output

@@ -55,6 +55,7 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe inspect digits.onnx                           #": "inputs\n  X  float[?, 64]  data",
     "ortpipe experiment=finetune_onnx 'derive.frozen=[]'": "[4/6] derive\n  trains adapters",
     "ortpipe fit patients.csv --label target epochs=20": "ortpipe experiment=networks/auto data=csv data.source.path",
+    "ortpipe fit patients.csv --label target teacher=boosting": "data: teacher HistGradient",
     "ortpipe validate experiment=networks/mlp data=csv data.source.path=sales.csv": "data: 4 columns",
     "ortpipe restore tuned": "written  4 of 4 weights: coefficient1",
     "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric    before  trained  onnx file",
@@ -242,6 +243,7 @@ def test_every_example_is_run_below() -> None:
         "positions",
         "log_p",
         "run.save(",
+        "teacher=forest",
         "evaluate(train(",
         "Given(task=",
         "ortpipe.Run(a folder",
@@ -313,7 +315,7 @@ def test_the_example_of_a_given_model_has_a_loss_of_classes() -> None:
     assert _printed(_example("Given(task=")) == ["loss"]
 
 
-@pytest.mark.parametrize("word", ['run = ortpipe.fit("patients.csv"', "run.save("])
+@pytest.mark.parametrize("word", ['run = ortpipe.fit("patients.csv"', "run.save(", "teacher=forest"])
 def test_the_examples_of_one_call_train_and_predict(word: str, folder: Path) -> None:
     if not (folder / "patients.csv").exists():
         pytest.skip("the commands of the README write the file")

@@ -9,8 +9,10 @@ from typing import Any
 
 from ortpipe import FLOW
 from ortpipe.app.local_path import cache_folder, is_local
+from ortpipe.app.remember import remembering
 from ortpipe.app.run.checkpoint import read_checkpoint
 from ortpipe.app.schema import RunConfig
+from ortpipe.data import Remember
 from ortpipe.data.load import load
 from ortpipe.errors import under
 from ortpipe.pipeline.plan import Plan, Step
@@ -44,8 +46,15 @@ def open_store(
     return SharedStore(cache, folder, run, about, key)
 
 
+def remember_teacher(store: Store | None) -> Remember | None:
+    """Return the cache of a teacher's predictions, if there is a store."""
+    return None if store is None else remembering(store, "teacher")
+
+
 def open_run(
-    values: Mapping[str, Any], collect: Callable[[str], AbstractContextManager[object]] = under
+    values: Mapping[str, Any],
+    collect: Callable[[str], AbstractContextManager[object]] = under,
+    store: Store | None = None,
 ) -> dict[str, Any]:
     """Return the stages' keyword arguments: check the runtime, read the checkpoint, load the rows.
 
@@ -53,6 +62,7 @@ def open_run(
         values: typed config values by key; parts whose key is missing are left out.
         collect: returns the context in which the part of a key is read; if it suppresses an error, the part is left
             out.
+        store: caches the predictions of a teacher.
     """
     context: dict[str, Any] = {"report": lambda report: None, "start": None}
     with collect("runtime"):
@@ -67,5 +77,5 @@ def open_run(
             context["start"] = read_checkpoint(Path(values["resume"]))
     if "data" in values:
         with collect("data"):
-            context["data"] = load(values["data"])
+            context["data"] = load(values["data"], remember_teacher(store))
     return context

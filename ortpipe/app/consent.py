@@ -15,6 +15,7 @@ VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 DECODED = re.compile(r"\$\{oc\.decode:\s*\$\{oc\.env:\s*(\w+)\s*\}\s*\}")
 UNUSED = ("recorder", "paths", "hydra", "name")  # not used by repro
 CODE_KEYS = ("function", "module", "_target_")
+TEACHERS = ("sklearn.ensemble.HistGradientBoosting", "ortpipe.data.teacher:Stack")  # other paths may run any code
 MEMBER_KEYS = ("name", "monitor", "objective")  # their values are catalogue members or import paths
 MEMBER_LISTS = ("evaluate.metrics.", "penalty.terms.")  # with members in a list or as keys
 
@@ -45,6 +46,8 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
     ['add_loss.loss.name=theirs:Loss, whose module is looked for in /there first']
     >>> executes({"evaluate": {"metrics": ["box/theirs:iou"]}}, "/there")
     ['evaluate.metrics.0=box/theirs:iou, whose module is looked for in /there first']
+    >>> executes({"data": {"teacher": {"estimator": "theirs:make"}}}, "/there")
+    ['data.teacher.estimator=theirs:make, whose module is looked for in /there first']
     >>> executes({"convert": {"source": {"path": "m.pkl", "trust": True}}, "seed": 0}, None)
     ['convert.source.trust=True: opening m.pkl executes its content']
     """
@@ -53,10 +56,11 @@ def executes(config: Mapping[str, Any], folder: object) -> list[str]:
         name = key.rpartition(".")[2]
         member = str(value).rpartition("/")[2]  # without the head of a metric
         is_code = (name in MEMBER_KEYS or key.startswith(MEMBER_LISTS)) and (is_path(member) or is_path(name))
+        is_code |= key == "data.teacher.estimator" and value not in (None, *TEACHERS)
         if is_code or (name in CODE_KEYS and value is not None):
             demands.append(f"{key}={value}, whose module is looked for in {folder or 'the working folder'} first")
         elif name == "trust" and value:
-            path = dict(settings).get("convert.source.path") if key == "convert.source.trust" else None
+            path = dict(settings).get(f"{key.removesuffix('trust')}path")
             demands.append(f"{key}={value}: opening {path or 'the file'} executes its content")
         elif isinstance(value, str) and ENVIRONMENT.search(value):
             names = ", ".join(ENVIRONMENT.findall(value))

@@ -52,7 +52,7 @@ def execute(
     started, resolved = time.perf_counter(), with_versions(with_start(resolved))
     if job is not None and job.manifest.live:
         PULSE.step("")  # the table shows the job
-    context = open_run(vars(config))
+    context = open_run(vars(config), store=store_of(config, data=resolved["data"]))
     data: Data = context["data"]
     with under("objective"):
         check_rows(config.objective, validated=data.validation is not None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ortpipe import OrtpipeError
-from ortpipe.app.assemble import plan_of
+from ortpipe.app.assemble import plan_of, remember_teacher
 from ortpipe.app.pulse import PULSE
 from ortpipe.app.schema import RunConfig
 from ortpipe.app.stop import stop_if_asked
@@ -29,7 +29,7 @@ def cross_validate(config: RunConfig, context: Mapping[str, Any], store: Store |
         PULSE.step(f"fold {number + 1} of {count}")
         try:
             with under("data"):
-                data = split_rows(rows, config.data, (number, count))
+                data = split_rows(rows, config.data, (number, count), remember_teacher(store))
             fold_context = {**context, "data": data, "start": None}
             artifact = run(plan, fold_context, [lambda event: stop_if_asked()], store)
         except OrtpipeError as error:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ortpipe.data.rows import RowSet
     from ortpipe.data.slices import column_of
     from ortpipe.data.sources import SOURCES
+    from ortpipe.data.teacher import Remember
     from ortpipe.data.unseen import UnseenTable
     from ortpipe.data.written import TextReading
 else:

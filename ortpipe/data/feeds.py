@@ -15,7 +15,7 @@ from ortpipe.errors import OrtpipeError
 
 if TYPE_CHECKING:
     from ortpipe.data.feed_errors import reject_inputs, reject_label_width, reject_values, reject_weights, reject_width
-    from ortpipe.data.labels import class_index, fit_label
+    from ortpipe.data.labels import class_index, class_shares, fit_label
 else:
     later(__name__)
 
@@ -61,13 +61,15 @@ def _feed_input(model: onnx.ModelProto, name: str, array: np.ndarray, rows: Rows
 
 
 def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
-    """Return the labels: class indices [N, E…, 1] if the facts have classes, else numbers [N, E…, K].
+    """Return the labels: class indices [N, E…, 1], shares of soft classes [N, K], or numbers [N, E…, K].
 
     E… are the elements of a row, such as steps or pixels; a prediction [N, K] has none.
     """
     assert facts.label is not None
     dtype, shape = _input(model, facts.label)
     label = rows.label
+    if facts.soft:
+        return _cast(class_shares(facts, rows), dtype, "label")
     if facts.classes is not None and facts.task != "multilabel":
         index = class_index(facts, label)
         return index.reshape(-1, 1) if len(shape) <= 2 else fit_label(facts, index, shape[:-1])[..., None]

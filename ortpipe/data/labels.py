@@ -7,7 +7,7 @@ import numpy as np
 
 from ortpipe.data.feed_errors import format_shape, reject_classes, reject_several
 from ortpipe.data.feeds import name_head, sizes_match
-from ortpipe.data.rows import RowSet
+from ortpipe.data.rows import SHARES, Rows, RowSet
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts
 
@@ -34,6 +34,13 @@ def class_index(facts: Facts, labels: np.ndarray) -> np.ndarray:
     if unknown := [v for v in values.tolist() if v not in index]:
         reject_classes(facts, unknown)
     return np.array([index[v] for v in values.tolist()], np.int64)[inverse].reshape(label.shape)
+
+
+def class_shares(facts: Facts, rows: Rows) -> np.ndarray:
+    """Return each row's share of every class [N, K]: a teacher's, or 1 for the label's class."""
+    if SHARES in rows.heads:
+        return rows.heads[SHARES]
+    return np.eye(len(facts.classes or ()))[class_index(facts, rows.label)]
 
 
 def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> np.ndarray:

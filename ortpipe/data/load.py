@@ -14,6 +14,7 @@ from ortpipe.data.sources import SOURCES, Source
 from ortpipe.data.split import split
 from ortpipe.data.split_choice import split_fold, warnings_of, with_key
 from ortpipe.data.table import TableSource
+from ortpipe.data.teacher import Remember, TeacherConfig, taught
 from ortpipe.data.tokens import TokensConfig
 from ortpipe.errors import DataError, under
 from ortpipe.settings import Config
@@ -21,7 +22,7 @@ from ortpipe.settings import Config
 
 @dataclass(frozen=True)
 class DataConfig(Config):
-    """Where rows come from, how they are split, how classes count, and how a text column is tokenized.
+    """Where rows come from, how they are split, how classes count, how a text is tokenized, and a teacher.
 
     Attributes:
         source: where rows come from.
@@ -29,18 +30,20 @@ class DataConfig(Config):
         tokens: how a text column is tokenized; null: not at all.
         class_weight: `balanced`, or {class: weight}: the factor of the class's rows in the loss, besides their own
             weights; metrics do not change.
+        teacher: another model, whose predictions to the training rows and to new rows the model learns; null: none.
     """
 
     source: Annotated[Source, SOURCES]
     split: SplitConfig = SplitConfig()
     tokens: TokensConfig | None = None
     class_weight: ClassWeight = None
+    teacher: TeacherConfig | None = None
 
 
-def load(config: DataConfig) -> Data:
-    """Read a source and split its rows."""
+def load(config: DataConfig, remember: Remember | None = None) -> Data:
+    """Read a source and split its rows; `remember` caches the predictions of a teacher."""
     before = stamps(getattr(config.source, "path", None), config.split)
-    return dataclasses.replace(split_rows(read_rows(config), config), files=before)
+    return dataclasses.replace(split_rows(read_rows(config), config, remember=remember), files=before)
 
 
 def read_rows(config: DataConfig) -> RowSet:
@@ -53,7 +56,9 @@ def read_rows(config: DataConfig) -> RowSet:
     return rows if config.tokens is None else config.tokens(rows)
 
 
-def split_rows(rows: RowSet, config: DataConfig, fold: tuple[int, int] | None = None) -> Data:
+def split_rows(
+    rows: RowSet, config: DataConfig, fold: tuple[int, int] | None = None, remember: Remember | None = None
+) -> Data:
     """Split rows; with the number of a fold of cross-validation and their count, its rows are the test rows."""
     with under("split"):
         data = split(rows, config.split) if fold is None else split_fold(rows, config.split, fold)
@@ -61,7 +66,11 @@ def split_rows(rows: RowSet, config: DataConfig, fold: tuple[int, int] | None = 
     notes = [f"class weights: {', '.join(f'{name} {weight:.4g}' for name, weight in list(weights.items())[:20])}"]
     warnings = [*warnings_of(rows, config.split), *repeated_rows_note(data)]
     notes = [*data.notes, *warnings, *(notes if weights else ())]
-    return dataclasses.replace(data, class_weight=weights, notes=tuple(notes))
+    data = dataclasses.replace(data, class_weight=weights, notes=tuple(notes))
+    if config.teacher is None:
+        return data
+    with under("teacher"):
+        return taught(data, config.teacher, remember)
 
 
 def read_source(source: Source, split: SplitConfig | None = None) -> RowSet:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ortpipe.data.raw_columns import RawColumn
 
 PIECE = 4 * 2**20  # bytes of inputs that are read, or fed to a model, at a time
+SHARES = "teacher"  # a teacher's predictions among the labels of heads: the share of each class [N, K]
 LEAST = 4  # bytes that a number counts at least: models read float32
 
 

@@ -14,6 +14,7 @@ part of its key (epochs=50 for train.epochs) or the whole key, with values as in
 EXAMPLES = (
     "ortpipe fit patients.csv --label target",
     "ortpipe fit patients.csv --label target --model mlp epochs=50 optimizer=adamw lr=0.002",
+    "ortpipe fit patients.csv --label target teacher=boosting",
 )
 
 
@@ -29,9 +30,10 @@ def run(arguments: Sequence[str]) -> None:
         fix = "Add it to the command of the run, which fit prints."
         raise ConfigError("fit takes settings as name=value.", got=unset[0], fix=fix)
     settings = dict(pair.split("=", 1) for pair in options.overrides)
+    teacher = settings.pop("teacher", None)
     names = options.label.split(",") if options.label else []
     label = names or None if len(names) != 1 else names[0]
-    words = arguments_of(options.rows, label, options.model, settings, options.config_dir)
+    words = arguments_of(options.rows, label, options.model, settings, options.config_dir, teacher)
     folder = [] if options.config_dir is None else ["--config-dir", options.config_dir]
     print(command_line([*folder, *words]), file=sys.stderr, flush=True)
     start(*words, config_dir=options.config_dir)

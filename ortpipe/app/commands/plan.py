@@ -44,7 +44,7 @@ def run(arguments: Sequence[str]) -> None:
     if config.start is not None:
         print(f"starts from {config.start}", file=sys.stderr)
     store = store_of(config, data=options.composed.record["data"])
-    context = open_run(vars(config))
+    context = open_run(vars(config), store=store)
     if isinstance(config.convert.source, Automatic):
         with under("convert", "source"):
             print(config.convert.source.note(context["data"]))

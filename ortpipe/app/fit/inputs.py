@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,6 +143,25 @@ def model_of(model: Any) -> Arguments:
         return Arguments(("~experiment", "convert=torch", argument("convert.source.module", own.path_of(model))))
     fix = "Pass one of them. For a PyTorch module pass its class, or build it stage by stage (docs/howto/pytorch.md)."
     raise ConfigError(f"A model must be {MODELS}.", got=type(model).__name__, fix=fix)
+
+
+def teacher_of(teacher: Any) -> Arguments:
+    """Return the arguments for a teacher: a choice of data/teacher, an import path, or an estimator."""
+    if teacher is None:
+        return Arguments(())
+    choices = group_choices([packaged_conf()])["data/teacher"]
+    if isinstance(teacher, str) and teacher in choices:
+        return Arguments((f"data/teacher={teacher}",))
+    if isinstance(teacher, str) and ("." in teacher or ":" in teacher):
+        return Arguments(("data/teacher=boosting", argument("data.teacher.estimator", teacher)))
+    if not hasattr(teacher, "predict") or isinstance(teacher, type):
+        got = repr(teacher) if isinstance(teacher, str) else f"teacher: {type(teacher).__name__}"
+        rule = "A teacher must be an estimator with predict, or an import path."
+        raise ConfigError(rule, got=got, fix=f"Pass one, or {' or '.join(sorted(choices - {'file'}))}.")
+    content = pickle.dumps(teacher)
+    file = f"{hashlib.sha256(content).hexdigest()[:32]}.pkl"
+    path = f"data.teacher.path={FOLDER}/{file}"
+    return Arguments(("data/teacher=file", path, "data.teacher.trust=true"), {file: content})
 
 
 def _same(value: Any, standard: Any) -> bool:

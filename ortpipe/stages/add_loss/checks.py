@@ -3,10 +3,11 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from ortpipe import own
-from ortpipe.data.rows import Data
+from ortpipe.data.rows import SHARES, Data
 from ortpipe.errors import LossError, nearest, under
 from ortpipe.facts import Facts
 from ortpipe.graph.core.builder import Builder
@@ -25,6 +26,8 @@ def check_all(facts: Facts, config: AddLossConfig, data: Data | None) -> Facts:
         rule, fix = "CTC has no class weights: its labels are sequences.", "Leave them out of the data."
         raise LossError(rule, got="class weights", fix=fix)
     _check_heads(facts, config, data)
+    if data is not None:
+        _check_teacher(facts, config, data)
     label_facts = {}
     for head, head_facts in facts.predictions.items():
         with under(*path_of(config, head)):
@@ -40,7 +43,10 @@ def path_of(config: AddLossConfig, head: str) -> tuple[str, ...]:
 
 def _check_heads(facts: Facts, config: AddLossConfig, data: Data | None) -> None:
     first = None if data is None else data.train.head(1)
-    names_by_key = {"{@add_loss.heads}": config.heads, "{@data.source.heads}": {} if first is None else first.heads}
+    names_by_key = {
+        "{@add_loss.heads}": config.heads,
+        "{@data.source.heads}": {} if first is None else first.heads.keys() - {SHARES},
+    }
     for key, names in names_by_key.items():
         if unknown := [name for name in names if name not in facts.heads]:
             near = f"{nearest(unknown[0], facts.heads)} Or name" if facts.heads else "Name"
@@ -50,6 +56,30 @@ def _check_heads(facts: Facts, config: AddLossConfig, data: Data | None) -> None
     if first is not None:
         for name in facts.heads:
             first.of(name)  # raises if rows lack that label
+
+
+def _check_teacher(facts: Facts, config: AddLossConfig, data: Data) -> None:
+    """Reject the predictions of a classifying teacher for a model or a loss that cannot learn them."""
+    if SHARES not in data.train.head(1).heads:
+        return
+    if not facts.soft:
+        rule, fix = "Teacher and model must have one task.", "Choose a teacher that predicts values, a …Regressor."
+        raise LossError(rule, got=f"a teacher of classes for a {facts.task} model", fix=fix)
+    classes = None if data.train.labels is None else tuple(np.unique(data.train.labels).tolist())
+    if classes != facts.classes:
+        rule, fix = (
+            "Teacher and model must have the same classes.",
+            "Train a model of the classes in the training rows.",
+        )
+        raise LossError(rule, got=f"{classes} and {facts.classes}", fix=fix)
+    loss = config.of("").loss
+    if not getattr(loss, "reads_shares", False):
+        able = " or ".join(name for name, member in LOSSES.items() if getattr(member, "reads_shares", False))
+        rule, got = "With a teacher of classes, the loss must read shares of classes.", LOSSES.name_of(type(loss))
+        raise LossError(rule, got=got, fix=f"Choose add_loss=auto, {able}.")
+    if facts.class_weight or "class_weight" in facts.objective or config.padding is not None:
+        rule, fix = "With a teacher of classes, there are no class weights and no padding.", "Set them to null."
+        raise LossError(rule, got="class weights or padding", fix=fix)
 
 
 def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> dict[str, Any]:

@@ -22,8 +22,10 @@ def required(scores: Scores, loss: str) -> Value:
 
 
 def truth(op: Builder, label: Value, scores: Scores) -> Value:
-    """Return the one-hot 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type."""
+    """Return the one-hot 1[k = y] [N, E…, K] of class indices [N, E…, 1], in the prediction's type; or soft labels."""
     assert scores.classes is not None
+    if label.shape is not None and label.shape[-1] == scores.classes > 1:
+        return label
     return op.cast(op.Equal(label, op.const(np.arange(scores.classes))), scores.prediction)
 
 

@@ -5,7 +5,6 @@ numbers [N, K] for a regression, class indices [N, 1] (int64) for a classifier.
 """
 
 import contextlib
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
@@ -96,11 +95,9 @@ def part_of(
     if config.sample_weight:
         weight = weight if weight is not None else op.input(config.weight_name, dtype, [scores.sizes[0], 1])
         terms = op.Mul(terms, weight if weight.dtype == dtype else op.Cast(weight, to=dtype))
-    if config.reduction == "sum":
-        loss = op.ReduceSum(terms, keepdims=0)
-    else:  # the mean over N rows of the sum over K terms: K times the mean of all
-        loss = op.ReduceMean(terms, keepdims=0)
-        loss = op.Mul(loss, op.like(columns, scores.prediction)) if columns != 1 else loss
+    loss = (op.ReduceSum if config.reduction == "sum" else op.ReduceMean)(terms, keepdims=0)
+    if config.reduction == "mean" and columns != 1:  # over N rows, of the sum over K terms: K times the mean of all
+        loss = op.Mul(loss, op.like(columns, scores.prediction))
     loss.type, loss.shape = ir.TensorType(dtype), ir.Shape([])
     link = "log" if getattr(of_head.loss, "link", None) == "log" else None
     notes = [f"{LOG}{f', of head {head!r}' if head else ''}"] if link else []
@@ -130,15 +127,14 @@ def is_of_rows(facts: Facts, config: HeadLoss, prediction: ir.Value) -> bool:
     return matrix and config.padding is None and not getattr(config.loss, "of_sequences", False)
 
 
-def label_input(
-    op: Builder, facts: Facts, name: str, scores: Scores, elements: Sequence[Any] | None = None
-) -> ir.Value:
-    """Add the label input: values of the prediction's shape [N, E…, K], or class indices [N, E…, 1]."""
+def label_input(op: Builder, facts: Facts, name: str, scores: Scores, elements: Any = None) -> ir.Value:
+    """Add the label input: values [N, E…, K], class indices [N, E…, 1], or shares of soft classes [N, K]."""
     rows, *inner, columns = scores.sizes
     inner = inner if elements is None else [*elements]
+    dtype = scores.dtype
     if facts.classes is not None and facts.task != "multilabel":
-        return op.input(name, ir.DataType.INT64, [rows, *inner, 1])
-    return op.input(name, scores.dtype, [rows, *inner, columns])
+        dtype, columns = (dtype, scores.classes) if facts.soft else (ir.DataType.INT64, 1)
+    return op.input(name, dtype, [rows, *inner, columns])
 
 
 def with_columns(op: Builder, facts: Facts, config: AddLossConfig, terms: ir.Value) -> tuple[ir.Value, Any]:

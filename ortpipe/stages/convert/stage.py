@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data, check_data
+from ortpipe.data.rows import SHARES, Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import under
 from ortpipe.facts import HeadFacts
@@ -119,12 +119,10 @@ def _artifact(converted: Converted, config: ConvertConfig, data: Data | None) ->
     facts = dataclasses.replace(
         facts,
         **meaning.facts,
+        soft=(data is not None and bool(meaning.classes) and SHARES in data.train.head(1).heads) or None,
         class_weight=factors_of_classes(meaning.task, meaning.classes, data) if data and data.class_weight else (),
         objective=objective,
-        heads={
-            name: HeadFacts(**{key: value for key, value in of_head.facts.items() if key != "members"})
-            for name, of_head in converted.heads.items()
-        },
+        heads={n: HeadFacts(**{k: h.facts[k] for k in h.facts if k != "members"}) for n, h in converted.heads.items()},
         lineage=({**record, "notes": notes},),
     )
     return Artifact(model, facts, converted.source_weights, weights=weights)

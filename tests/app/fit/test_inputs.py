@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sklearn.ensemble import VotingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 
-from ortpipe.app.fit.inputs import model_of, rows_of
+from ortpipe.app.fit.inputs import model_of, rows_of, teacher_of
 from ortpipe.errors import ConfigError, DataError
 
 FRAME = pd.DataFrame({"age": [1.5, 2.5, np.nan], "net price": [1, 2, 3], "kind": ["a", "b", "a"]})
@@ -136,3 +137,17 @@ def test_a_model_from_memory_becomes_a_file() -> None:
 def test_a_wrong_model_is_rejected(model: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         model_of(model)
+
+
+def test_a_teacher_is_a_choice_an_import_path_or_an_estimator() -> None:
+    assert teacher_of("stack").arguments == ("data/teacher=stack",)
+    path = teacher_of("lightgbm.LGBM")
+    assert path.arguments == ("data/teacher=boosting", "data.teacher.estimator=lightgbm.LGBM")
+    estimator = teacher_of(Ridge(alpha=0.5))
+    [(name, content)] = estimator.files.items()
+    assert pickle.loads(content).alpha == 0.5
+    file = f"data.teacher.path=${{paths.outputs}}/inputs/{name}"
+    assert estimator.arguments == ("data/teacher=file", file, "data.teacher.trust=true")
+    for teacher, shown in (("boost", "got: 'boost'"), (Ridge, "got: teacher: ABCMeta")):
+        with pytest.raises(ConfigError, match=f"an estimator with predict(.|\n)*{shown}(.|\n)*boosting or stack"):
+            teacher_of(teacher)

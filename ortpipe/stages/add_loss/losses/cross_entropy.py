@@ -25,6 +25,7 @@ class CrossEntropy(LossConfig):
     eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
     smoothing: Share = 0.0
     tasks = ("multiclass",)
+    reads_shares = True
 
     def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return −qₖ·log pₖ [N, E…, K] of q = 1[k = y]."""

@@ -26,11 +26,12 @@ class Log(LossConfig):
     eps: Annotated[float, Gt(0), Lt(0.5)] = 1e-6
     smoothing: Share = 0.0
     tasks = ("binary", "multilabel")
+    reads_shares = True
 
     def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:
         """Return the loss [N, 1], or [N, K] for K labels."""
         z, p = scores.logits, scores.prediction
-        y: Any = op.cast(label, p)
+        y: Any = one_column(op, op.cast(label, p), (0, 1), scores)  # of shares, that of the second class
         with op.formulas():
             if self.smoothing:
                 y = y * (1 - self.smoothing) + self.smoothing / 2
