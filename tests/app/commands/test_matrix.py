@@ -227,7 +227,7 @@ MODEL = """<ir_version: 8, opset_import: ["": 18]> g (float[N,3] X) => (float[N,
 def test_every_argument_of_a_command_may_be_wrong(name: str) -> None:
     words = [word.format(run="run") for word in RIGHT[name]]
     texts = dict[tuple[int, str], str]()
-    for (_, place), kind in pairs([place for place in PLACES if place[0] == name], list(WRONG), 2):
+    for place, kind in ((place, kind) for (one, place), kind in pairs(PLACES, list(WRONG), 3) if one == name):
         arguments = [*words[:place], WRONG[kind], *words[place + 1 :]]
         texts[place, kind] = attempt(lambda arguments=arguments: command(name)(arguments))
     for place in (place for command_name, place in PLACES if command_name == name):
@@ -261,7 +261,7 @@ def test_every_file_of_a_run_may_be_damaged(damage: str, tmp_path: Path) -> None
     last = max((tmp_path / "run" / "stages").iterdir())
     records = [tmp_path / "run" / name for name in ("run.json", "config.yaml", "environment.json")]
     files = [*records, *sorted(last.iterdir())]
-    chosen = pairs(files, list(READERS), 2)
+    chosen = pairs(files, list(READERS), 3)
     for file in files:
         content = file.read_bytes()
         file.unlink()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import ROOT, ortpipe
+from sample import ALL
 from sklearn.exceptions import NotFittedError
 
 from ortpipe.app.compose import unresolved
@@ -210,10 +211,12 @@ def test_a_file_that_cannot_be_read_is_told_by_its_fault(
 ) -> None:
     mine.write_text(text if HEADER in text else f"{HEADER}{text}")
     said = refused(call, "--config-dir", "my", "experiment=mine")
-    done = ortpipe("--config-dir", "my", "experiment=mine", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "Traceback" not in done.stderr
-    assert [word for word in words if word not in said or word not in done.stderr] == []
+    assert [word for word in words if word not in said] == []
+    if ALL or text.startswith("train"):  # a run prints the same error for each
+        done = ortpipe("--config-dir", "my", "experiment=mine", cwd=tmp_path)
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        assert [word for word in words if word not in done.stderr] == []
 
 
 def test_an_objective_that_is_no_metric_or_does_not_fit_is_refused(call: Callable[..., str]) -> None:
