@@ -202,11 +202,12 @@ def estimator(module: str, names: str, words: str = "encode", **settings: Any) -
 
 
 SILENT = {"thread_count": 1, "verbose": 0, "allow_writing_files": False}
-METHODS: dict[str, Callable[[Part], Fitted]] = {  # `distilled` joins with the teachers of add_loss=distill
+METHODS: dict[str, Callable[[Part], Fitted]] = {
     "ortpipe linear": network("mlp", "convert.source.hidden=[]"),
     "ortpipe MLP": network("mlp"),
     "ortpipe TabM": network("tabular"),
     "ortpipe auto": network("auto"),
+    "ortpipe distilled": network("auto", "data/teacher=stack"),
     BASE: estimator("sklearn.ensemble", f"{BASE}Regressor {BASE}Classifier", "category"),
     "RandomForest": estimator("sklearn.ensemble", "RandomForestRegressor RandomForestClassifier"),
     "scikit-learn MLP": estimator("sklearn.neural_network", "MLPRegressor MLPClassifier"),
