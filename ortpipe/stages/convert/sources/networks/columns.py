@@ -99,7 +99,7 @@ def _word_notes(vocabularies: Mapping[str, list[str]], count: int) -> Iterator[s
         if count >= FEW_ROWS and len(words) > WORDS_PER_ROW * count:
             yield (
                 f"warning: column {name!r} has {len(words):,} distinct words in {count:,} training rows, and "
-                "so identifies rows: leave it out (data.source.inputs)"
+                "so identifies rows: leave it out (data.source.exclude)"
             )
     if vocabularies:
         examples = [f"{name} {len(words)}" for name, words in vocabularies.items()]
