@@ -76,7 +76,9 @@ class Facts:
     statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
     heads: Mapping[str, HeadFacts] = field(default_factory=dict)  # further outputs with their own label and loss
-    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → before/trained/int8/source
+    metrics: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # metric → state, such as before or trained
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
 
     @property

@@ -48,9 +48,9 @@ def _environment() -> dict[str, str]:
 
 NUMBER = r"\d+(?:\.\d+)?"
 SHOWN = {  # a command → how the block begins that a page shows of what it prints
-    "ortpipe recorder=none paths.outputs=elsewhere": "metric    before  trained  scikit-learn MLPClassifier",
+    "ortpipe recorder=none paths.outputs=elsewhere": "metric             before  trained  baseline  s",
     "ortpipe --config-dir my experiment=patients evaluate.importance=5": "  stopped after epoch 22 of 200",
-    "ortpipe experiment=linear_regression                  #": "metric                   before    trained",
+    "ortpipe experiment=linear_regression                  #": "metric                   before    trained   baseline",
     "ortpipe experiment=finetune_onnx                      #": "[4/6] derive\n  trains 4 of 8",
     "ortpipe inspect digits.onnx                           #": "inputs\n  X  float[?, 64]  data",
     "ortpipe experiment=finetune_onnx 'derive.frozen=[]'": "[4/6] derive\n  trains adapters",
@@ -59,9 +59,9 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe validate experiment=networks/mlp data=csv data.source.path=sales.csv": "data: 4 columns",
     "ortpipe fit orders.csv": "error: The config has 4 errors.",
     "ortpipe restore tuned": "written  4 of 4 weights: coefficient1",
-    "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric    before  trained  onnx file",
+    "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric             before  trained  baseline  o",
     "ortpipe restore scans": "written  4 of 4 weights: coefficient,",
-    "ortpipe '~experiment' data=npz data.source.path=digits.npz": "metric    before  trained  nets:Net",
+    "ortpipe '~experiment' data=npz data.source.path=digits.npz": "metric             before  trained  baseline  n",
 }
 
 

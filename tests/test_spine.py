@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LINES = 7_236  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
+LINES = 7_235  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
 
 
 def listed() -> list[Path]:
@@ -53,6 +53,7 @@ def train_both() -> None:
         OPTIMIZERS,
         AddLossConfig,
         ConvertConfig,
+        EvaluateConfig,
         PenaltyConfig,
         Rows,
         SplitConfig,
@@ -74,7 +75,7 @@ def train_both() -> None:
         network = convert(None, ConvertConfig(SOURCES["mlp"](hidden=hidden, dropout=0.0)), data=data)
         loss = penalty(add_loss(network, AddLossConfig(LOSSES["l2"]())), PenaltyConfig({"*.weight": {"l2": 1e-5}}))
         trained = train(derive(loss), TrainConfig(OPTIMIZERS["sgd"](lr=0.05), epochs=20), data=data)
-        r2 = evaluate(trained, data=data).facts.metrics["r2"]
+        r2 = evaluate(trained, EvaluateConfig(baseline=None), data=data).facts.metrics["r2"]
         assert r2["trained"] > 0.95, r2
 
 

@@ -17,7 +17,7 @@ from ortpipe.facts import Facts
 from ortpipe.settings import Catalogue, Must
 
 if TYPE_CHECKING:
-    from ortpipe.metrics.classes import readable
+    from ortpipe.metrics.classes import average_precision, readable
     from ortpipe.metrics.curves import calibration_error
     from ortpipe.metrics.elements import accuracy, error_rate
     from ortpipe.metrics.named import own_metric, with_number
@@ -49,11 +49,10 @@ class Metric:
         if not isinstance(self.function, str):
             with own.blamed(self.function, "metric", EvaluateError):
                 return float(self.function(truth, read, weight))
-        from sklearn import exceptions, metrics
+        from sklearn import metrics
 
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", exceptions.UndefinedMetricWarning)
-            warnings.filterwarnings("ignore", "y_pred contains classes not in y_true", UserWarning)
+            warnings.simplefilter("ignore", UserWarning)  # of undefined values, and of classes that the rows lack
             try:
                 return float(getattr(metrics, str(self.function))(truth, read, sample_weight=weight, **params))
             except ValueError as error:
@@ -119,13 +118,13 @@ METRICS = Metrics(
         "f1_macro": Metric("f1_score", LABELS, "label", True, MACRO, shown=LABELS),
         "precision_macro": Metric("precision_score", LABELS, "label", True, MACRO),
         "recall_macro": Metric("recall_score", LABELS, "label", True, MACRO),
-        "balanced_accuracy": Metric("balanced_accuracy_score", CLASSES, "label", True),
+        "balanced_accuracy": Metric("balanced_accuracy_score", CLASSES, "label", True, shown=CLASSES),
         "matthews_corrcoef": Metric("matthews_corrcoef", CLASSES, "label", True),
         "log_loss": Metric("log_loss", CLASSES, "probability", False, shown=CLASSES),
         "brier_score": Metric("brier_score_loss", CLASSES, "probability", False),
         "calibration_error": Metric(calibration_error, CLASSES, "probability", False),
         "roc_auc": Metric("roc_auc_score", LABELS, "probability", True, {"multi_class": "ovr"}, shown=("binary",)),
-        "average_precision": Metric("average_precision_score", LABELS, "probability", True),
+        "average_precision": Metric(average_precision, LABELS, "probability", True, shown=("binary",)),
         "top_k_accuracy": Metric("top_k_accuracy_score", ("multiclass",), "probability", True, parameter=PLACES),
         "character_error_rate": Metric(error_rate, SEQUENCES, "label", False, shown=SEQUENCES),
         "sequence_accuracy": Metric(accuracy, SEQUENCES, "label", True, shown=SEQUENCES),

@@ -79,7 +79,17 @@ def readable(
         return probability, truth, {}
     if scikit and probability.shape[1] == 2:
         return probability[:, 1], truth, {}
-    if function == "average_precision_score":
-        occur = np.unique(truth)  # a class without rows has no curve, but scikit-learn scores it as 0
-        return probability[:, occur], (truth[:, None] == occur).astype(np.int64), {}
     return probability, truth, {"labels": list(range(probability.shape[1]))}
+
+
+def average_precision(truth: np.ndarray, probability: np.ndarray, weight: np.ndarray | None) -> float:
+    """Return the mean average precision of the classes that occur, of two classes that of the second; nan if none."""
+    if truth.ndim == 1:
+        occur = np.unique(truth)  # a class without rows has no curve, but scikit-learn scores it as 0
+        occur = occur[occur == 1] if probability.shape[1] == 2 else occur
+        probability, truth = probability[:, occur], (truth[:, None] == occur).astype(np.int64)
+    if not truth.shape[1]:
+        return float("nan")
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(truth, probability, sample_weight=weight))

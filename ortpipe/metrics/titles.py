@@ -1,8 +1,27 @@
 """Titles of metrics in tables and figures."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from ortpipe.metrics import UNWEIGHTED
+
+STATES = (
+    "before",
+    "trained",
+    "int8",
+    "baseline",
+    "HistGradientBoosting",
+    "source",
+)  # the columns of a table of metrics
+
+
+def columns_of(metrics: Mapping[str, Mapping[str, float]], source: str) -> dict[str, str]:
+    """Return the titles of the measured states in order, with the name of the source.
+
+    >>> columns_of({"r2": {"source": 0.5, "trained": 0.5}}, "nets:Net")
+    {'trained': 'trained', 'source': 'nets:Net'}
+    """
+    states = [state for state in STATES if any(state in values for values in metrics.values())]
+    return {state: source if state == "source" else state for state in states}
 
 
 def heading(column: str, columns: Collection[str]) -> str:

@@ -113,7 +113,7 @@ def test_the_rows_are_datasets_of_which_the_metrics_are(client, run) -> None:  #
 def test_the_description_shows_flow_metrics_and_command(run) -> None:  # type: ignore[no-untyped-def]
     note = run.data.tags["mlflow.note.content"]
     assert note.startswith("convert `sklearn` → add_loss `cross_entropy` → ")
-    assert "| metric | before | trained | scikit-learn MLPClassifier |" in note
+    assert "| metric | before | trained | baseline | scikit-learn MLPClassifier |" in note
     assert "train.validate_every=7" in note
     assert run.data.tags["mlflow.user"]
     assert run.data.tags["mlflow.source.type"] == "LOCAL"

@@ -104,6 +104,7 @@ def test_an_entry_says_what_it_is_and_who_made_it(store):
     assert entry.output == artifact.digest()
     settings = {
         "metrics": None,
+        "baseline": "constant",
         "rows": 200_000,
         "by": [],
         "bootstrap": 0,

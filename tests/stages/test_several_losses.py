@@ -152,7 +152,7 @@ def test_metrics_are_of_each_head_and_can_be_watched(path, tmp_path):
     values = h @ result.tensors["parameter/u"]
     guess = (h @ result.tensors["parameter/w"]).argmax(axis=1)
     measured = {name: states["trained"] for name, states in result.facts.metrics.items()}
-    assert list(measured) == ["accuracy", "f1_macro", "log_loss"] + [
+    assert list(measured) == ["accuracy", "f1_macro", "balanced_accuracy", "log_loss"] + [
         f"size/{name}" for name in ("r2", "mean_squared_error", "mean_absolute_error")
     ]
     assert measured["accuracy"] == metrics.accuracy_score(KIND, guess)

@@ -93,9 +93,7 @@ def _add_run(crate: "ROCrate", record: RunRecord, files: Mapping[str, "File"], e
 
 
 def _add(crate: "ROCrate", name: str, facts: dict[str, Any]) -> "ContextEntity":
-    from rocrate.model import ContextEntity
-
-    return crate.add(ContextEntity(crate, name, properties=facts))
+    return crate.add_jsonld({"@id": name, **facts})
 
 
 def _time(milliseconds: int | None) -> str:

@@ -18,7 +18,7 @@ from ortpipe.app.table import spread
 from ortpipe.bounded import files_below, has_file, read, read_below
 from ortpipe.files import atomic_write
 from ortpipe.metrics.named import greater_is_better
-from ortpipe.metrics.titles import label
+from ortpipe.metrics.titles import STATES, columns_of, label
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -29,7 +29,6 @@ LOG = 2**16  # the bytes at the end of the log in which these lines are searched
 PNG = 2**24  # bytes of a figure
 STATUS = {RUNNING: "running", FINISHED: "finished", FAILED: "failed", KILLED: "stopped"}
 FIGURE = re.compile(r"figures/\w+\.png", re.ASCII)
-STATES = ("before", "trained", "int8", "source")
 
 
 def write_report(folder: Path) -> None:
@@ -85,7 +84,7 @@ def report_contents(folder: Path) -> dict[str, Any]:
         "stages": stages,
         "saved": sum(s["record"].origin["seconds"] - s["record"].seconds for s in stages if s["state"] == "stored"),
         "metrics": metrics_of(run.metrics, run.folds),
-        "states": {state for by_state in run.metrics.values() for state in by_state},
+        "columns": columns_of(run.metrics, str(run.model.get("from", "source"))),
         "intervals": run.intervals,
         "slices": run.slices,
         "figures": sorted(pictures, key=lambda name: (name != "losses", name)),
@@ -150,7 +149,15 @@ def metrics_of(
         up, by_state = greater_is_better(name, recorded=True), {state: values.get(state, math.nan) for state in STATES}
         worse = by_state["trained"] < by_state["source"] if up else by_state["trained"] > by_state["source"]
         of_folds = spread(folds[name]) if name in folds else ""
-        rows.append({"name": label(name, metrics), "folds": of_folds, "up": up, "wins": not worse, **by_state})
+        rows.append(
+            {
+                "name": label(name, metrics),
+                "folds": of_folds,
+                "up": up,
+                "best": "source" if worse else "trained",
+                **by_state,
+            }
+        )
     return rows
 
 

@@ -10,7 +10,7 @@ from ortpipe import Artifact, Facts
 from ortpipe.app.pulse import PULSE
 from ortpipe.app.run.record import RunRecord
 from ortpipe.app.table import aligned, spread
-from ortpipe.metrics.titles import label
+from ortpipe.metrics.titles import columns_of, label
 from ortpipe.pipeline import events
 from ortpipe.stages import Epoch, Remark
 
@@ -139,23 +139,26 @@ def _short(name: str) -> str:
 
 
 def table(artifact: Artifact, folds: Mapping[str, tuple[float, ...]] | None = None) -> str:
-    """Return the table of metrics: before training, trained, quantized to int8, and of the source model.
+    """Return the table of metrics: before training, trained, quantized to int8, of the baselines and the source model.
 
     The source of a scikit-learn run is the estimator as fitted by scikit-learn.
     """
-    heads = {"before": "before", "trained": "trained", "int8": "int8", "source": source_of(artifact.facts)}
     metrics = artifact.facts.metrics
-    states = [state for state in heads if any(state in values for values in metrics.values())]
+    heads = columns_of(metrics, source_of(artifact.facts))
     edges = artifact.facts.lineage[-1].get("intervals", {}) if artifact.facts.lineage else {}
-    rows = [[label(name, metrics), *(f"{values[state]:.4f}" for state in states)] for name, values in metrics.items()]
+    rows = [[label(name, metrics), *(_cell(values.get(state)) for state in heads)] for name, values in metrics.items()]
     for row, name in zip(rows if edges else (), metrics, strict=False):
         row.append(" to ".join(f"{edge:.4f}" for edge in edges.get(name, ())))
     for row, name in zip(rows if folds else (), metrics, strict=False):
         row.append(spread(folds[name]) if folds and name in folds else "")
     count = len(next(iter(folds.values()))) if folds else 0
-    titles = ["metric", *(heads[state] for state in states), *(["95 % of trained"] if edges else [])]
+    titles = ["metric", *heads.values(), *(["95 % of trained"] if edges else [])]
     titles += [f"{count} folds"] if folds else []
     return "\n".join(aligned(rows, titles, text_columns=1))
+
+
+def _cell(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def source_of(facts: Facts) -> str:

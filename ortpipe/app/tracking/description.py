@@ -3,6 +3,7 @@
 from ortpipe.app.run.record import COMMAND, RUNNING, RunRecord
 from ortpipe.app.run.report import code, metrics_of, number, plain, seconds, stages_of
 from ortpipe.bounded import has_file, read_below
+from ortpipe.metrics.titles import columns_of
 
 LONGEST = 5000  # characters, MLflow's limit for a tag
 SHOWN = 30  # metrics
@@ -49,9 +50,8 @@ def _notes(run: RunRecord) -> str:
 def _metrics(run: RunRecord) -> str:
     if not run.metrics or run.sweep is not None:
         return ""
-    heads = {"before": "before", "trained": "trained", "int8": "int8", "source": plain(run.model.get("from", "source"))}
-    heads = {state: head for state, head in heads.items() if any(state in values for values in run.metrics.values())}
-    lines = [f"| metric | {' | '.join(heads.values())} |", f"|---|{'--:|' * len(heads)}"]
+    heads = columns_of(run.metrics, str(run.model.get("from", "source")))
+    lines = [f"| metric | {' | '.join(map(plain, heads.values()))} |", f"|---|{'--:|' * len(heads)}"]
     for row in metrics_of(run.metrics, run.folds)[:SHOWN]:
         cells = [f"{plain(row['name'])} {'↑' if row['up'] else '↓'}", *(number(row[state]) for state in heads)]
         lines.append(f"| {' | '.join(cells)} |")

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
 from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, Count, Seed, Text, one_of
 
-VERSION = 5  # raised whenever the stage's results change
+VERSION = 6  # raised whenever the stage's results change
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class EvaluateConfig(Config):
     Attributes:
         metrics: names from the catalogue of metrics, some with a number, such as `mean_pinball_loss_0.9`; a head's with
             its name in front, such as `digit_1/accuracy`. By default a few that fit the tasks.
+        baseline: `constant`, the majority class (with prior probabilities) or the mean of the training rows;
+            `HistGradientBoosting`, also scikit-learn's estimator with its defaults, on the same rows; none.
         rows: the largest number of test rows to use, evenly spaced.
         by: columns; the trained model's metrics are also computed for each of their values.
         bootstrap: bootstrap samples of the test rows for the 95 % interval of each metric (Efron, 1979); 0: none.
@@ -31,6 +33,7 @@ class EvaluateConfig(Config):
     """
 
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
+    baseline: Literal["constant", "HistGradientBoosting"] | None = "constant"
     rows: Count = 200_000
     by: tuple[str, ...] = ()
     bootstrap: Annotated[int, Ge(0), Le(1_000_000)] = 0

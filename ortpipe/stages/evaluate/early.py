@@ -12,6 +12,7 @@ from ortpipe.stages.evaluate.config import EvaluateConfig
 if TYPE_CHECKING:
     from ortpipe.data.slices import check_columns
     from ortpipe.metrics.named import check_fits
+    from ortpipe.stages.evaluate.boosting import check_boosting
 else:
     later(__name__)
 
@@ -24,5 +25,7 @@ def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeC
         raise EvaluateError("Folds belong to a run.", key="folds", got=config.folds, fix="Set {key}=0.")
     for name in config.metrics or ():
         check_fits(name, facts, "metrics")
+    if config.baseline not in (None, "constant"):
+        check_boosting(facts)
     if config.by:
         check_columns(data.test.head(1), config.by, "by")

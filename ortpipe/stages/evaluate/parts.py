@@ -1,7 +1,7 @@
 """A model's metrics on parts of the test rows: by a column's values, and on bootstrap samples for intervals."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -10,9 +10,30 @@ from ortpipe.errors import EvaluateError
 from ortpipe.metrics import Metric
 from ortpipe.metrics.predictions import Compared
 from ortpipe.stages.evaluate.answers import Answers, of_head, value_of
+from ortpipe.stages.evaluate.sensitivity import importance_of_columns, sensitivity_of_columns
 from ortpipe.stages.evaluate.stage import Work
 
 PERCENTILES = 2.5, 97.5
+
+
+def add_records(
+    work: Work,
+    answers: Answers,
+    entries_by_head: Mapping[str, Compared],
+    table: Mapping[str, Mapping[str, float]],
+    record: dict[str, Any],
+    tensors: dict[str, np.ndarray],
+) -> list[str]:
+    """Add to the record the metrics of parts and the importance and sensitivity of columns, if set; return notes."""
+    notes = list[str]()
+    if work.config.bootstrap or work.config.by:
+        record |= metrics_of_parts(work, answers, entries_by_head)
+    if work.config.importance:
+        record["importance"] = importance_of_columns(work, table)
+    if work.config.sensitivity:
+        record["sensitivity"], maps, notes = sensitivity_of_columns(work)
+        tensors |= maps
+    return notes
 
 
 def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str, Compared]) -> dict[str, Any]:
@@ -39,6 +60,13 @@ def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str,
             for value, values_there in by_value(metrics, entries, values).items():
                 slices.setdefault(column, {}).setdefault(value, {}).update(values_there)
     return {"intervals": interval_by_metric, "slices": slices}
+
+
+def reject_undefined(name: str, values: Mapping[str, float]) -> NoReturn:
+    """Raise for a configured metric without a value, such as the ROC AUC of one class."""
+    rule = "A metric that is set must have a value on the test rows."
+    fix = "Give more test rows, of every class ({@data.split.stratify}=true), or leave it out of {at}metrics."
+    raise EvaluateError(rule, got=f"{name} = {values}", fix=fix)
 
 
 def intervals(metrics: Mapping[str, Metric], entries: Compared, draws: int, seed: int) -> dict[str, list[float]]:

@@ -16,7 +16,6 @@ import onnx_ir as ir
 from ortpipe.artifact import Artifact, under
 from ortpipe.data.rows import Data, RowSet, check_data
 from ortpipe.doors import later
-from ortpipe.errors import EvaluateError
 from ortpipe.graph.core import apart
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.check import proto_apart
@@ -33,9 +32,8 @@ from ortpipe.stages.evaluate.early import check
 if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
     from ortpipe.graph.forms.int8 import to_int8
     from ortpipe.metrics.curves import curves
-    from ortpipe.stages.evaluate.parts import metrics_of_parts
-    from ortpipe.stages.evaluate.sensitivity import importance_of_columns as importance
-    from ortpipe.stages.evaluate.sensitivity import sensitivity_of_columns as sensitivity
+    from ortpipe.stages.evaluate.baselines import add_baselines
+    from ortpipe.stages.evaluate.parts import add_records, reject_undefined
 else:
     later(__name__)
 
@@ -68,15 +66,11 @@ def evaluate(
     tested, validation = _predictions(work, data.validation)
     trained = tested["trained"].compared(facts)
     table = _metrics(work, tested, trained)
-    tensors, notes = _tensors(trained), [WEIGHTED_NOTE] if tested["trained"].weight is not None else []
-    record: dict[str, Any] = {"validation": validation}
-    if config.bootstrap or config.by:
-        record |= metrics_of_parts(work, tested["trained"], trained)
-    if config.importance:
-        record["importance"] = importance(work, table)
-    if config.sensitivity:
-        record["sensitivity"], maps, more_notes = sensitivity(work)
-        tensors, notes = tensors | maps, notes + more_notes
+    notes = add_baselines(work, data.train, trained, table) if config.baseline else []
+    notes += [] if tested["trained"].weight is None else [WEIGHTED_NOTE]
+    tensors, record = _tensors(trained), dict[str, Any](validation=validation)
+    if config.bootstrap or config.by or config.importance or config.sensitivity:
+        notes += add_records(work, tested["trained"], trained, table, record, tensors)
     return artifact.next(
         "evaluate",
         VERSION,
@@ -140,9 +134,7 @@ def _metrics(work: Work, tested: Mapping[str, Answers], trained: Mapping[str, Co
     table = {n: {state: v[n] for state, v in by_state.items()} for n in names if n in by_state["trained"]}
     undefined = [name for name, row in table.items() if not np.isfinite(list(row.values())).all()]
     if work.config.metrics is not None and undefined:
-        rule = "A metric that is set must have a value on the test rows."
-        fix = "Give more test rows, of every class ({@data.split.stratify}=true), or leave it out of {at}metrics."
-        raise EvaluateError(rule, got=f"{undefined[0]} = {table[undefined[0]]}", fix=fix)
+        reject_undefined(undefined[0], table[undefined[0]])
     return {name: row for name, row in table.items() if name not in undefined}
 
 

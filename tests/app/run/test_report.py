@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 from ortpipe.app.run.record import COMMAND, RunRecord
 from ortpipe.app.run.report import report_contents, write_report
 from ortpipe.flow import FLOW
+from ortpipe.metrics.titles import STATES
 
 SMALL = ("recorder=none", "experiment=linear_regression", "train.epochs=2")
 NASTY = "<b>a|b</b> & `c` <script>"
@@ -98,8 +99,8 @@ def test_both_reports_say_the_metrics_beside_their_baselines(runs: list[Path]) -
     assert "scikit-learn LinearRegression" in page.text
     for name, values in read(runs[0], "run.json")["metrics"].items():
         row = next(line for line in markdown.splitlines() if line.startswith(f"| {name.replace('_', chr(92) + '_')} "))
-        shown = [float(cell.strip(" *").replace("−", "-").replace(",", "")) for cell in row.split("|")[2:5]]
-        assert shown == pytest.approx([values[state] for state in ("before", "trained", "source")], rel=1e-4, abs=5e-5)
+        shown = [float(cell.strip(" *").replace("−", "-").replace(",", "")) for cell in row.split("|")[2:6]]
+        assert shown == pytest.approx([values[state] for state in STATES if state in values], rel=1e-4, abs=5e-5)
         assert row.split("|")[3].strip(" *") in page.text
 
 
@@ -107,7 +108,7 @@ def test_a_network_that_nothing_fitted_before_has_no_column_beside_it(cli: Calla
     cli("recorder=none", "figures=false", "experiment=networks/mlp", "convert.source.hidden=[4]", "train.epochs=1")
     folder = only_run()
     page, markdown = (folder / "report.html").read_text(), (folder / "report.md").read_text()
-    assert "| metric | before | trained |\n|---|--:|--:|\n| " in markdown
+    assert "| metric | before | trained | baseline |\n|---|--:|--:|--:|\n| " in markdown
     assert "converted from MLP" in markdown
     assert "scikit-learn" not in page.partition("<h2>Figures")[0]
     assert f"Not drawn yet. This command draws them: <code>ortpipe report {folder}</code>" in page

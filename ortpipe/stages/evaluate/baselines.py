@@ -1,0 +1,61 @@
+"""Baselines on the test rows: the majority class or the mean of the training rows, and on request gradient boosting."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ortpipe.data.rows import RowSet
+from ortpipe.facts import Facts
+from ortpipe.metrics.predictions import Compared, truth
+from ortpipe.stages.evaluate.answers import measured
+from ortpipe.stages.evaluate.boosting import BOOSTING, CLASSES, boosted
+from ortpipe.stages.evaluate.stage import Work
+
+
+def add_baselines(
+    work: Work, train: RowSet, tested: Mapping[str, Compared], table: Mapping[str, dict[str, float]]
+) -> list[str]:
+    """Add the metrics of each baseline to a table with those of the entries `tested`; return notes.
+
+    Heads without a baseline, such as sequences, and metrics without a value for it, are left out.
+    """
+    heads = work.artifact.facts.predictions
+    constants = {head: constant(part, head, train, tested[head], work.most) for head, part in heads.items()}
+    tables, notes = {"baseline": {head: entries for head, entries in constants.items() if entries}}, list[str]()
+    if work.config.baseline == BOOSTING:
+        entries, note = boosted(work.artifact.facts, train, work.rows, tested[""], work.most, work.config.seed)
+        tables[BOOSTING], notes = {"": entries}, [note]
+    for state, entries_by_head in tables.items():
+        for name, value in measured(entries_by_head, work.names, lenient=True).items():
+            if name in table and np.isfinite(value):
+                table[name][state] = value
+    return notes
+
+
+def constant(facts: Facts, head: str, train: RowSet, tested: Compared, most: int) -> Compared | None:
+    """Return the same prediction for all entries: the shares of the classes in the training rows, or the means.
+
+    It is scikit-learn's DummyClassifier(strategy="prior") or DummyRegressor, fitted with the weights of the rows.
+    """
+    is_class = facts.task in CLASSES
+    if facts.blank is not None or (not is_class and (facts.class_axis is not None or facts.padding is not None)):
+        return None
+    shape = tested.label.shape[1:] if tested.probability is None else tested.probability.shape[1:]
+    labels, weights = list[np.ndarray](), list[np.ndarray]()
+    for piece in train.pieces(most):
+        labels.append(truth(facts, piece.of(head)))
+        weights.append(np.ones(len(piece.label)) if piece.sample_weight is None else piece.sample_weight)
+    true, weight = np.concatenate(labels), np.concatenate(weights).astype(np.float64)  # one sum for pieces of any size
+    if is_class:
+        entries, weight = true.reshape(-1), np.repeat(weight, true.size // len(true))
+        counted = entries >= 0
+        total, weight_sum = np.bincount(entries[counted], weight[counted], shape[0]), weight[counted].sum()
+    else:
+        total, weight_sum = weight @ true, weight.sum()
+    if not weight_sum:
+        return None
+    means = np.broadcast_to(total / weight_sum, (len(tested.truth), *shape))
+    if facts.task == "regression":
+        return tested._replace(label=means)
+    label = means.argmax(axis=1) if is_class else (means > 0.5).astype(np.int64)
+    return tested._replace(label=label, probability=means)
