@@ -52,8 +52,10 @@ def test_a_plan_is_what_a_run_then_does(cli, plan):
     assert done.stderr.count("  cached: ") == 5  # the model is the one it was
 
 
-def test_a_plan_is_drawn_as_a_graph(plan):
-    said = plan(*SMALL, "--mermaid").stdout.splitlines()
+def test_a_plan_is_drawn_as_a_graph_and_names_the_automatic_network(plan):
+    done = plan("experiment=networks/auto", "--mermaid")
+    assert "the automatic network is tabm (convert=tabular: members=4, " in done.stderr
+    said = done.stdout.splitlines()
     assert said[0] == "flowchart LR"
     assert "  convert --> add_loss --> penalty --> derive --> train --> evaluate" in said
     assert sum(":::miss" in line for line in said) == 6
