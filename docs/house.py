@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE = Path(__file__).parent / "static" / "house.svg"
 # The boxes from top to bottom, each with its left edge and width. A box imports only boxes of rows below it.
 ROWS = (
-    {"app": (20, 412), "compat": (440, 120), "sklearn": (580, 130)},
+    {"app": (20, 452), "compat": (480, 100), "sklearn": (590, 120)},
     {"flow": (80, 130), "remote": (510, 130), "fast": (810, 130)},
     {"pipeline": (20, 130), "stages": (180, 760)},
     {"parallel": (60, 130), "metrics": (225, 130), "runtime": (540, 200)},
@@ -36,6 +36,7 @@ INSIDE = {
     "fit": (280, 48, 34),
     "gates": (318, 48, 40),
     "inspection": (362, 48, 64),
+    "drift": (430, 48, 36),
     "sources": (200, 280, 90),
     "restore": (200, 250, 90),
     "engines": (572, 250, 90),

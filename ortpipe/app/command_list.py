@@ -20,6 +20,7 @@ COMMANDS = (
     "report",
     "repro",
     "restore",
+    "retrain",
     "rollback",
     "run-stage",
     "schedule",

@@ -11,6 +11,7 @@ from hydra.conf import HydraConf
 
 from ortpipe import FLOW, Artifact, Data, OrtpipeError
 from ortpipe.app.assemble import open_run, plan_of, store_of
+from ortpipe.app.drift import Profiler
 from ortpipe.app.folds import cross_validate
 from ortpipe.app.gates import Gates, raise_failed
 from ortpipe.app.pulse import PULSE
@@ -44,10 +45,12 @@ def execute(
     hydra: HydraConf,
     job: Job | None = None,
     command: str | None = None,
+    inspect: Callable[[Data, RunRecord], None] | None = None,
 ) -> None:
     """Run the flow, alone or as a job of a sweep; `resolved` is the config without its secrets.
 
-    `command` is the equivalent command if the run was started from Python.
+    `command` is the equivalent command if the run was started from Python. `inspect` may reject the rows, and add to
+    the record.
     """
     started, resolved = time.perf_counter(), with_versions(with_start(resolved))
     if job is not None and job.manifest.live:
@@ -63,6 +66,8 @@ def execute(
     if job is None and not continues and (notice := replaced(record.folder)):
         print(notice, file=sys.stderr, flush=True)
     _describe(record, config, resolved, facts, data)
+    if inspect is not None:
+        inspect(data, record)
     before_the_end(record.abandon)
     recording = config.recorder(record, resolved)
     record.mlflow = recording.run_id
@@ -74,11 +79,14 @@ def execute(
         return _values(artifact, config, data)
 
     origin = [] if config.start is None else [f"starts from {resolved['start']}"]
-    screen = Screen([in_words(record.data), *data.notes, *origin], None if job is None else job.job.number)
+    screen = Screen(
+        [in_words(record.data), *record.notes.get("data", ()), *origin], None if job is None else job.job.number
+    )
     listeners: list[Listener] = [
         _name_settings,
         Gates(config.evaluate, config.runtime, config.recorder, data, record),
         StageLogs(record.folder),
+        Profiler(record.folder, data),
         RunFolder(record, config_text(resolved), facts, values, example, config.figures and job is None),
         _guard(config, data, values, job),
         *([] if job is not None and job.manifest.live else [screen]),

@@ -22,11 +22,11 @@ from ortpipe import (
     RuntimeConfig,
     TrainConfig,
 )
+from ortpipe.app.drift import CheckedDataConfig
 from ortpipe.app.gates import check_gates
 from ortpipe.app.local_path import CachePlace, LocalPath, is_local
 from ortpipe.app.tracking import RECORDERS, Recorder, with_files, with_start
 from ortpipe.app.words import SETTINGS
-from ortpipe.data import DataConfig
 from ortpipe.data.load import load
 from ortpipe.errors import ConfigError, nearest, under
 from ortpipe.metrics import UNWEIGHTED
@@ -80,7 +80,7 @@ class RunConfig(Config):
             FOLDER`.
     """
 
-    data: DataConfig
+    data: CheckedDataConfig
     convert: ConvertConfig
     add_loss: AddLossConfig
     penalty: PenaltyConfig

@@ -6,6 +6,7 @@
     estimators   every estimator of scikit-learn; writes docs/reference/estimators.md
     scripts      a checkout of an earlier library: its tests and examples against ortpipe.compat
     tables       networks beside HistGradientBoosting on real tables
+    retraining   ten weeks of `ortpipe retrain` on dated rows
     workers      one training by several processes or cluster nodes, some of which are killed
 
 `python -m acceptance PART --help` lists a part's arguments. Without a part, `files`, `estimators` and `tables` run.
@@ -18,8 +19,8 @@ import importlib
 import sys
 
 PARTS = {"files": "files.run", "estimators": "estimators", "scripts": "scripts.run", "tables": "tables.run"}
-PARTS |= {"workers": "workers"}
-UNATTENDED = ("files", "estimators", "tables")  # `scripts` needs a checkout, `workers` a quiet machine
+PARTS |= {"retraining": "retraining", "workers": "workers"}
+UNATTENDED = ("files", "estimators", "tables")  # others need a checkout, a folder or a quiet machine
 
 
 def main(arguments: list[str]) -> int:

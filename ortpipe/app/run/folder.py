@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpipe import Artifact, OrtpipeError, load_artifact, save_artifact
+from ortpipe.app.drift import PROFILE, drift_figures
 from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
@@ -41,7 +42,7 @@ INPUTS = "inputs"  # copies of the model files that were read: the originals may
 SOURCE = "convert.source"
 SLICES = "slices.json"
 MODELS = ("model.onnx", "model.onnx.data", "model.int8.onnx")
-OF_ONE_RUN = (INPUTS, "stages", "figures", *MODELS, EXAMPLE, SLICES, "losses.parquet")
+OF_ONE_RUN = (INPUTS, "stages", "figures", *MODELS, EXAMPLE, SLICES, PROFILE, "losses.parquet")
 
 
 class RunFolder:
@@ -134,7 +135,7 @@ class RunFolder:
         write_example(self._example(artifact), self.folder)
         atomic_write(self.folder / "losses.parquet", losses_parquet(artifact))
         if self._draws:
-            save_figures(figures(artifact), self.folder)
+            save_figures({**figures(artifact), **drift_figures(self.record.drift)}, self.folder)
         self.record.metrics = artifact.facts.as_json(lineage=False).get("metrics", {})
         last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}
         for fact in ("intervals", "slices", "importance", "sensitivity"):
@@ -194,7 +195,8 @@ def illustrate(run: RunRecord) -> None:
     """Draw the figures of a finished run, and write its report again."""
     read_config(run.folder)  # raises if the folder has none
     if run.status == FINISHED and run.stages:
-        save_figures(figures(stage_artifact(run.folder, run.stage_folders[-1])), run.folder)
+        artifact = stage_artifact(run.folder, run.stage_folders[-1])
+        save_figures({**figures(artifact), **drift_figures(run.drift)}, run.folder)
     write_report(run.folder)
 
 

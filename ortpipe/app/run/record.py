@@ -46,6 +46,9 @@ DATA = {
 }  # of a run, where there are any
 DATA |= dict.fromkeys(("columns", "label"), dict[str, dict[str, Any]] | None)
 MODEL = {"from": str, "task": str, "discrepancy": float | None, "parameters": dict[str, tuple[int, ...]]}
+DRIFT: dict[str, Any] = dict.fromkeys(("psi", "p_value", "new_words", "outside"), float | None)  # of each column
+DRIFT |= {"kind": str, "test": str | None, "share": tuple[float, float], "bins": tuple[str, ...]}
+DRIFT |= dict.fromkeys(("old", "new"), tuple[float, ...])
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
 LATEST = 253_402_300_799_000  # milliseconds since 1970 until the year 10000, the last that datetime knows
 
@@ -164,6 +167,7 @@ class RunRecord(Config):
     values: dict[str, float] = field(default_factory=dict)  # possible objectives, such as validation/r2 or train/loss
     gates: dict[str, dict[str, Any]] = field(default_factory=dict)  # by requirement: `value`, `limit`, `passed`
     champion: dict[str, Any] = field(default_factory=dict)  # the comparison with it, see `gates.champion`
+    drift: dict[str, Any] = field(default_factory=dict)  # the comparison of its rows with a profile, see `app.drift`
     notes: dict[StageName, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: Id | None = None  # the id of the MLflow run, if there is one
     job: JobRecord | None = None  # of a sweep's job
@@ -173,6 +177,11 @@ class RunRecord(Config):
         checked({name: gate.get("passed") for name, gate in self.gates.items()}, dict[str, bool], "gates")
         checked(self.champion.get("passed", True), bool, "champion.passed")
         checked(self.epochs, tuple[tuple[int, int], ...], "epochs")
+        checked(self.drift.get("against", ""), str, "drift.against")
+        columns: dict[str, Any] = checked(self.drift.get("columns", {}), dict[str, dict[str, Any]], "drift.columns")
+        for name, column in columns.items():
+            for fact, kind in DRIFT.items():
+                checked(column.get(fact), kind, f"drift.columns.{name}.{fact}")
         for key, values, kinds in (("data", self.data, DATA), ("model", self.model, MODEL)):
             for name in kinds if values else ():
                 checked(values.get(name), kinds[name], f"{key}.{name}")

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortpipe.app.drift import drift_table
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, read_environment
 from ortpipe.app.table import spread
@@ -87,6 +88,7 @@ def report_contents(folder: Path) -> dict[str, Any]:
         "columns": columns_of(run.metrics, str(run.model.get("from", "source"))),
         "intervals": run.intervals,
         "slices": run.slices,
+        "drift": drift_table(run.drift),
         "figures": sorted(pictures, key=lambda name: (name != "losses", name)),
         "undrawn": shlex.join(["ortpipe", "report", str(run.folder)])
         if run.status == FINISHED and not pictures

@@ -4,7 +4,8 @@ Names: `RECORDERS` is the catalogue; a `Recorder` is a config, such as `Mlflow`,
 opens a tracking server or database, `reached` checks that it is reachable, `uri_of` and `database_of` are about SQLite
 files; `PARENT` is the tag of a sweep's jobs. `run_folders` and `record_run` record runs later, `name_best` a sweep's
 best model. `champion_of` and `roll_back` are about the version of a registered model
-with the alias. `with_start`, `with_versions` and `with_files` read models of runs and of the registry.
+with the alias. `with_start`, `with_versions` and `with_files` read models of runs and of the registry; `origin_of`
+returns the `Origin` of such a model.
 
 Read first: `recorders/__init__.py` (the protocol), `recorders/console.py` (a short recorder) and `mlflow_run.py` (a run
 in MLflow).
@@ -23,6 +24,6 @@ if TYPE_CHECKING:
     from ortpipe.app.tracking.recorders.mlflow import Mlflow
     from ortpipe.app.tracking.registry import champion_of, roll_back
     from ortpipe.app.tracking.sqlite import database_of, uri_of
-    from ortpipe.app.tracking.start import with_start
+    from ortpipe.app.tracking.start import Origin, origin_of, with_start
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -193,6 +193,7 @@ RIGHT = {
     "report": ["{run}"],
     "repro": ["{run}"],
     "restore": ["{run}", "--into", "new.skops", "--stage", "train", "--output", "again.skops"],
+    "retrain": ["{run}", "data.source.path=rows.csv"],
     "rollback": ["churn"],
     "run-stage": ["derive", "--input", "{run}", "--output", "new.onnx"],
     "show": ["{run}", "--stage", "train", "--svg", "new.svg"],
