@@ -16,10 +16,10 @@ from ortpipe.data.faults import SHOWN, Faults, raise_all
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.groups import Group
 from ortpipe.data.layout import lay_out, setting_errors, with_known
-from ortpipe.data.position import Position, offset_position
+from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumnReader
-from ortpipe.data.reader import PART_RULE, Labelled
+from ortpipe.data.reader import PART_RULE, Labelled, check_parts
 from ortpipe.data.rows import PIECE, Rows, row_bytes
 from ortpipe.data.stream import Labels
 from ortpipe.data.table import TableSource
@@ -142,7 +142,9 @@ class TableReader:
     def _part(self, table: pa.RecordBatch, part: int | None) -> np.ndarray | None:
         """Return the part of each row, from the column of parts or the group; None if neither defines it."""
         if self.layout.part is not None:
-            return self._part_codes(table).astype(np.int8)
+            codes, name = self._part_codes(table), self.layout.part
+            check_parts(codes, table.column(name), name, by_row())  # again: the file may have changed
+            return codes.astype(np.int8)
         return None if part is None else np.full(table.num_rows, part, np.int8)
 
     def _rows(self, table: pa.RecordBatch, part: int | None) -> Rows:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from ortpipe.artifact import Facts
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.rows import RowSet
 from ortpipe.doors import later
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ class Compared(NamedTuple):
     weight: np.ndarray | None  # [M]: each entry has its row's
 
 
-def truth(facts: Facts, rows: Rows) -> np.ndarray:
-    """Return class indices [N] of a classifier's rows, else labels [N, K]: int64 for many labels, float64 for values.
+def truth(facts: Facts, label: np.ndarray) -> np.ndarray:
+    """Return class indices [N] of a classifier's labels, else labels [N, K]: int64 for many labels, float64 for values.
 
     Labels of elements keep their shape [N, …]. Ignored entries have index −1, or nan in float64.
     """
     if facts.task in ("binary", "multiclass"):
-        return class_index(facts, rows.label)
-    label = rows.label.reshape(-1, 1) if rows.label.ndim == 1 else rows.label
+        return class_index(facts, label)
+    label = label.reshape(-1, 1) if label.ndim == 1 else label
     if facts.padding is not None:
         return np.where(label == facts.padding, np.nan, label.astype(np.float64))
     return label.astype(np.int64 if facts.task == "multilabel" else np.float64)

@@ -74,7 +74,7 @@ def test_what_run_stage_takes_first_are_the_stages() -> None:
 WORDS = {
     "vlidate": "Did you mean 'validate'",
     "run-stge": "Did you mean 'run-stage'",
-    "trian": "Valid: adapter, cache, ",
+    "trian": "Did you mean 'retrain'? Valid: adapter, cache, ",
 }
 
 

@@ -14,7 +14,6 @@ part of its key (epochs=50 for train.epochs) or the whole key, with values as in
 EXAMPLES = (
     "ortpipe fit patients.csv --label target",
     "ortpipe fit patients.csv --label target --model mlp epochs=50 optimizer=adamw lr=0.002",
-    "ortpipe fit patients.csv --label target teacher=boosting",
 )
 
 

@@ -33,9 +33,9 @@ from ortpipe.errors import ConfigError, DataError
 ABOUT = """Train with the recorded config of MODEL on new rows, from its trained weights; with --from-scratch,
 from new ones. First the rows are compared with the profile of the rows that trained MODEL; limits
 are in data.check. The retrained model becomes the champion if it is better on the validation rows
-(recorder.only_if_better). Exit codes: 0 promoted, 3 kept the champion, 4 rejected the rows, 1 error.
---json prints one line of JSON, and everything else to standard error. key=value pairs change the
-config; code that the record names is executed only with --trust."""
+(recorder.only_if_better). Exit codes: 0 promoted, 3 kept the champion, 4 rejected the rows, 1
+error. --json prints one line of JSON, and everything else to standard error. key=value pairs
+change the config; code that the record names is executed only with --trust."""
 EXAMPLES = (
     "ortpipe retrain models:/churn@champion data.source.path=new.parquet",
     "ortpipe retrain models:/churn@champion data.source.path=new.parquet --from-scratch --json",

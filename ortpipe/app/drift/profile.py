@@ -163,8 +163,8 @@ def binned(numbers: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def profile_of(data: Data) -> dict[str, Column]:
-    """Return the profile of the training rows."""
-    columns = dict([*read_values(data.train).items()][-COLUMNS:])  # the labels are last
+    """Return the profile of the training rows: of a stream, of its sample, which needs no further reading."""
+    columns = dict([*read_values(data.train.sample()).items()][-COLUMNS:])  # the labels are last
     most = min(VALUES, max(BINS, ALL_VALUES // max(1, len(columns))))
     return {name: column_of(values, most) for name, values in columns.items()}
 

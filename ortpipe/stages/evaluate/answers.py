@@ -45,7 +45,7 @@ def answers(
     labels, weights, predictions = list[Arrays](), list[np.ndarray](), {state: list[Arrays]() for state in sessions}
     for piece in rows.pieces(most):
         fed = feed_inputs(model, facts, piece)
-        labels.append({head: truth(part, piece.of(head)) for head, part in parts.items()})
+        labels.append({head: truth(part, piece.of(head).label) for head, part in parts.items()})
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
         for state, session in sessions.items():
             predictions[state].append(dict(zip(parts, session.run(fed, outputs), strict=True)))

@@ -1,6 +1,6 @@
 """Baselines on the test rows: the majority class or the mean of the training rows, and on request gradient boosting."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -20,7 +20,7 @@ def add_baselines(
     Heads without a baseline, such as sequences, and metrics without a value for it, are left out.
     """
     heads = work.artifact.facts.predictions
-    constants = {head: constant(part, head, train, tested[head], work.most) for head, part in heads.items()}
+    constants = {head: constant(part, head, train, tested[head]) for head, part in heads.items()}
     tables, notes = {"baseline": {head: entries for head, entries in constants.items() if entries}}, list[str]()
     if work.config.baseline == BOOSTING:
         entries, note = boosted(work.artifact.facts, train, work.rows, tested[""], work.most, work.config.seed)
@@ -32,7 +32,17 @@ def add_baselines(
     return notes
 
 
-def constant(facts: Facts, head: str, train: RowSet, tested: Compared, most: int) -> Compared | None:
+def _labels_and_weights(rows: RowSet) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the labels and weights of rows; of rows on disk without weights, only the labels are read."""
+    if rows.head(1).sample_weight is None:
+        yield from ((label, np.ones(len(label))) for label, _ in rows.read_labels())
+        return
+    for piece in rows.read():
+        assert piece.sample_weight is not None
+        yield piece.label, piece.sample_weight.astype(np.float64)
+
+
+def constant(facts: Facts, head: str, train: RowSet, tested: Compared) -> Compared | None:
     """Return the same prediction for all entries: the shares of the classes in the training rows, or the means.
 
     It is scikit-learn's DummyClassifier(strategy="prior") or DummyRegressor, fitted with the weights of the rows.
@@ -41,11 +51,8 @@ def constant(facts: Facts, head: str, train: RowSet, tested: Compared, most: int
     if facts.blank is not None or (not is_class and (facts.class_axis is not None or facts.padding is not None)):
         return None
     shape = tested.label.shape[1:] if tested.probability is None else tested.probability.shape[1:]
-    labels, weights = list[np.ndarray](), list[np.ndarray]()
-    for piece in train.pieces(most):
-        labels.append(truth(facts, piece.of(head)))
-        weights.append(np.ones(len(piece.label)) if piece.sample_weight is None else piece.sample_weight)
-    true, weight = np.concatenate(labels), np.concatenate(weights).astype(np.float64)  # one sum for pieces of any size
+    labels, weights = zip(*_labels_and_weights(train.of(head)), strict=True)
+    true, weight = truth(facts, np.concatenate(labels)), np.concatenate(weights)  # one sum for pieces of any size
     if is_class:
         entries, weight = true.reshape(-1), np.repeat(weight, true.size // len(true))
         counted = entries >= 0

@@ -32,7 +32,7 @@ def boosted(
     from threadpoolctl import threadpool_limits
 
     rows, test = (concatenate(list(of.pieces(most))) for of in (train, test_rows))
-    true = truth(facts, rows)
+    true = truth(facts, rows.label)
     if true.ndim > 1 and true.shape[1] > 1:
         check_boosting(dataclasses.replace(facts, class_axis=1))
     encode, categories = _encoder(rows, preprocessing.OrdinalEncoder)

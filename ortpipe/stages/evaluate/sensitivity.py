@@ -131,7 +131,7 @@ def importance_of_columns(work: Work, defined: Collection[str]) -> dict[str, dic
     """Return the importance of each column of the test rows for the prediction's metrics that have a value."""
     facts, model, session = work.artifact.facts, work.artifact.signature, work.session("trained")
     sample = sample_of(work)
-    true = truth(facts, sample)
+    true = truth(facts, sample.label)
 
     def predict(rows: Rows) -> Compared:
         [prediction] = session.run(feed_inputs(model, facts, rows), [facts.prediction])

@@ -61,7 +61,7 @@ class Validation:
 
     def _read(self, rows: Rows) -> Piece:
         fed = {k: v for k, v in self._feed(rows).items() if k in self._types}
-        label = truth(self._watched, rows.of(self._head)) if self._metric else None
+        label = truth(self._watched, rows.of(self._head).label) if self._metric else None
         return len(rows), fed, label, rows.sample_weight
 
     def _penalty(self, fed: Arrays, parameters: Arrays) -> float:
@@ -90,7 +90,7 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     check_fits(name, facts, "early_stop.monitor")
     head, _ = part_of(name)
     facts, rows = facts.predictions[head], data.validation.of(head).sample()
-    label = truth(facts, rows)
+    label = truth(facts, rows.label)
     if facts.class_axis is not None:  # the first pass over elements shows whether it has a value
         return
     certain = None

@@ -51,6 +51,7 @@ REQUIRED = {
     "tracking_uri": "x:y",
 }
 ALONE = {"sklearn": {"estimator": "sklearn.linear_model.Ridge"}, "torch": {"module": "torch.nn:Linear"}}
+ALONE["teacher"] = {"estimator": "sklearn.linear_model.Ridge"}
 
 
 def needs(entry: dataclasses.Field[Any]) -> bool:
@@ -68,7 +69,7 @@ def places(cls: Any = RunConfig, path: tuple[str, ...] = (), chosen: dict[str, A
             if dataclasses.is_dataclass(group):
                 named = {
                     key: REQUIRED[key] for key, (part, _) in fields_of(group).items() if needs(part) and key in REQUIRED
-                } | ALONE.get(member, {})
+                } | ALONE.get(member or name, {})
                 node = named | ({"name": member} if member else {})
                 yield from places(group, here, {**(chosen or {}), ".".join(here): node})
 

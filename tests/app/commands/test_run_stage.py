@@ -39,8 +39,9 @@ def test_bare_files_are_enough_for_the_whole_flow(call: Callable[..., str], line
     said = call("run-stage", "evaluate", "--input", "train.onnx", "--output", "evaluated.onnx", *SETTINGS)
     assert said.split()[:2] == ["metric", "trained"]  # what was before is not in the file
     of_the_run = load_artifact(linear / "stages" / "6_evaluate").facts.metrics
-    trained = read_metadata(onnx.load("evaluated.onnx"))["metrics"]
-    assert trained == {name: {"trained": values["trained"]} for name, values in of_the_run.items()}
+    measured = read_metadata(onnx.load("evaluated.onnx"))["metrics"]
+    kept = ("trained", "baseline")
+    assert measured == {name: {state: values[state] for state in kept} for name, values in of_the_run.items()}
 
 
 def test_of_a_run_the_stage_before_is_the_input(call: Callable[..., str], linear: Path) -> None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from ortpipe.graph.core import query
+from ortpipe.graph.core.operators import having
 
-RECURRENT, FIRST_STATE = ("RNN", "GRU", "LSTM"), 5  # their inputs from this place on are first states
+VIEWS = having("view")
+RECURRENT, FIRST_STATE = having("recurrent"), 5  # their inputs from this place on are first states
 OPEN = "???"  # Hydra's mark of a value that the user must set
 
 
@@ -81,7 +83,7 @@ def compared(value: ir.Value) -> list[int | float]:
     """Return the constants that nodes compare an input with, in the order of the nodes."""
     numbers = list[int | float]()
     for node, _ in value.uses():
-        if node.op_type in ("Cast", "Identity", "Squeeze", "Reshape"):
+        if node.op_type in VIEWS:
             constants = compared(node.outputs[0])
         elif node.op_type == "Equal":
             arrays = [array for other in node.inputs if (array := query.constant(other)) is not None]

@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.core import query
+from ortpipe.graph.core.operators import having
 
 SIZES = (64, 16, 32, 96, 128, 224, 320, 512, 576, 640, 1024, 2048, 16000)  # tried for dimensions that are free
 CHANNELS = 3
-SAME = ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Transpose")  # operators that keep indices
+SAME = having("view", "layout")  # operators that keep indices
 
 
 def feeds(inputs: Sequence[ir.Value], constants: Mapping[str, Any], size: int, seed: int) -> dict[str, np.ndarray]:
