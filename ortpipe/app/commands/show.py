@@ -42,11 +42,14 @@ def run(arguments: Sequence[str]) -> None:
     form.add_argument("--dot", action="store_true", help="the graph as Graphviz DOT")
     form.add_argument("--svg", metavar="PICTURE", help="draw the graph into this file, as a run does")
     form.add_argument("--crate", metavar="ARCHIVE", help="export a run as a Workflow Run RO-Crate, a .zip")
-    parser.add_argument("--license", default=UNLICENSED, metavar="TEXT", help="of the crate: a URL or a sentence")
+    parser.add_argument("--license", metavar="TEXT", help="of the crate: a URL or a sentence")
     options = parser.read(arguments)
+    if options.license is not None and options.crate is None:
+        rule, fix = "--license is the license of a crate.", "Add --crate FILE.zip."
+        raise ConfigError(rule, got="no --crate", fix=fix)
     if options.crate is not None:
         archive = named(options.crate, "--crate", ".zip")
-        print(f"crate    {write_crate(Path(options.subject), archive, options.license)}")
+        print(f"crate    {write_crate(Path(options.subject), archive, options.license or UNLICENSED)}")
         return
     subject = find(options.subject, options.composed, options.stage)
     parameters = tuple(subject.facts.get("parameters", ()))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ortpipe.app.commands.show import run as show
 from ortpipe.app.run.crate import PROFILE, write_crate
 from ortpipe.app.run.process import this_process
 from ortpipe.app.run.record import FAILED, RUNNING, RunRecord
@@ -48,6 +49,11 @@ def test_a_crate_has_the_files_of_the_run_and_names_who_ran_what(folder: Path) -
     assert archive.read_bytes() != write_crate(folder, archive, "another").read_bytes()  # replaced, not nested
     with zipfile.ZipFile(archive) as zipped:
         assert "run.zip" not in zipped.namelist()
+
+
+def test_a_license_without_a_crate_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="--license is the license of a crate"):
+        show(["model.onnx", "--license", "MIT"])
 
 
 def test_a_failed_run_is_exported_with_its_error_and_a_running_one_is_rejected(folder: Path) -> None:
