@@ -22,12 +22,14 @@ defaults:
   - override /data: npz
   - override /convert: onnx
   - override /add_loss: auto
+  - override /train/optimizer: adam
 
 """
 SCORES = (
     "if the prediction holds raw scores of K classes, give labels 0 to K − 1 without the axis of the classes; if each\n"
     "  of its numbers is a class of its own, give 0 or 1, and set convert.source.task=multilabel scores=logits"
 )
+RATE = 1e-4  # small, because the weights are trained already
 LABELS = {
     "regression": "what the model predicts",
     "binary": "0 or 1",
@@ -85,6 +87,7 @@ class Inspection:
 def _config(inspection: Inspection) -> str:
     """Return the YAML of an experiment that trains the file."""
     tree: dict[str, Any] = {"data": {"source": {"path": "rows.npz"}}, "convert": {"source": inspection.settings}}
+    tree["train"] = {"optimizer": {"lr": RATE}}
     head = HEADER.format(
         title=f"Train {inspection.path.name} as it is.", name=inspection.path.stem, rows=_rows(inspection)
     )
