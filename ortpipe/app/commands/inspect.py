@@ -8,7 +8,7 @@ from ortpipe.app.local_path import local
 
 ABOUT = """Print the inputs and outputs of an .onnx file with their roles, the weights that would be trained,
 and errors with the setting that avoids them. No rows are needed: the config is tried for one epoch
-on random numbers. The exit code is 1 if the file does not train."""
+on random numbers. The exit code is 1 if the file does not train, or if a value must be set first."""
 EXAMPLES = (
     "ortpipe inspect model.onnx",
     "ortpipe inspect model.onnx --config > my/experiment/model.yaml",
@@ -23,5 +23,5 @@ def run(arguments: Sequence[str]) -> None:
     options = parser.read(arguments)
     inspection = inspect(local(options.file, "FILE"))
     print(inspection.config if options.config else inspection.text, end="")
-    if inspection.error is not None:
+    if inspection.loss is None:
         raise SystemExit(1)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortpipe.graph.core import query
 from ortpipe.graph.core.operators import having
 
-VIEWS = having("view")
+VIEWS, MOVES = having("view"), having("moves", "view")
 RECURRENT, FIRST_STATE = having("recurrent"), 5  # their inputs from this place on are first states
 OPEN = "???"  # Hydra's mark of a value that the user must set
 
@@ -44,11 +44,21 @@ def states_of(graph: ir.Graph) -> dict[str, Role]:
     states = dict[str, Role]()
     for value in query.data_inputs(graph):
         following = [str(o.name) for o in graph.outputs if _alike(str(value.name), str(o.name)) and _fits(value, o)]
-        begins = any(node.op_type in RECURRENT and place >= FIRST_STATE for node, place in value.uses())
-        if value.dtype in query.FLOATS and (following or begins):
+        if value.dtype in query.FLOATS and (following or _begins(value)):
             after = f"; the next one is output {following[0]}" if following else ""
             states[str(value.name)] = Role(0, f"state, 0 at the start of each row{after}")
     return states
+
+
+def _begins(value: ir.Value) -> bool:
+    """Return whether recurrent layers, and no other nodes, read the entries of an input, as their first states."""
+    uses = list(value.uses())
+    return bool(uses) and all(
+        place >= FIRST_STATE
+        if node.op_type in RECURRENT
+        else place == 0 and node.op_type in MOVES and all(_begins(y) for y in node.outputs if y.uses())
+        for node, place in uses
+    )
 
 
 def results_of(graph: ir.Graph) -> list[str]:

@@ -7,11 +7,13 @@ import onnx
 from ortpipe.stages.convert.inspection import examine, labels_of
 
 RECURRENT = """<ir_version: 8, opset_import: ["": 18]>
-g (float[T,N,2] x, float[1,N,3] begin, int64[N] length) => (float[T,1,N,3] y, float[1,N,3] last)
-<int64[3] w_size = {1,9,2}, int64[3] r_size = {1,9,3}> {
+g (float[T,N,2] x, float[1,N,3] begin, int64[N] length) => (float[T,1,N,3] y, float[1,N,3] end)
+<int64[3] w_size = {1,9,2}, int64[3] r_size = {1,9,3}, int64[1] none = {0},
+ int64[1] one = {1}> {
   w = ConstantOfShape(w_size)
   r = ConstantOfShape(r_size)
-  y, last = GRU<hidden_size=3>(x, w, r, , , begin)
+  first = Slice(begin, none, one)
+  y, end = GRU<hidden_size=3>(x, w, r, , , first)
 }"""
 MASKED = """<ir_version: 8, opset_import: ["": 18]>
 g (int64[N,T] ids, int64[N,T] mask) => (float[N,2] y)
