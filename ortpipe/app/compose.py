@@ -68,21 +68,29 @@ def check_working_folder() -> None:
 
 
 def check_own_files(arguments: Iterable[str]) -> None:
-    """Reject a missing --config-dir, pipes in it, and files with too many values, which Hydra parses slowly."""
+    """Reject a missing --config-dir, pipes in it, names of packaged files, and too many values, which are slow."""
     words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("-") else [word])]
     folders = [Path(folder) for option, folder in itertools.pairwise(words) if option in ("--config-dir", "-cd")]
     if missing := [folder for folder in folders if not folder.is_dir()]:
         rule, fix = "--config-dir must be a folder.", "Create it, or start in the folder that holds it."
         raise ConfigError(rule, got=missing[0].absolute(), fix=fix)
-    for file in (file for folder in folders for level in ("", "*/", "*/*/") for file in folder.glob(f"{level}*.yaml")):
+    files = (
+        (file, folder) for folder in folders for level in ("", "*/", "*/*/") for file in folder.glob(f"{level}*.yaml")
+    )
+    for file, folder in files:
         try:
-            check_yaml(read(file).decode(errors="replace"))
+            content = read(file)
+            check_yaml(content.decode(errors="replace"))
         except ValueError as error:
             rule = f"A config file must have at most {EVENTS:,} values, nested at most {DEPTH} deep."
             fix = "Write fewer values, or fewer aliases."
             raise ConfigError(rule, got=f"{file}: {error}", fix=fix) from error
         except (OSError, YAMLError):  # Hydra explains these if it reads the file
-            pass
+            continue
+        packaged = packaged_conf() / file.relative_to(folder)
+        if packaged.is_file() and content != packaged.read_bytes():
+            rule = "Your own config file must not have the name of a packaged one, which Hydra reads instead."
+            raise ConfigError(rule, got=file, fix="Rename it.")
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ and errors with the setting that avoids them. No rows are needed: the config is 
 on random numbers. The exit code is 1 if the file does not train, or if a value must be set first."""
 EXAMPLES = (
     "ortpipe inspect model.onnx",
-    "ortpipe inspect model.onnx --config > my/experiment/model.yaml",
+    "ortpipe inspect model.onnx --config > my/experiment/train_model.yaml",
 )
 
 

@@ -74,6 +74,11 @@ class Inspection:
         return [f"convert.source.fixed.{name}" for name, value in self.file.fixed.items() if value == OPEN]
 
     @property
+    def name(self) -> str:
+        """The name of the experiment; no packaged one has it."""
+        return f"train_{self.path.stem}"
+
+    @property
     def config(self) -> str:
         """The YAML of an experiment that trains the file."""
         return _config(self)
@@ -88,9 +93,7 @@ def _config(inspection: Inspection) -> str:
     """Return the YAML of an experiment that trains the file."""
     tree: dict[str, Any] = {"data": {"source": {"path": "rows.npz"}}, "convert": {"source": inspection.settings}}
     tree["train"] = {"optimizer": {"lr": RATE}}
-    head = HEADER.format(
-        title=f"Train {inspection.path.name} as it is.", name=inspection.path.stem, rows=_rows(inspection)
-    )
+    head = HEADER.format(title=f"Train {inspection.path.name} as it is.", name=inspection.name, rows=_rows(inspection))
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
 
 
@@ -107,8 +110,8 @@ def _text(inspection: Inspection) -> str:
     if inspection.facts is not None and inspection.facts.task == "regression" and len(inspection.shapes["y"]):
         lines.append(f"  {SCORES}")
     lines += ["", "to train it"]
-    config = f"ortpipe inspect {inspection.path} --config > my/experiment/{inspection.path.stem}.yaml"
-    run = f"ortpipe --config-dir my experiment={inspection.path.stem}"
+    config = f"ortpipe inspect {inspection.path} --config > my/experiment/{inspection.name}.yaml"
+    run = f"ortpipe --config-dir my experiment={inspection.name}"
     lines += _rows_of([["rows", _rows(inspection)], ["config", config], ["run", run]])
     return "\n".join(lines) + "\n"
 

@@ -333,3 +333,12 @@ def test_every_file_of_rows_and_every_model_may_be_damaged(damage: str, tmp_path
         for command_name, words in calls:
             text = attempt(lambda command_name=command_name, words=words: command(command_name)(words))
             assert "\n" not in text or "\n  fix: " in text, (file.name, command_name, text)
+
+
+def test_an_own_config_file_with_the_name_of_a_packaged_one_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    own = tmp_path / "experiment" / "digits.yaml"
+    own.write_text("# @package _global_\nseed: 3\n")
+    assert "must not have the name of a packaged one" in attempt(lambda: Composition((), str(tmp_path)).values)
+    own.write_bytes((packaged_conf() / "experiment" / "digits.yaml").read_bytes())  # a copy is as good
+    assert Composition((), str(tmp_path)).values["seed"] == 0

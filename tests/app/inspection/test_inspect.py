@@ -60,11 +60,11 @@ def test_its_config_trains_the_file_at_the_first_try(tmp_path: Path, monkeypatch
     assert inspection.error is None
     assert inspection.dtypes == {"ids": "int64", "length": "int64", "y": "float32"}  # three columns of numbers
     (tmp_path / "my" / "experiment").mkdir(parents=True)
-    (tmp_path / "my" / "experiment" / "words.yaml").write_text(inspection.config, encoding="utf-8")
+    (tmp_path / "my" / "experiment" / "train_words.yaml").write_text(inspection.config, encoding="utf-8")
     rng = np.random.default_rng(1)
     ids, length = rng.integers(0, 7, (12, *inspection.shapes["ids"])), np.full(12, inspection.shapes["ids"][0])
     np.savez("rows.npz", ids=ids, length=length, y=np.arange(12) % 3)
-    trained = run("experiment=words", "train.epochs=2", "recorder=none", "figures=false", config_dir="my")
+    trained = run("experiment=train_words", "train.epochs=2", "recorder=none", "figures=false", config_dir="my")
     assert trained.status == "FINISHED"
     assert trained.artifact("train").facts.task == "multiclass"  # by the labels
 
