@@ -47,7 +47,7 @@ def run(arguments: Sequence[str]) -> None:
     context = open_run(vars(config), store=store)
     if isinstance(config.convert.source, Automatic):
         with under("convert", "source"):
-            print(config.convert.source.note(context["data"]), file=sys.stderr)
+            print(config.convert.source.choice(context["data"]).note, file=sys.stderr)
     statuses = dry_run(plan_of(config), context, store)
     if store is not None and store.trouble is not None:
         print(store.trouble, file=sys.stderr)

@@ -36,7 +36,7 @@ def table(rows: int, label: np.ndarray | None = None) -> Data:
     ],
 )
 def test_the_number_of_rows_chooses_the_network(rows: int, network: str) -> None:
-    assert AUTO.note(table(rows)) == f"the automatic network is {network}"
+    assert AUTO.choice(table(rows)).note == f"the automatic network is {network}"
 
 
 def test_it_is_the_network_with_these_settings() -> None:
@@ -44,7 +44,7 @@ def test_it_is_the_network_with_these_settings() -> None:
     choice = replace(AUTO, seed=3).choice(data)
     automatic = convert(None, ConvertConfig(AUTO, seed=3), data=data)
     assert automatic.model == convert(None, ConvertConfig(choice.network), data=data).model
-    assert AUTO.note(data) in automatic.facts.lineage[0]["notes"]
+    assert AUTO.choice(data).note in automatic.facts.lineage[0]["notes"]
 
 
 @pytest.mark.parametrize(("power", "loss"), [(1, "l2"), (9, "huber")])

@@ -44,6 +44,15 @@ class NetworkChoice(NamedTuple):
     reason: str
     loss: dict[str, Any] | None
 
+    @property
+    def note(self) -> str:
+        """The choice and its reason in a line."""
+        settings = PRESETS[self.preset][1].items()
+        values = ", ".join(f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings)
+        source = f"convert={SOURCES.name_of(type(self.network))}: {values}"
+        text = f"the automatic network is {self.preset} ({source}), because {self.reason}"
+        return text + ("" if self.loss is None else "; the labels have heavy tails, so the automatic loss is huber")
+
 
 @dataclass(frozen=True)
 class Automatic(Network):
@@ -63,7 +72,7 @@ class Automatic(Network):
         """Return the network for the training rows, with a note of the choice."""
         choice = self.choice(data)
         forward = choice.network(data, dtype)
-        return dataclasses.replace(forward, notes=(self.note(data), *forward.notes), loss=choice.loss)
+        return dataclasses.replace(forward, notes=(choice.note, *forward.notes), loss=choice.loss)
 
     def choice(self, data: Data | None) -> NetworkChoice:
         """Return the choice for training rows; it depends on their number, the task and the labels' kurtosis."""
@@ -90,16 +99,6 @@ class Automatic(Network):
         if any(array.ndim > 2 for array in rows.inputs.values()):
             return "mlp", "the rows are no table"
         return "tabm", f"there are {counted}"
-
-    def note(self, data: Data | None) -> str:
-        """Return the choice and its reason in a line."""
-        preset, network, reason, loss = self.choice(data)
-        settings = PRESETS[preset][1].items()
-        values = ", ".join(f"{key}={list(value) if isinstance(value, tuple) else value}" for key, value in settings)
-        text = (
-            f"the automatic network is {preset} (convert={SOURCES.name_of(type(network))}: {values}), because {reason}"
-        )
-        return text + ("" if loss is None else "; the labels have heavy tails, so the automatic loss is huber")
 
 
 def kurtosis(label: np.ndarray, kind: LabelKind) -> float:
