@@ -67,8 +67,8 @@ class Examined:
     @property
     def rows(self) -> dict[str, np.ndarray]:
         """Random rows of the inputs that hold data."""
-        rows = [feeds(self.values, self._constants, self._ran[0], seed) for seed in range(COUNT)]
-        return {name: np.concatenate([row[name] for row in rows]) for name in rows[0] if name not in self._constants}
+        names = [name for name in self._rows[0] if name not in self._constants]
+        return {name: np.concatenate([row[name] for row in self._rows]) for name in names}
 
     def prediction(self, output: str) -> np.ndarray:
         """Return an output of the file for each of `rows`: [N, …].
@@ -76,15 +76,18 @@ class Examined:
         Raises:
             ModelError: the file runs on rows of none of `SIZES`.
         """
-        size, session = self._ran
-        rows = [feeds(self.values, self._constants, size, seed) for seed in range(COUNT)]
-        results = [session.run(row, [output])[0] for row in rows]
+        results = [self._ran[1].run(row, [output])[0] for row in self._rows]
         axis = next((axis for axis, length in enumerate(results[0].shape) if length == 1), None)
         return np.stack(results if axis is None else [result.squeeze(axis) for result in results])
 
-    @property
+    @cached_property
     def _constants(self) -> dict[str, Any]:
         return {name: role.constant for name, role in self.roles.items() if role.constant is not None}
+
+    @cached_property
+    def _rows(self) -> list[dict[str, np.ndarray]]:
+        """Random rows of all inputs, constants included."""
+        return [feeds(self.values, self._constants, self._ran[0], seed) for seed in range(COUNT)]
 
     @cached_property
     def _ran(self) -> tuple[int, Session]:
