@@ -31,6 +31,16 @@ def aligned(rows: Iterable[Sequence[str]], heads: Sequence[str] = (), *, text_co
     return lines
 
 
+def section(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the indented lines of a table under a title, or nothing if there are no rows.
+
+    >>> section("inputs", [["x", "float[?, 4]"]]), section("outputs", [])
+    (['', 'inputs', '  x  float[?, 4]'], [])
+    """
+    lines = aligned(rows)
+    return ["", title, *(f"  {line}" for line in lines)] if lines else []
+
+
 def spread(values: Sequence[float]) -> str:
     """Return the mean and the standard deviation of a metric in words.
 

@@ -3,7 +3,7 @@
 import collections
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ortpipe.app.compose import Parser
 from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.crate import UNLICENSED, write_crate
-from ortpipe.app.table import aligned
+from ortpipe.app.table import section
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
 from ortpipe.graph import all_nodes, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
@@ -117,17 +117,17 @@ def _text(subject: FoundModel) -> str:
         f"model     {description['task'] or 'unknown to ortpipe'}; opset {opsets}; IR {description['ir_version']}; "
         f"{description['bytes']:,} bytes; {description['nodes']:,} nodes",
         f"operators {', '.join(f'{name} {count:,}' for name, count in description['operators'].items())}",
-        *_table("inputs", ([name, kind] for name, kind in description["inputs"].items())),
-        *_table("outputs", ([name, kind] for name, kind in description["outputs"].items())),
+        *section("inputs", ([name, kind] for name, kind in description["inputs"].items())),
+        *section("outputs", ([name, kind] for name, kind in description["outputs"].items())),
     ]
     for title in ("parameters", "constants", "tensors"):
         lines += _tensor_table(title, description[title])
     metrics = description["metrics"].items()
-    lines += _table(
+    lines += section(
         "metrics",
         ([label(name, description["metrics"]), *(f"{k} {v:.6g}" for k, v in row.items())] for name, row in metrics),
     )
-    lines += _table("lineage", (_record(record) for record in description["lineage"]))
+    lines += section("lineage", (_record(record) for record in description["lineage"]))
     return "\n".join([*lines, "", "graph", to_text(without_metadata(subject.model))])
 
 
@@ -143,10 +143,4 @@ def _tensor_table(title: str, tensors: dict[str, Any]) -> list[str]:
     if len(rows) > 1:
         numbers, size = (sum(t[key] for t in tensors.values()) for key in ("numbers", "bytes"))
         rows.append(["together", "", f"{numbers:,} numbers", f"{size:,} bytes"])
-    return _table(title, rows)
-
-
-def _table(title: str, rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return aligned lines under a title, or nothing if there are no rows."""
-    lines = aligned(rows)
-    return ["", title, *(f"  {line}" for line in lines)] if lines else []
+    return section(title, rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ortpipe.app.table import aligned
+from ortpipe.app.table import section
 from ortpipe.errors import OrtpipeError
 from ortpipe.facts import Facts
 from ortpipe.stages.convert.inspection import OPEN, Examined
@@ -99,20 +99,16 @@ def _config(inspection: Inspection) -> str:
 
 def _text(inspection: Inspection) -> str:
     """Return the inspection for the screen."""
-    lines = [f"{inspection.path}", "", "inputs"]
-    lines += _rows_of(
-        [[name, kind, inspection.file.roles[name].reason] for name, kind in inspection.file.inputs.items()]
-    )
-    lines += ["", "outputs", *_rows_of(_outputs(inspection))]
+    inputs = [[name, kind, inspection.file.roles[name].reason] for name, kind in inspection.file.inputs.items()]
+    lines = [f"{inspection.path}", *section("inputs", inputs), *section("outputs", _outputs(inspection))]
     if inspection.facts is not None:
         lines += ["", "convert", *(f"  {note}" for note in inspection.facts.lineage[0]["notes"])]
     lines += ["", "trial", *_trial(inspection)]
     if inspection.facts is not None and inspection.facts.task == "regression" and len(inspection.shapes["y"]):
         lines.append(f"  {SCORES}")
-    lines += ["", "to train it"]
     config = f"ortpipe inspect {inspection.path} --config > my/experiment/{inspection.name}.yaml"
     run = f"ortpipe --config-dir my experiment={inspection.name}"
-    lines += _rows_of([["rows", _rows(inspection)], ["config", config], ["run", run]])
+    lines += section("to train it", [["rows", _rows(inspection)], ["config", config], ["run", run]])
     return "\n".join(lines) + "\n"
 
 
@@ -145,7 +141,3 @@ def _rows(inspection: Inspection) -> str:
         + (f"; y is {LABELS[inspection.facts.task]}" if inspection.facts else "")
         + free
     )
-
-
-def _rows_of(rows: list[list[str]]) -> list[str]:
-    return [f"  {line}" for line in aligned(rows)]
