@@ -37,6 +37,14 @@ def _settings(config: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return settings
 
 
+def check_consent(config: Mapping[str, Any], folder: object, *, trust: bool) -> None:
+    """Raise unless the user trusts the code that repeating a run would execute; see `executes`."""
+    if (asks := executes(config, folder)) and not trust:
+        fix = "Look at it in the record; if you trust it, add --trust."
+        rule = "The code that a record names is executed only with your consent."
+        raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
+
+
 def executes(config: Mapping[str, Any], folder: object) -> list[str]:
     """Return the code that repeating a run would execute and the variables that it would read, one line each.
 

@@ -15,13 +15,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from ortpipe import FLOW, Artifact
 from ortpipe.app.assemble import open_run, plan_of
 from ortpipe.app.compose import Composition, Parser
-from ortpipe.app.consent import completed, executes
+from ortpipe.app.consent import check_consent, completed
 from ortpipe.app.lookup import recorded
 from ortpipe.app.run.folder import kept_input, stage_artifact
 from ortpipe.app.run.record import RunRecord, StageRecord, read_config, read_environment
 from ortpipe.app.schema import build
 from ortpipe.bounded import files_below
-from ortpipe.errors import ConfigError, ReproError
+from ortpipe.errors import ReproError
 from ortpipe.pipeline.digest import versions
 from ortpipe.pipeline.events import Event, StageFinished
 from ortpipe.pipeline.flatten import differing
@@ -63,10 +63,7 @@ def run(arguments: Sequence[str]) -> None:
 def _repeat(folder: Path, secrets: Mapping[str, Any], *, trust: bool) -> None:
     place = read_environment(folder).get("folder")
     values = read_config(folder)
-    if (asks := executes(values, place)) and not trust:
-        fix = "Look at it in the record; if you trust it, add --trust."
-        rule = "The code that a record names is executed only with your consent."
-        raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
+    check_consent(values, place, trust=trust)
     values = completed(values, secrets)
     stages = RunRecord.read(folder).stages
     sys.path[:] = map(os.path.abspath, sys.path)  # an empty path means the working folder, which changes below

@@ -16,7 +16,7 @@ from omegaconf import read_write
 from ortpipe import Data
 from ortpipe.app.claim import claimed, output_folder
 from ortpipe.app.compose import Composition, Parser
-from ortpipe.app.consent import completed, executes
+from ortpipe.app.consent import check_consent, completed
 from ortpipe.app.drift import PROFILE, RejectedRowsError, drift_of, in_words, raise_rejected, read_profile
 from ortpipe.app.execute import execute
 from ortpipe.app.gates import GateError
@@ -80,9 +80,7 @@ def _retrain(options: argparse.Namespace, arguments: Sequence[str], outcome: dic
     start = None if options.from_scratch else origin.name
     values |= {"convert": convert, "start": start, "resume": None, "paths": composed.values["paths"]}
     values["recorder"] = _recorder(options.model, values["recorder"], recorder)
-    if (asks := executes(values, None)) and not options.trust:
-        rule, fix = "The code that a record names is executed only with your consent.", "If you trust it, add --trust."
-        raise ConfigError(rule, got="\n       ".join(asks), fix=fix)
+    check_consent(values, None, trust=options.trust)
     _change(values, [pair for pair in pairs if not pair.startswith(PLACES)])
     _check_gate(values["recorder"])
     record, values = hidden(values), completed(values, {})
