@@ -37,8 +37,13 @@ class Arguments:
     @classmethod
     def stored(cls, group: str, name: str, content: bytes) -> Arguments:
         """Return the arguments that choose `group=name` with a file of this content."""
-        file = f"{hashlib.sha256(content).hexdigest()[:32]}.{name}"
+        file = _named(content, name)
         return cls((f"{group}={name}", f"{group}.source.path={FOLDER}/{file}"), {file: content})
+
+
+def _named(content: bytes, ending: str) -> str:
+    """Return a file's name after its content."""
+    return f"{hashlib.sha256(content).hexdigest()[:32]}.{ending}"
 
 
 def rows_of(rows: Any, label: Any) -> Arguments:
@@ -159,7 +164,7 @@ def teacher_of(teacher: Any) -> Arguments:
         rule = "A teacher must be an estimator with predict, or an import path."
         raise ConfigError(rule, got=got, fix=f"Pass one, or {' or '.join(sorted(choices - {'file'}))}.")
     content = pickle.dumps(teacher)
-    file = f"{hashlib.sha256(content).hexdigest()[:32]}.pkl"
+    file = _named(content, "pkl")
     path = f"data.teacher.path={FOLDER}/{file}"
     return Arguments(("data/teacher=file", path, "data.teacher.trust=true"), {file: content})
 
