@@ -11,6 +11,8 @@ from ortpipe.data.rows import SHARES, Rows, RowSet
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts
 
+MOST_CLASSES = 20  # up to so many different integers are classes, if nothing else tells
+
 
 def check_labels(facts: Facts, rows: RowSet) -> None:
     """Reject labels that are no class of their classifier; of a stream, only the labels it remembers."""

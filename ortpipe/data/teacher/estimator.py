@@ -14,10 +14,9 @@ from sklearn import base, exceptions
 from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 
 from ortpipe import own, own_code
+from ortpipe.data.labels import MOST_CLASSES
 from ortpipe.data.teacher.config import TeacherConfig
 from ortpipe.errors import DataError
-
-MOST_CLASSES = 20  # up to so many different integers are classes, as for networks by config
 
 
 def teacher_of(config: TeacherConfig, label: np.ndarray) -> tuple[Any, Mapping[str, Any]]:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.data.labels import MOST_CLASSES
 from ortpipe.errors import ConvertError
 from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd
 from ortpipe.stages.convert.sources.outputs import plain_classes, two_columns
 
-MOST_CLASSES = 20  # up to so many different integers are classes
 FEWEST_ROWS, ENOUGH_ROWS = 5, 20  # of a class; and rows per integer on average, with which their frequencies are known
 FEWEST_COUNTS = 6  # distinct integers, below which frequencies rise and fall by chance
 OVERRIDE = "convert.source.task says otherwise"
