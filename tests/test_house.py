@@ -267,7 +267,7 @@ HEAVY = {
     *("pyarrow", "scipy", "sklearn", "skl2onnx", "skops", "sqlalchemy", "threadpoolctl", "torch", "tqdm", "yaml"),
     *("grp", "pwd", "winreg", "onnxscript", "safetensors.torch", "tokenizers", "flatbuffers", "ray", "fsspec"),
 }
-LATE, TYPE_ONLY, LONGEST = 96, 20, 400
+LATE, TYPE_ONLY, LONGEST = 93, 20, 400
 
 
 def late_imports() -> dict[str, str]:

@@ -4,14 +4,8 @@ from collections.abc import Collection, Mapping
 
 from ortpipe.metrics import UNWEIGHTED
 
-STATES = (
-    "before",
-    "trained",
-    "int8",
-    "baseline",
-    "HistGradientBoosting",
-    "source",
-)  # the columns of a table of metrics
+BOOSTING = "HistGradientBoosting"  # the baseline on request
+STATES = ("before", "trained", "int8", "baseline", BOOSTING, "source")  # the columns of a table of metrics
 
 
 def columns_of(metrics: Mapping[str, Mapping[str, float]], source: str) -> dict[str, str]:

@@ -1,15 +1,23 @@
 """Baselines on the test rows: the majority class or the mean of the training rows, and on request gradient boosting."""
 
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.data.rows import RowSet
+from ortpipe.doors import later
 from ortpipe.facts import Facts
+from ortpipe.metrics import CLASSES
 from ortpipe.metrics.predictions import Compared, truth
+from ortpipe.metrics.titles import BOOSTING
 from ortpipe.stages.evaluate.answers import measured
-from ortpipe.stages.evaluate.boosting import BOOSTING, CLASSES, boosted
 from ortpipe.stages.evaluate.stage import Work
+
+if TYPE_CHECKING:  # it imports scikit-learn and pandas
+    from ortpipe.stages.evaluate.boosting import boosted
+else:
+    later(__name__)
 
 
 def add_baselines(

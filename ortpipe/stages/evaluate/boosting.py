@@ -5,15 +5,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from sklearn import ensemble, preprocessing
+from threadpoolctl import threadpool_limits
 
 from ortpipe.data.pieces import concatenate
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import EvaluateError
 from ortpipe.facts import Facts
+from ortpipe.metrics import CLASSES
 from ortpipe.metrics.predictions import Compared, truth
-
-BOOSTING = "HistGradientBoosting"
-CLASSES = ("binary", "multiclass")
+from ortpipe.metrics.titles import BOOSTING
 
 
 def check_boosting(facts: Facts) -> None:
@@ -28,14 +30,11 @@ def boosted(
     facts: Facts, train: RowSet, test_rows: RowSet, tested: Compared, most: int, seed: int
 ) -> tuple[Compared, str]:
     """Return the predictions of scikit-learn's estimator with its defaults, and a note about its rows and columns."""
-    from sklearn import ensemble, preprocessing
-    from threadpoolctl import threadpool_limits
-
     rows, test = (concatenate(list(of.pieces(most))) for of in (train, test_rows))
     true = truth(facts, rows.label)
     if true.ndim > 1 and true.shape[1] > 1:
         check_boosting(dataclasses.replace(facts, class_axis=1))
-    encode, categories = _encoder(rows, preprocessing.OrdinalEncoder)
+    encode, categories = _encoder(rows)
     kind = ensemble.HistGradientBoostingClassifier if facts.task in CLASSES else ensemble.HistGradientBoostingRegressor
     estimator = kind(categorical_features=categories or None, random_state=seed)
     with threadpool_limits(1):  # one thread, one order of sums: byte-identical on any number of cores
@@ -52,7 +51,7 @@ def boosted(
     return entries, f"{BOOSTING} of scikit-learn is fitted on {count:,} training rows and {width:,} columns{words}"
 
 
-def _encoder(train: Rows, ordinal: Callable[..., Any]) -> tuple[Callable[[Rows], np.ndarray], list[int]]:
+def _encoder(train: Rows) -> tuple[Callable[[Rows], np.ndarray], list[int]]:
     """Return a function from rows to the features [N, F] of an estimator, and the places of categories.
 
     Words of more values than the estimator takes as categories are numbered in order; unknown words are missing.
@@ -61,7 +60,7 @@ def _encoder(train: Rows, ordinal: Callable[..., Any]) -> tuple[Callable[[Rows],
     categories, place = list[int](), 0
     for name, array in train.inputs.items():
         if _is_text(train, name):
-            encoders[name] = ordinal(handle_unknown="use_encoded_value", unknown_value=np.nan)
+            encoders[name] = preprocessing.OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
             encoders[name].fit(array.astype(str).reshape(-1, 1))
             if len(encoders[name].categories_[0]) <= 255:
                 categories.append(place)
@@ -88,8 +87,6 @@ def _is_text(rows: Rows, name: str) -> bool:
 
 def _days(dates: np.ndarray) -> np.ndarray:
     """Return dates of ISO 8601 as days [N, 1], nan if missing."""
-    import pandas
-
-    stamps = pandas.to_datetime(dates.reshape(-1), utc=True, errors="coerce", format="ISO8601")
-    days: np.ndarray = ((stamps - pandas.Timestamp(0, tz="UTC")) / pandas.Timedelta(days=1)).to_numpy().reshape(-1, 1)
+    stamps = pd.to_datetime(dates.reshape(-1), utc=True, errors="coerce", format="ISO8601")
+    days: np.ndarray = ((stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy().reshape(-1, 1)
     return days
