@@ -28,7 +28,7 @@ from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build
 from ortpipe.app.tracking import Origin, origin_of
 from ortpipe.bounded import has_file
-from ortpipe.errors import ConfigError, DataError
+from ortpipe.errors import ConfigError, DataError, under
 
 ABOUT = """Train with the recorded config of MODEL on new rows, from its trained weights; with --from-scratch,
 from new ones. First the rows are compared with the profile of the rows that trained MODEL; limits
@@ -71,7 +71,8 @@ def _retrain(options: argparse.Namespace, arguments: Sequence[str], outcome: dic
     composed = Composition([pair for pair in pairs if pair.startswith(PLACES)], options.config_dir)
     recorder, hydra = composed.values["recorder"], HydraConfig.get()
     with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
-        origin = origin_of(options.model, recorder)
+        with under("MODEL"):
+            origin = origin_of(options.model, recorder)
         folder = _record(origin, composed, Path(temporary), PROFILE)
         profile, values = read_profile(folder), read_config(folder)
         convert = {**values["convert"], "init": None, "head": None}  # the trained model has both
@@ -116,8 +117,9 @@ def _retrain(options: argparse.Namespace, arguments: Sequence[str], outcome: dic
 def _record(origin: Origin, composed: Composition, temporary: Path, *more: str) -> Path:
     """Return a folder with the config of the run that trained a model, and with more of its files."""
     if origin.run is None:
-        rule, fix = "Only a model of ortpipe can be retrained.", "Train it by a run with start=MODEL first."
-        raise ConfigError(rule, got=origin.name, fix=fix)
+        actual = f"{origin.name}, which is not registered at {composed.tracking_uri}, or is of another tool"
+        fix = "Check the name and recorder.tracking_uri; train a model of another tool by a run with start=MODEL first."
+        raise ConfigError("Only a model of ortpipe can be retrained.", got=actual, fix=fix)
     if has_file(Path(origin.run), "config.yaml"):
         return Path(origin.run)
     folder = temporary / origin.run
