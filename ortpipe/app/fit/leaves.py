@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def pairs_of(settings: Mapping[str, str], before: Sequence[str], config_dir: str
     bare = [name for name in unresolved if "." not in name and "/" not in name]
     keys = list(_keys(Composition([*before, *pairs], config_dir).values)) if bare else []
     for name in unresolved:
-        key = _key(name, keys, settings[name]) if name in bare else name
+        key = _key(name, keys, settings[name], short) if name in bare else name
         parent = key.rpartition(".")[0]
         is_group = any(other.startswith(f"{key}.") for other in keys) and _is_choice(settings[name])
         pairs.append(f"{parent if is_group and parent in groups else key}={settings[name]}")  # add_loss.loss → add_loss
@@ -52,11 +52,14 @@ def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _keys(node, f"{prefix}{name}.")
 
 
-def _key(name: str, keys: Sequence[str], text: str) -> str:
-    """Return the least nested key whose last part is a name: train.epochs, not train.checkpoint.epochs."""
+def _key(name: str, keys: Sequence[str], text: str, choices: Iterable[str]) -> str:
+    """Return the least nested key whose last part is a name: train.epochs, not train.checkpoint.epochs.
+
+    If there is none, the error also suggests the names of groups, `choices`.
+    """
     matching = sorted((key for key in keys if key.rpartition(".")[2] == name), key=lambda key: key.count("."))
     if not matching:
-        names = {key.rpartition(".")[2] for key in keys}
+        names = {key.rpartition(".")[2] for key in keys}.union(choices)
         close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
         rule = "A setting of fit must be the last part of a key of the config, or a whole key."
         raise ConfigError(rule, got=name, fix=nearest(name, close or names))

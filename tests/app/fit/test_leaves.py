@@ -53,6 +53,7 @@ def test_a_choice_of_the_users_own_configs_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"teachr": "boosting"}, "Did you mean 'teacher'"),
         ({"epoch": 5}, r"last part of a key(.|\n)*got: epoch\n(.|\n)*Did you mean 'epochs'"),
         ({"name_of_nothing": 5}, "got: name_of_nothing"),
         ({"path": "x"}, r"one key of the config(.|\n)*data\.source\.path(.|\n)*convert\.init\.path|got: path"),
