@@ -9,12 +9,17 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.losses.cross_entropy import CrossEntropy
 from ortpipe.stages.add_loss.losses.ctc import CTC
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
+from ortpipe.stages.derive.stage import derive
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.stage import train
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]> '
 rng = np.random.default_rng(0)
@@ -112,6 +117,20 @@ def test_a_fixed_batch_becomes_free_with_the_same_results(tmp_path, size, how, t
     expected = row_by_row(text, rows, size)
     np.testing.assert_allclose(got, expected.reshape(-1, *got.shape[1:])[: len(rows)], rtol=1e-5, atol=1e-5)
     assert artifact.facts.lineage[0]["discrepancy"] < 1e-6
+
+
+def test_a_file_that_runs_row_by_row_with_its_rows_on_another_axis_trains(tmp_path):
+    """Inference cannot find the shape that the graph computes, so the declared one counts, with one row in the loop."""
+    shape = "n = Shape(h) f = Cast <to = 1> (n) g = Abs(f) i = Cast <to = 7> (g) j = Gather(i, p) "
+    text = (
+        "g (float[1, T, 4] X) => (float[T, 1, 2] Y) <float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, int64[3] p = {1, 0, 2}> "
+    )
+    rows = {"X": rng.normal(size=(5, 3, 4)).astype(np.float32)}
+    artifact = converted(tmp_path, f"{text}{{ h = MatMul(X, w) {shape} Y = Reshape(h, j) }}", rows, batch="rows")
+    data = Data(Rows(rows, np.zeros((5, 3, 2), np.float32)))
+    config = TrainConfig(OPTIMIZERS["sgd"](lr=0.01), epochs=2, batch_size=2)
+    trained = train(derive(add_loss(artifact, AddLossConfig(LOSSES["l2"]()))), config, data=data)
+    assert not np.array_equal(trained.initializers["w"], artifact.initializers["w"])
 
 
 def test_both_ways_of_a_fixed_batch_can_be_chosen(tmp_path):

@@ -307,6 +307,8 @@ def scan_batches(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dic
     for value in outputs:
         value.name = names.fresh(f"{value.name}/batch")
         body.outputs.append(value)
+    for value in (v for node in nodes for v in node.outputs if v.shape is not None):
+        value.shape = ir.Shape([size if d == "N" else d for d in value.shape or ()])  # the name now means all rows
     results = op.Scan(*batches, body=body, num_scan_inputs=len(batches), outputs=len(outputs))
     for value, result in zip(outputs, [results] if isinstance(results, ir.Value) else results, strict=True):
         dims = list(value.shape or ())[1:]
