@@ -4,7 +4,7 @@ SETTINGS = {
     "": "",  # every setting by its full key
     "cut": "convert.source.prediction",
     "sizes": "convert.source.shape",
-    "untie": "convert.untie=true",
-    "tie": "convert.untie=false",
+    "untie": "convert.tie=false",
+    "tie": "convert.tie=null",
     "freeze": "derive.frozen=",
 }

@@ -69,7 +69,7 @@ WORDS = {  # settings of the stages → arguments
     "add_loss.": "",
     "convert.": "",
     "convert.source.": "model.",
-    "convert.untie": "",
+    "convert.tie": "",
     "data.split.validation": "validation_fraction",
     "early_stop.patience": "patience",
     "lr": "learning_rate",

@@ -151,7 +151,7 @@ def penalty_of(
 def note_in_words(note: str, words: Mapping[str, str]) -> str:
     """Return a note with its settings in the caller's words, without parentheses about settings that have none.
 
-    >>> note_in_words("fixes sizes (convert.source.shape); ties (convert.untie=true)", {"convert.source.": "model."})
+    >>> note_in_words("fixes sizes (convert.source.shape); ties (convert.tie=false)", {"convert.source.": "model."})
     'fixes sizes (model.shape); ties'
     """
 

@@ -14,6 +14,7 @@ from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.restore.onnx_model import into_onnx
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
@@ -132,8 +133,8 @@ def merged():
 def test_merged_initializers_are_told_of_and_untie_parts_them():
     tied = convert(merged(), data=ROWS)
     assert "several nodes read bo (by 2 nodes)" in notes(tied)[1]
-    assert "convert.untie=true" in notes(tied)[1]
-    parted = convert(merged(), ConvertConfig(OnnxFile("model"), untie=True), data=ROWS)
+    assert "convert.tie=false" in notes(tied)[1]
+    parted = convert(merged(), ConvertConfig(OnnxFile("model"), tie=False), data=ROWS)
     assert len(parted.facts.parameters) == len(WEIGHTS)
     assert {"bo/i", "bo/n"} < set(parted.facts.parameters)
     assert len(notes(parted)) == 1
@@ -142,18 +143,45 @@ def test_merged_initializers_are_told_of_and_untie_parts_them():
     assert not np.array_equal(result.tensors["parameter/bo/i"], result.tensors["parameter/bo/n"])
 
 
-@pytest.mark.parametrize(("turned", "told"), [("head", "transposed copy of"), ("table", "copy of"), ("other", None)])
-def test_copies_that_are_trained_apart_are_told_of(turned, told):
+def words_model(turned):
+    """Return a classifier of words whose head is its table or a copy, and the value of the head."""
     table = np.random.default_rng(1).normal(size=(6, 4)).astype(np.float32)
-    held = {"head": table.T, "table": table, "other": -table.T}[turned]
-    product = "t = Transpose(head) y = MatMul(m, t)" if turned == "table" else "y = MatMul(m, head)"
+    held = {"head": table.T, "table": table, "other": -table.T, "one": table}[turned]
+    head = "table" if turned == "one" else "head"
+    product = "y = MatMul(m, head)" if turned in ("head", "other") else f"t = Transpose({head}) y = MatMul(m, t)"
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (int64[N,5] X) => (float[N,6] y)
       {{ e = Gather(table, X) a = Constant<value_ints=[1]>() m = ReduceMean<keepdims=0>(e, a) {product} }}""")
-    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, n) for n, a in (("table", table), ("head", held)))
-    artifact = convert(model)
+    arrays = {"table": table, head: held}
+    model.graph.initializer.extend(onnx.numpy_helper.from_array(a, name) for name, a in arrays.items())
+    return model
+
+
+@pytest.mark.parametrize("turned", ["head", "table"])
+def test_tied_copies_are_trained_as_one_weight_and_go_back_to_both_places(turned, tmp_path):
+    rows = Data(Rows({"X": rng.integers(0, 6, (24, 5))}, rng.normal(size=(24, 6)).astype(np.float32)))
+    config = TrainConfig(OPTIMIZERS["sgd"](lr=0.5), epochs=3, batch_size=8)
+    tied = convert(words_model(turned), ConvertConfig(OnnxFile("model"), tie=True), data=rows)
+    assert tied.facts.parameters == ("table",)
+    results = [
+        train(derive(loss_of(each)), config, data=rows) for each in (tied, convert(words_model("one"), data=rows))
+    ]
+    moved, expected = (result.initializers["table"] for result in results)
+    np.testing.assert_allclose(moved, expected, rtol=1e-6)
+    onnx.save(words_model(turned), tmp_path / "file.onnx")
+    values = {"trained": {"table": moved}, "untrained": {}, "origins": tied.facts.lineage[0]["origins"]}
+    decision = into_onnx(tmp_path / "file.onnx", tmp_path / "out.onnx", **values)
+    assert decision.written == ("table",)
+    arrays = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "out.onnx").graph.initializer}
+    np.testing.assert_array_equal(arrays["table"], moved)
+    np.testing.assert_array_equal(arrays["head"], moved.T if turned == "head" else moved)
+
+
+@pytest.mark.parametrize(("turned", "told"), [("head", "transposed copy of"), ("table", "copy of"), ("other", None)])
+def test_copies_that_are_trained_apart_are_told_of(turned, told):
+    artifact = convert(words_model(turned))
     assert artifact.facts.parameters == ("table", "head")
-    expected = [f"trains head (a {told} table) apart; to train tied weights together, let all nodes read one weight"]
-    assert [note.split(" of the file")[0] for note in notes(artifact)[1:]] == (expected if told else [])
+    expected = [f"trains head (a {told} table) apart; convert.tie=true trains them together"]
+    assert notes(artifact)[1:] == (expected if told else [])
 
 
 @pytest.mark.parametrize("after", ["v1 = Neg(v) q1 = Neg(q)", "v1 = Identity(q) q1 = Identity(v)"])
@@ -178,7 +206,7 @@ def test_a_running_statistic_that_is_a_weight_too_is_parted_before_it_moves():
     model = onnx.parser.parse_model(text)
     with pytest.raises(ModelError, match=r"own copy"):
         derive(loss_of(convert(model)))
-    parted = derive(loss_of(convert(model, ConvertConfig(OnnxFile("model"), untie=True))))
+    parted = derive(loss_of(convert(model, ConvertConfig(OnnxFile("model"), tie=False))))
     assert len(parted.facts.statistics) == 2
     assert len(parted.facts.parameters) == 3
 

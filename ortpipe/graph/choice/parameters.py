@@ -1,9 +1,7 @@
 """Choose the float initializers that are parameters, and give each node that reads a shared one its own copy."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
@@ -13,7 +11,6 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names, used_names
 from ortpipe.graph.core.origins import KEY, mark
 
-COPIED = 16  # from how many entries on weights are not equal by chance
 NOTHING: Mapping[str, str | None] = {}
 
 
@@ -46,23 +43,6 @@ def choose(graph: ir.Graph, *outputs: ir.Value, declared: Mapping[str, str | Non
         if (count := len({use.node for use in uses if use.trained})) > 1:
             shared[name] = count
     return Choice(tuple(trained), untrained, shared)
-
-
-def copies(graph: ir.Graph, names: Sequence[str]) -> list[str]:
-    """Return which of these weights are equal or transposed copies of another one, but for small or constant ones."""
-    seen, described = dict[Any, list[tuple[str, np.ndarray]]](), list[str]()
-    for name in names:
-        array = query.constant(graph.initializers[name])
-        if array is None or array.ndim < 2 or array.size < COPIED:
-            continue
-        alike = seen.setdefault((array.dtype, *sorted(array.shape), array.flat[0], array.flat[-1]), [])
-        for other, first in alike:
-            kinds = [kind for kind, v in (("", array), ("transposed ", array.T)) if np.array_equal(v, first)]
-            if kinds and (array != array.flat[0]).any():
-                described.append(f"{name} (a {kinds[0]}copy of {other})")
-                break
-        alike.append((name, array))
-    return described
 
 
 def _why_not(value: ir.Value, uses: Sequence[Use]) -> str | None:

@@ -79,8 +79,8 @@ class ConvertConfig(Config):
         dtype: the float type of a model built from an estimator; an .onnx file keeps its own.
         tolerance: largest allowed |onnx − source| / max(1, |source|) on real rows;
             by default 1e-4 for float32 and 1e-9 for float64, and 2e-2 for a quantized file.
-        untie: give each node its own copy of a weight that several nodes read: exporters merge equal
-            initializers, such as the zero biases of a fresh model, which training would then move together.
+        tie: true: train weights that are equal, or transposes, as one; false: give each node its own copy of a weight
+            that several nodes read (exporters merge equal ones, such as zero biases); None: as in the source.
         head: new layers that replace the network's end.
         quantize: `qdq` rounds the operands of products to int8 and back, in training too; the run gets an int8 model.
         seed: of the weights of a new head, and of sampled weights.
@@ -90,7 +90,7 @@ class ConvertConfig(Config):
     source: Annotated[ModelSource, SOURCES]
     dtype: Literal["float16", "float32", "float64"] = "float32"
     tolerance: Positive | None = None
-    untie: bool = False
+    tie: bool | None = None
     init: WeightsFrom | None = None
     head: NewHead | None = None
     quantize: Literal["qdq"] | None = None

@@ -10,7 +10,8 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, ModelError, under
 from ortpipe.graph.choice.choice import Choice, some
-from ortpipe.graph.choice.parameters import choose, copies, untie
+from ortpipe.graph.choice.parameters import choose, untie
+from ortpipe.graph.choice.tied import copies, tie
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.check import finish_apart
@@ -38,11 +39,7 @@ def imported(forward: Forward, config: ConvertConfig, data: Data | None) -> Conv
 
 def _chosen(forward: Imported, config: ConvertConfig) -> Converted:
     """Choose the weights to train, and check the model."""
-    graph = forward.model.graph
-    outputs = [query.value(graph, name) for name in (forward.prediction, *forward.heads)]
-    if config.untie:
-        untie(forward.model, *outputs)
-    choice = choose(graph, *outputs, declared=forward.untrained_reasons)
+    graph, choice = forward.model.graph, _choice(forward, config.tie)
     statistics = {name for name in choice.untrained if is_statistic(graph.initializers[name])}
     source_weights = {
         f"source/{name}": sealed(query.tensor(value).numpy())  # type: ignore[union-attr]
@@ -73,6 +70,18 @@ def _chosen(forward: Imported, config: ConvertConfig) -> Converted:
     )
 
 
+def _choice(forward: Imported, tied: bool | None) -> Choice:
+    """Return the weights to train, after equal ones were joined, or each node got its own copy."""
+    graph = forward.model.graph
+    outputs = [query.value(graph, name) for name in (forward.prediction, *forward.heads)]
+    if tied is False:
+        untie(forward.model, *outputs)
+    choice = choose(graph, *outputs, declared=forward.untrained_reasons)
+    if tied and tie(graph, choice.trained):
+        choice = choose(graph, *outputs, declared=forward.untrained_reasons)
+    return choice
+
+
 def _described(converted: Converted, forward: Imported, predictions: Mapping[str, np.ndarray]) -> Converted:
     """Read the meaning of the outputs off the graph and the predictions of real rows."""
     with under("source"):
@@ -85,18 +94,16 @@ def _described(converted: Converted, forward: Imported, predictions: Mapping[str
 
 
 def notes_of_copies(forward: Forward, choice: Choice, config: ConvertConfig) -> list[str]:
-    """Return notes on weights that several nodes read, and on equal ones that training moves apart."""
+    """Return notes on weights that several nodes read, and on equal ones that are trained apart."""
     notes = list[str]()
     if choice.shared:
         shared = [f"{name} (by {count} nodes)" for name, count in choice.shared.items()]
         notes.append(
             f"several nodes read {some(shared)}, and training moves them together; where an exporter merged equal "
-            "values, each node can have its own (convert.untie=true)"
+            "values, each node can have its own (convert.tie=false)"
         )
-    if not config.untie and (copied := copies(forward.model.graph, choice.trained)):
-        notes.append(
-            f"trains {some(copied)} apart; to train tied weights together, let all nodes read one weight of the file"
-        )
+    if config.tie is None and (copied := copies(forward.model.graph, choice.trained)):
+        notes.append(f"trains {some([str(copy) for copy in copied])} apart; convert.tie=true trains them together")
     return notes
 
 

@@ -122,14 +122,14 @@ def test_copies_of_a_merged_weight_go_back_while_they_are_equal(tmp_path: Path, 
     file = tmp_path / "file.onnx"
     onnx.save(onnx.parser.parse_model(HEAD + text), file)
     data = _rows(np.zeros((16, 2), np.float32))
-    source = convert(None, ConvertConfig(source=OnnxFile(path=str(file)), untie=True), data=data)
+    source = convert(None, ConvertConfig(source=OnnxFile(path=str(file)), tie=False), data=data)
     assert source.facts.lineage[0]["origins"] == {"w/a": {"initializer": "w"}, "w/b": {"initializer": "w"}}
     save_artifact(source, tmp_path / "source")
     save_artifact(_trained(source, data, "l2"), tmp_path / "trained")
     call("restore", "source", "--into", "file.onnx", "--in-place")
     with pytest.raises(ModelError, match="w/a differ after training") as error:
         call("restore", "trained", "--into", "file.onnx")
-    assert "(convert.untie=false)" in str(error.value.said_in(SETTINGS))
+    assert "(convert.tie=null)" in str(error.value.said_in(SETTINGS))
 
 
 def test_of_a_bare_file_weights_go_back_by_their_names(

@@ -99,6 +99,12 @@ def decide(
 ) -> Decision[P]:
     """Return the arrays to write to a source; errors call it `label`, with its `names`. The rest as in `into_onnx`."""
     _reject_other_model(find, label, untrained, origins)
+    copies = dict[str, str]()  # of parameters, by the names that errors call them
+    for name in list(trained):
+        for place in origins.get(name, {}).get("also", ()):
+            copies[copy := f"{name} as {place.get('attribute') or place.get('initializer') or place['node']}"] = name
+            origins = {**origins, copy: {**{k: v for k, v in origins[name].items() if k == "step"}, **place}}
+    trained = {**trained, **{copy: trained[name] for copy, name in copies.items()}}
     slot_by_name = {name: find(name, origins.get(name)) for name in trained}
     if missing := [name for name, slot in slot_by_name.items() if slot is None]:
         raise ModelError(
@@ -112,8 +118,9 @@ def decide(
     arrays, rounding = _new_arrays(find, label, slots, trained, origins)
     changed = {slot: array for slot, array in arrays.items() if not same_bytes(array, slot.array)}
     changed_slots = {slot.name for slot in changed}
-    written = tuple(name for name, slot in slots.items() if slot.name in changed_slots)
-    return Decision(changed, written, tuple(name for name in slots if name not in written), rounding)
+    written = {copies.get(name, name): None for name, slot in slots.items() if slot.name in changed_slots}
+    unchanged = tuple(name for name in slots if name not in written and name not in copies)
+    return Decision(changed, tuple(written), unchanged, rounding)
 
 
 def _reject_other_model(find: Find[P], label: str, untrained: Arrays, origins: Mapping[str, Origin]) -> None:

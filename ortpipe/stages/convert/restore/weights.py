@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -255,20 +255,11 @@ def _part(container: Any, step: int | str) -> Any:
 def into_estimator(estimator: Any, weights: Weights) -> tuple[Any, Decision[Attribute]]:
     """Return a copy of a fitted estimator with trained weights, and which attributes changed."""
     estimator = copy.deepcopy(estimator)
-    trained, origins = dict(weights.trained), dict(weights.origins)
-    for name, origin in weights.origins.items():
-        for second in origin.get("also", ()):  # the estimator holds a second copy, which predict reads
-            copy_name = f"{name} as {second['attribute']}"
-            origins[copy_name] = {"step": origin["step"], **second}
-            trained |= {copy_name: trained[name]} if name in trained else {}
-    label = type(estimator).__name__
-    decision = decide(partial(_attribute, estimator), label, trained, weights.untrained, origins)
+    find, label = partial(_attribute, estimator), type(estimator).__name__
+    decision = decide(find, label, weights.trained, weights.untrained, weights.origins)
     for place, array in decision.changed.items():
         place.set(array)
-    written, intact = (
-        tuple(n for n in names if n in weights.trained) for names in (decision.written, decision.unchanged)
-    )
-    return estimator, replace(decision, written=written, unchanged=intact)
+    return estimator, decision
 
 
 def verify(estimator: Any, model: onnx.ModelProto, facts: Facts, data: Data | None) -> tuple[int, float]:

@@ -248,6 +248,8 @@ def _in_batches(model: ir.Model, size: int, heads: Mapping[str, Head]) -> dict[s
             graph.outputs[graph.outputs.index(output)] = output = logits
         ends.append(output)
     extra = [v for v in graph.outputs if v.shape and v.shape[0] in (size, "N")]
+    for value in (v for node in graph for v in node.outputs if v.shape is not None):
+        value.shape = ir.Shape([size if d == "N" else d for d in value.shape or ()])  # in the loop, N means all rows
     stacked, op = scan_batches(model, size, list(dict.fromkeys([*ends, *extra]))), Builder(graph, "rows")
     for name, (node, logits) in last.items():
         value = replay(op, node, stacked[logits])
@@ -307,8 +309,6 @@ def scan_batches(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dic
     for value in outputs:
         value.name = names.fresh(f"{value.name}/batch")
         body.outputs.append(value)
-    for value in (v for node in nodes for v in node.outputs if v.shape is not None):
-        value.shape = ir.Shape([size if d == "N" else d for d in value.shape or ()])  # the name now means all rows
     results = op.Scan(*batches, body=body, num_scan_inputs=len(batches), outputs=len(outputs))
     for value, result in zip(outputs, [results] if isinstance(results, ir.Value) else results, strict=True):
         dims = list(value.shape or ())[1:]
