@@ -52,8 +52,7 @@ class Facts:
     class_axis: int | None = None  # the prediction's axis that holds the classes or columns; None: axis 1 of [N, K].
     # The number of axes: no axis holds them, and each number is a prediction of its own
     logits: str | None = None  # the value before the last Sigmoid or Softmax, if there is one
-    members: str | None = None  # an ensemble's raw scores or values [N, members, K]: the prediction is the mean of the
-    # members' predictions, the loss the mean of their losses
+    members: str | None = None  # an ensemble's raw values [N, members, K]; prediction and loss: the means over members
     opposite: bool | None = None  # True: the logits are [−s, s] with the logit s
     link: Literal["log"] | None = None  # for a regression whose prediction is the logarithm of the values
     classes: tuple[int | str, ...] | None = None  # the label of each class index
@@ -75,10 +74,9 @@ class Facts:
     # L and R of W + s · L·R are trained; train's result is the sum
     statistics: Mapping[str, str] = field(default_factory=dict)  # running statistic → the output of its next value
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # data input → the names of its columns
+    prepared: Mapping[str, Any] = field(default_factory=dict)  # what the source of rows did to files before the model
     heads: Mapping[str, HeadFacts] = field(default_factory=dict)  # further outputs with their own label and loss
-    metrics: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # metric → state, such as before or trained
+    metrics: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # metric → state, such as trained
     lineage: tuple[Mapping[str, Any], ...] = ()  # one record per stage, oldest first; not part of the digest
 
     @property

@@ -47,7 +47,7 @@ def files_with_parts(path: str, split: SplitConfig | None, endings: tuple[str, .
 def stamps(path: str | None, split: SplitConfig) -> dict[str, Stamp]:
     """Return the stamp of every file of a source and its split, those in folders included."""
     paths = [Path(place) for place, _ in paths_of(path, split)] if path is not None else []
-    files = [file for place in paths for file in (sorted(place.iterdir()) if place.is_dir() else [place])]
+    files = [file for place in paths for file in (sorted(place.rglob("*")) if place.is_dir() else [place])]
     return {str(file): stamp(str(file)) for file in files}
 
 

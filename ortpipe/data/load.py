@@ -62,6 +62,9 @@ def split_rows(
     """Split rows; with the number of a fold of cross-validation and their count, its rows are the test rows."""
     with under("split"):
         data = split(rows, config.split) if fold is None else split_fold(rows, config.split, fold)
+    if (augmented := getattr(config.source, "augmented", None)) is not None:
+        with under("source"):
+            data = dataclasses.replace(data, train=augmented(data.train))
     weights = class_weights(config.class_weight, data.train)
     notes = [f"class weights: {', '.join(f'{name} {weight:.4g}' for name, weight in list(weights.items())[:20])}"]
     warnings = [*warnings_of(rows, config.split), *repeated_rows_note(data)]

@@ -93,6 +93,7 @@ class Rows(RowSet):
         heads: further output of the model with a loss of its own → its labels.
         columns: input name → the names of its columns, for inputs of two dimensions with known names.
         kept: raw input → the description of its column; only these inputs may hold nan.
+        prepared: what the source did to files to make the inputs, plain values for a model's metadata.
         origin: what else the digest covers, such as the code that made the rows.
         part: [N], each row's part as its place in `PARTS`, if the data name it.
         notes: sentences about the rows for the user, not part of the digest; None: not looked for yet.
@@ -109,6 +110,7 @@ class Rows(RowSet):
     heads: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kept: Mapping[str, RawColumn] = field(default_factory=dict)
+    prepared: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""
     part: np.ndarray | None = None
     notes: tuple[str, ...] | None = None

@@ -10,6 +10,7 @@ from ortpipe.data.sources.bundled import LOADERS, Bundled
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.excel import Excel
 from ortpipe.data.sources.function import Function
+from ortpipe.data.sources.images import Images
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
@@ -42,6 +43,7 @@ def test_the_catalogue_names_every_source():
         "csv": Csv,
         "excel": Excel,
         "function": Function,
+        "images": Images,
         "npy": Npy,
         "npz": Npz,
         "parquet": Parquet,

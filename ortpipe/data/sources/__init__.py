@@ -21,6 +21,7 @@ SOURCES: Catalogue[type] = Catalogue(
         "csv": "ortpipe.data.sources.csv:Csv",
         "excel": "ortpipe.data.sources.excel:Excel",
         "function": "ortpipe.data.sources.function:Function",
+        "images": "ortpipe.data.sources.images:Images",
         "npy": "ortpipe.data.sources.npy:Npy",
         "npz": "ortpipe.data.sources.npz:Npz",
         "parquet": "ortpipe.data.sources.parquet:Parquet",

@@ -96,7 +96,7 @@ def _with_rows(converted: Converted, data: Data) -> Converted:
     record["rows"] = {name: list(array.shape[1:]) for name, array in inputs.items()}
     single_input = len(facts.inputs) == len(rows.inputs) == 1  # the array fits the input under any name
     columns = dict(zip(facts.inputs, rows.columns.values(), strict=False)) if single_input else rows.columns
-    return converted.next(record=record, facts=dataclasses.replace(facts, columns=columns))
+    return converted.next(record=record, facts=dataclasses.replace(facts, columns=columns, prepared=rows.prepared))
 
 
 def _artifact(converted: Converted, config: ConvertConfig, data: Data | None) -> Artifact:

@@ -1,0 +1,206 @@
+"""Pictures as arrays: decoded by Pillow within bounds, resized, cropped and normalized."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from ortpipe.bounded import read
+from ortpipe.data.config import PARTS
+from ortpipe.data.faults import SHOWN, changed_error
+from ortpipe.data.labelled_files import LabelledFile, label_array
+from ortpipe.data.pictures import PictureFolder
+from ortpipe.data.reader import Labelled
+from ortpipe.data.rows import PIECE, Rows, row_bytes
+from ortpipe.data.stream import LIMIT, Labels
+from ortpipe.errors import DataError
+from ortpipe.hashing import Hasher
+
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # Pillow's others may start programs
+MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of at most 8 bits per channel
+MOST_PIXELS = 2**26  # of a decoded picture
+
+
+class PictureReader:
+    """Reads pictures as rows, in groups of PIECE bytes (see `Reader`); the constructor reads, checks and hashes all.
+
+    Rows that fit in memory are decoded once. An error lists the first pictures that cannot be read.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, source: PictureFolder, files: Sequence[LabelledFile]) -> None:
+        self._source, self._files, self._rows = source, files, dict[int, Rows]()
+        self._labels = label_array(files)
+        self._shape = _first_shape(source, files)
+        self.row_bytes = row_bytes([(np.dtype(np.float32), (1, *self._shape))])
+        size = max(1, PIECE // self.row_bytes)
+        self._groups = [slice(first, first + size) for first in range(0, len(files), size)]
+        self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
+        hasher, distinct, faults = Hasher("pictures"), Labels(), list[str]()
+        fits = not source.stream and len(files) * self.row_bytes <= LIMIT
+        for number, cut in enumerate(self._groups):
+            rows = self._decoded(cut, faults)
+            if rows is not None and not faults:
+                parts = np.zeros(len(rows), np.int64) if rows.part is None else rows.part
+                self.counts[number] = np.bincount(parts, minlength=len(PARTS))
+                distinct.update(rows.label)
+                hasher.add(rows.digest(), parts)
+                self._rows |= {number: rows} if fits else {}
+        if faults:
+            _reject(faults)
+        self.digest, self.labels = hasher.hexdigest(), {"": distinct.values}
+
+    def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:
+        """Yield the rows of each group, in one piece."""
+        for group in groups:
+            yield iter([self._rows[group] if group in self._rows else self._read(group)])
+
+    def read_labels(self, group: int) -> Iterator[Labelled]:
+        """Yield a group's labels and parts, in one piece."""
+        cut = self._groups[group]
+        yield {"": self._labels[cut]}, self._parts(cut)
+
+    def _read(self, group: int) -> Rows:
+        faults = list[str]()
+        rows = self._decoded(self._groups[group], faults)
+        if rows is None or faults:
+            raise changed_error("; ".join(faults))
+        return rows
+
+    def _decoded(self, cut: slice, faults: list[str]) -> Rows | None:
+        """Return the rows of some pictures, None if there are none; add those that cannot be read to the faults."""
+        arrays = []
+        for file in self._files[cut]:
+            try:
+                array = pixels(file.path, self._source)
+                if array.shape != self._shape:
+                    sizes = [_size(shape, self._source) for shape in (array.shape, self._shape)]
+                    raise ValueError(", others ".join(sizes))
+                arrays.append(array)
+            except ValueError as error:
+                faults.append(f"{file.path}: {error}")
+        if len(arrays) < len(self._files[cut]):
+            return None
+        inputs = {"X": normalized(np.stack(arrays), self._source)}
+        prepared = self._source.prepared
+        return Rows(inputs, self._labels[cut], prepared=prepared, origin=json.dumps(prepared), part=self._parts(cut))
+
+    def _parts(self, cut: slice) -> np.ndarray | None:
+        parts = [file.part for file in self._files[cut]]
+        return None if None in parts else np.array(parts, np.int8)
+
+
+def _first_shape(source: PictureFolder, files: Sequence[LabelledFile]) -> tuple[int, ...]:
+    """Return the shape of the first picture that can be read; () if there is none."""
+    for file in files:
+        try:
+            return pixels(file.path, source).shape
+        except ValueError:
+            continue
+    return ()
+
+
+def _size(shape: tuple[int, ...], source: PictureFolder) -> str:
+    height, width = shape[1:] if source.layout == "channels_first" else shape[:2]
+    return f"{width} × {height} pixels"
+
+
+def _reject(faults: Sequence[str]) -> None:
+    more = f", and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
+    rule = "All pictures must be readable and, after {at}resize and {at}crop, of one size."
+    fix = "Repair or remove them; set {at}resize and {at}crop for pictures of several sizes."
+    raise DataError(rule, key="path", got="; ".join(faults[:SHOWN]) + more, fix=fix)
+
+
+def pixels(file: Path, source: PictureFolder) -> np.ndarray:
+    """Return a picture's pixels, uint8 [channels, height, width] or [height, width, channels]; its first frame only.
+
+    Raises:
+        ValueError: it is broken, too large, has more than 8 bits per channel, or is smaller than the crop.
+    """
+    try:
+        with Image.open(io.BytesIO(read(file)), formats=FORMATS) as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ValueError(f"it has more than {MOST_PIXELS:,} pixels")
+            if image.mode not in MODES:
+                raise ValueError(f"it has more than 8 bits per channel (mode {image.mode})")
+            image.load()
+            upright = ImageOps.exif_transpose(image).convert("L" if source.color == "grey" else "RGB")
+    except Exception as error:  # decoders raise anything for wrong content
+        raise ValueError(f"{error}".replace(f"{file} ", "") or type(error).__name__) from error
+    array = np.asarray(_cut(_resized(upright, source), source))
+    array = array[..., None] if array.ndim == 2 else array
+    array = array[..., ::-1] if source.color == "bgr" else array
+    return array.transpose(2, 0, 1) if source.layout == "channels_first" else array
+
+
+def _resized(image: Image.Image, source: PictureFolder) -> Image.Image:
+    """Resize to [height, width], or the shorter side to a length."""
+    size = source.resize
+    if size is None:
+        return image
+    if isinstance(size, int):
+        shorter = min(image.size)
+        width, height = (int(size * length / shorter) for length in image.size)
+    else:
+        height, width = size
+    return image.resize((width, height), Image.Resampling[source.filter.upper()])
+
+
+def _cut(image: Image.Image, source: PictureFolder) -> Image.Image:
+    """Cut out the middle."""
+    if source.crop is None:
+        return image
+    height, width = (source.crop, source.crop) if isinstance(source.crop, int) else source.crop
+    if width > image.width or height > image.height:
+        raise ValueError(f"{image.width} × {image.height} pixels, smaller than the crop of {width} × {height}")
+    left, top = round((image.width - width) / 2), round((image.height - height) / 2)
+    return image.crop((left, top, left + width, top + height))
+
+
+def normalized(array: np.ndarray, source: PictureFolder) -> np.ndarray:
+    """Return (pixels / scale − mean) / std, float32, by channel; uint8 stays as it is."""
+    if source.dtype == "uint8":
+        return array
+    shape = (-1, 1, 1) if source.layout == "channels_first" else (-1,)
+    values = array.astype(np.float32) / np.float32(source.scale)
+    if source.mean is not None:
+        values -= np.array(source.mean, np.float32).reshape(shape)
+    if source.std is not None:
+        values /= np.array(source.std, np.float32).reshape(shape)
+    return values
+
+
+def augmented(rows: Rows, source: PictureFolder) -> Rows:
+    """Return the rows and `copies` further ones of each, mirrored and moved at random; a seed draws them.
+
+    A picture that is moved repeats the pixels of its edges, as a random crop after padding does.
+    """
+    settings, x = source.augment, rows.inputs["X"]
+    assert settings is not None
+    high, wide = (2, 3) if source.layout == "channels_first" else (1, 2)
+    copies = [x]
+    for number in range(settings.copies):
+        random = np.random.default_rng([settings.seed, number])
+        moves = random.integers(-settings.shift, settings.shift + 1, (2, len(x)))
+        mirrored = random.integers(0, 2, len(x)).astype(bool) & settings.flip
+        down, right = (
+            np.clip(np.arange(x.shape[axis]) + move[:, None], 0, x.shape[axis] - 1)
+            for axis, move in zip((high, wide), moves, strict=True)
+        )
+        right = np.where(mirrored[:, None], right[:, ::-1], right)
+        copies.append(_gathered(_gathered(x, down, high), right, wide))
+    place = np.tile(np.arange(len(x)), len(copies))
+    return rows.take(place).replace(inputs={"X": np.concatenate(copies)})
+
+
+def _gathered(array: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
+    shape = [1] * array.ndim
+    shape[0], shape[axis] = places.shape
+    return np.take_along_axis(array, places.reshape(shape), axis)
