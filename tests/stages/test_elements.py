@@ -364,3 +364,18 @@ def test_later_checks_know_what_marks_padding(tmp_path):
     check_training(foreseen, TrainConfig(batch_size=1), data=data)
     with pytest.raises(DataError, match="got: 'pad'"):
         check_training(forward.facts, TrainConfig(batch_size=1), data=data)
+
+
+def test_steps_marked_as_ignored_leave_the_other_labels_classes():
+    text = "g (float[N,5,3] X) => (float[N,5,4] Y) <float[3,4] w = {1,2,3,4,5,6,7,8,9,1,2,3}> { Y = MatMul(X, w) }"
+    steps = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    labels = RNG.integers(0, 4, (12, 5))
+    labels[::3, 3:] = -100
+    data = Data(Rows({"X": RNG.normal(size=(12, 5, 3)).astype(np.float32)}, labels))
+    artifact = convert(steps, data=data)
+    assert (artifact.facts.task, artifact.facts.classes) == ("multiclass", (0, 1, 2, 3))
+    unmarked, marked = (AddLossConfig(LOSSES["cross_entropy"](), padding=mark) for mark in (None, -100))
+    with pytest.raises(DataError, match=r"got: -100(.|\n)*If -100 marks elements to ignore"):
+        train(derive(add_loss(artifact, unmarked)), TrainConfig(epochs=1), data=data)
+    trained = train(derive(add_loss(artifact, marked)), TrainConfig(epochs=1), data=data)
+    assert not np.array_equal(trained.initializers["w"], artifact.initializers["w"])

@@ -39,6 +39,7 @@ SEEN = {
     "outside": "values outside [0, 1]",
 }
 SHOWN_LABELS = 5  # labels that a message shows
+IGNORED = -100  # the label of steps to ignore in PyTorch and Hugging Face; add_loss asks for its setting
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,8 @@ class Prediction:
     def _labels_are(self) -> Literal["classes", "0 or 1", "values"] | None:
         """Return the kind of the training rows' labels for a prediction of this shape; None: unknown."""
         labels, width = self._distinct, self.width or 1
+        if self.label_shape and not self._is_text:
+            labels = labels[labels != IGNORED]
         if not len(labels):
             return None
         elements = [d for axis, d in enumerate(self._shape or ()) if axis not in (0, self._axis or 1)]
