@@ -377,6 +377,28 @@ def test_the_axis_of_rows_is_the_one_along_which_rows_do_not_depend_on_each_othe
     np.testing.assert_allclose(got, (rows @ [[1, 2], [3, 4], [5, 6]]).cumsum(axis=1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("x", "h", "moved"),
+    [
+        ("[A, 5, 3]", "[2, B, 2]", "h"),  # as PyTorch's recurrent layers take their state
+        ("[1, 5, 3]", "[2, 1, 2]", "h"),
+        ("[5, A, 3]", "[B, 2, 2]", "x"),
+    ],
+    ids=["free", "one row", "steps first"],
+)
+def test_each_input_may_have_its_rows_on_another_axis(tmp_path, x, h, moved):
+    steps, layers = (0 if moved == "x" else 1), (1 if moved == "x" else 0)
+    text = f"g (float{x} x, float{h} h) => (float[N, 2] Y) <float[3, 2] w = {{1, 2, 3, 4, 5, 6}}> "
+    text += f"{{ s = Constant <value = int64[1] {{{steps}}}> () l = Constant <value = int64[1] {{{layers}}}> () "
+    text += "m = ReduceMean <keepdims = 0> (x, s) a = MatMul(m, w) r = ReduceMean <keepdims = 0> (h, l) Y = Add(a, r) }"
+    rows = {"x": rng.normal(size=(7, 5, 3)).astype(np.float32), "h": rng.normal(size=(7, 2, 2)).astype(np.float32)}
+    artifact = converted(tmp_path, text, rows)
+    assert noted(artifact, f"{moved} has its rows on axis 1", "batch_axis")
+    [got] = Session(artifact.model).run(rows, ["Y"])
+    expected = rows["x"].mean(axis=1) @ [[1, 2], [3, 4], [5, 6]] + rows["h"].mean(axis=1)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_a_constant_input_has_as_many_rows_as_the_data_on_another_axis(tmp_path):
     text = "g (float[T, batch, 3] X, float[batch, 3] state) => (float[T, batch, 2] Y) "
     text += "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> { a = Add(X, state)  Y = MatMul(a, w) }"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from ortpipe.graph.pictures.draw import type_of
 Axes = int | Mapping[str, int] | None
 STATIC = having("sized")  # with static sizes their gradients use constant matrices
 SAME_ENTRIES, INDEXED = having("moves", "view"), having("indexed")
+MOST_AXES = 256  # combinations of axes that are looked at
 ROWS_NAMES = ("batch", "batch_size", "batchsize", "batch_dim")  # exporters' names for the axis of rows
 
 
@@ -176,13 +178,18 @@ def axes_of_rows(inputs: Sequence[ir.Value], axes: Axes, rows: Mapping[str, np.n
     def fits(axis: Mapping[str, int]) -> bool:
         return all(_agree(d[: axis[n]] + d[axis[n] + 1 :], rows[n].shape[1:]) for n, d in sizes.items())
 
+    def agree(axis: Mapping[str, int]) -> bool:
+        return len({(d[axis[n]] if d else None) for n, d in sizes.items()}) < 2
+
     if not sizes or not sizes.keys() <= rows.keys() or (axes is not None and fits(likeliest)):
         return [likeliest]
-    named = axes if isinstance(axes, Mapping) else {}
-    ranks = {name: len(dims) for name, dims in sizes.items()}
-    others = [{n: named.get(n, a if r > 1 else 0) for n, r in ranks.items()} for a in range(max(ranks.values()))]
-    fixed = {(name, i) for name, dims in sizes.items() for i, d in enumerate(dims) if d and fits(likeliest)}
-    return [likeliest, *(c for c in others if c != likeliest and fits(c) and fixed.isdisjoint(c.items()))]
+    named, is_possible = axes if isinstance(axes, Mapping) else {}, fits(likeliest) and agree(likeliest)
+    by_input = [[named[n]] if n in named else range(max(len(dims), 1)) for n, dims in sizes.items()]
+    each = itertools.islice(itertools.product(*by_input), MOST_AXES)
+    others = [axis for axis in (dict(zip(sizes, chosen, strict=True)) for chosen in each) if fits(axis) and agree(axis)]
+    fixed = {(name, i) for name, dims in sizes.items() for i, d in enumerate(dims) if d and is_possible}
+    others = [axis for axis in others if axis != likeliest and fixed.isdisjoint(axis.items())]
+    return [likeliest, *others] if agree(likeliest) else [*others, likeliest]
 
 
 def moved(axes: Mapping[str, int]) -> list[str]:
