@@ -18,4 +18,5 @@ ORDER = """
     explanation/alternatives explanation/glossary reference/support reference/api gallery
 """
 PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ORDER.split())]
+RECIPES = sorted((ROOT / "docs" / "recipes").glob("*.md"))  # tests/recipes runs their commands
 TEXT = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)

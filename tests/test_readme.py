@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from command import ROOT, Popen, ortpipe, run, shell
-from documents import PAGES, README, TEXT
+from documents import PAGES, README, RECIPES, TEXT
 
 from ortpipe import LOSSES, OPTIMIZERS, SCHEDULES
 from ortpipe.app.schema import keys
@@ -138,10 +138,10 @@ def test_the_readme_counts_what_there_is_to_choose() -> None:
 
 def test_every_page_is_read_here() -> None:
     written = [page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "generated"]
-    assert sorted(written) == sorted([*PAGES[1:], ROOT / "docs" / "index.md"])
+    assert sorted(written) == sorted([*PAGES[1:], *RECIPES, ROOT / "docs" / "index.md"])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).with_suffix("").as_posix())
+@pytest.mark.parametrize("page", [*PAGES, *RECIPES], ids=lambda page: page.relative_to(ROOT).with_suffix("").as_posix())
 def test_every_link_leads_to_a_file(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(), flags=re.S)  # code has brackets too
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
