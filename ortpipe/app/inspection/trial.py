@@ -48,7 +48,7 @@ def inspect(path: str | Path) -> Inspection:
         return inspection
     try:
         rows, result = file.rows, file.prediction(file.results[0])
-    except ModelError as error:
+    except (ConvertError, ModelError) as error:
         return dataclasses.replace(inspection, error=error)
     first = None
     for labels, settings in labels_of(result):

@@ -82,3 +82,26 @@ def test_a_file_that_cannot_train_says_why(tmp_path: Path) -> None:
     inspection = inspect(saved(text, tmp_path / "steps.onnx"))
     assert inspection.error is not None
     assert str(inspection.error).splitlines()[0] in inspection.text
+
+
+def test_trees_that_the_runtime_cannot_load_are_rejected_as_trees(tmp_path: Path) -> None:
+    """ai.onnx.ml 5 is newer than the training build of onnxruntime."""
+    numbers = {"nodes_splits": [0.5], "leaf_weights": [1.0, 2.0]}
+    lists = {
+        "nodes_featureids": [0],
+        "nodes_trueleafs": [1],
+        "nodes_falseleafs": [1],
+        "nodes_truenodeids": [0],
+        "nodes_falsenodeids": [1],
+        "leaf_targetids": [0, 0],
+        "tree_roots": [0],
+    }
+    node = onnx.helper.make_node("TreeEnsemble", ["X"], ["Y"], domain="ai.onnx.ml", n_targets=1, **lists)
+    for name, values in {**numbers, "nodes_modes": [0]}.items():
+        array = np.array(values, np.uint8 if name == "nodes_modes" else np.float32)
+        node.attribute.append(onnx.helper.make_attribute(name, onnx.numpy_helper.from_array(array)))
+    graph = onnx.parser.parse_graph("g (float[N,1] X) => (float[N,1] Y) { Y = Identity(X) }")
+    graph.node[0].CopyFrom(node)
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 5)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "trees.onnx")
+    assert "trees compare inputs with constants" in inspect(tmp_path / "trees.onnx").text

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.errors import ModelError
+from ortpipe.errors import ConvertError, ModelError, NoRowsError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.apart_files import attach
@@ -21,9 +21,12 @@ from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import lowered
 from ortpipe.graph.pictures.draw import type_of
 from ortpipe.runtime.session import Session
+from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.dialects.standardize import without_zip_map
 from ortpipe.stages.convert.inspection.roles import UNREAD, Role, results_of, roles_of
 from ortpipe.stages.convert.inspection.rows import SIZES, feeds, shapes_of
+from ortpipe.stages.convert.sources import OnnxFile
+from ortpipe.stages.convert.stage import convert
 
 COUNT = 6  # random rows
 
@@ -33,6 +36,7 @@ class Examined:
     """An .onnx file.
 
     Attributes:
+        path: the file itself.
         model: the file at an opset that the runtime loads.
         weights: its large weights.
         values: the inputs that must be fed.
@@ -41,6 +45,7 @@ class Examined:
         results: the float outputs; the first one is the likeliest prediction.
     """
 
+    path: Path
     model: onnx.ModelProto
     weights: Weights
     values: Sequence[ir.Value]
@@ -75,6 +80,7 @@ class Examined:
 
         Raises:
             ModelError: the file runs on rows of none of `SIZES`.
+            ConvertError: the file does not load, and convert rejects it, as it does trees.
         """
         results = [self._ran[1].run(row, [output])[0] for row in self._rows]
         axis = next((axis for axis, length in enumerate(results[0].shape) if length == 1), None)
@@ -92,7 +98,10 @@ class Examined:
     @cached_property
     def _ran(self) -> tuple[int, Session]:
         """The first of `SIZES` with which the file runs, and its session."""
-        session, first = Session(self.model, weights=self.weights), None
+        try:
+            session, first = Session(self.model, weights=self.weights), None
+        except ModelError as error:
+            raise self._obstacle(error) from error
         for size in SIZES:
             try:
                 session.run(feeds(self.values, self._constants, size, 0), [self.model.graph.output[0].name])
@@ -102,6 +111,16 @@ class Examined:
                 return size, session
         assert first is not None
         raise first
+
+    def _obstacle(self, error: ModelError) -> ConvertError | ModelError:
+        """Return convert's reason to reject the file without rows; the given error if it has none."""
+        try:
+            convert(None, ConvertConfig(OnnxFile(str(self.path))))
+        except NoRowsError:
+            return error
+        except ConvertError as reason:
+            return reason
+        return error
 
 
 def examine(path: Path) -> Examined:
@@ -116,4 +135,4 @@ def examine(path: Path) -> Examined:
     attach(file, weights)
     graph = file.graph
     outputs = {str(value.name): type_of(value) for value in graph.outputs}
-    return Examined(low, weights, query.data_inputs(graph), roles_of(graph), outputs, results_of(graph))
+    return Examined(path, low, weights, query.data_inputs(graph), roles_of(graph), outputs, results_of(graph))
