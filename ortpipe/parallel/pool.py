@@ -8,21 +8,24 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortpipe.doors import later
 from ortpipe.errors import TrainError
 from ortpipe.parallel.config import ParallelConfig
 from ortpipe.parallel.slices import slice_bounds
-from ortpipe.parallel.worker import Answer, SliceWork, Transport, Worker, WorkerLostError
+from ortpipe.parallel.worker import Answer, Load, WorkerLostError
 
 if TYPE_CHECKING:
+    from ortpipe.parallel.process import Process
     from ortpipe.parallel.process import Processes as processes
+    from ortpipe.parallel.ray_actor import Actor
     from ortpipe.parallel.ray_actor import Actors as actors
+
+    Worker = Process | Actor
 else:
     later(__name__)
 
-Check = Callable[[str, Sequence[int], Any], None]  # of a worker's name, slices and their result
 START = 60.0  # seconds more for a worker to start, and for its first answer, before which it loads its work
 PATIENCE = 3  # times the slowest answer so far that a call may take, if that is longer than the timeout
 LOSSES = 3  # workers that may be lost with the same slice, before the slice counts as the cause
@@ -30,40 +33,31 @@ LOSSES = 3  # workers that may be lost with the same slice, before the slice cou
 
 class _Running(NamedTuple):
     worker: Worker
-    slices: list[int]  # none while it starts
+    slices: Sequence[int]  # none while it starts
     begun: float  # by time.monotonic
     extra: float  # seconds that it may take longer than others
 
 
 class Pool:
-    """Workers with the same work, up to as many as there are slices; an error of `run` ends all of them."""
+    """Workers with the same work, up to as many as there are slices."""
 
-    def __init__(self, work: SliceWork, config: ParallelConfig, report: Callable[[str], None]) -> None:
+    def __init__(self, load: Load, config: ParallelConfig, report: Callable[[str], None]) -> None:
         self._config, self._report = config, report
         start = processes if config.transport == "processes" else actors
-        self._transport: Transport = start(work)
+        self._transport = start(load)
         self._numbers = itertools.count(1)
         self._idle: list[Worker] = []
         self._running: dict[Future[Answer], _Running] = {}
-        self._answered = set[Worker]()  # at least once
+        self._answered: set[Worker] = set()  # at least once
         self._timeout = config.timeout or math.inf
         self._steps = 1  # of the calls that run
         self._paces = {False: 0.0, True: 0.0}  # longest seconds per slice and step: first answers, and the rest
-        self.seconds = 0.0  # of the longest call of the latest run
         self.adapt()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End all workers."""
         for worker in (*self._idle, *(running.worker for running in self._running.values())):
             worker.kill()
-        self._idle.clear()
-        self._running.clear()
         self._transport.close()
 
     def adapt(self) -> None:
@@ -87,24 +81,18 @@ class Pool:
         """Whether a worker has answered that had its work loaded, so that later calls have a limit of time."""
         return self._paces[True] > 0
 
-    def run(self, shared: Any, slices: int, check: Check, steps: int = 1) -> list[Any]:
-        """Return the results of calls that together have the slices 0 … slices − 1; `check` raises for a wrong one.
+    def run(self, shared: Any, slices: int, steps: int = 1) -> list[tuple[str, Sequence[int], Answer]]:
+        """Return the worker, the slices and the answer of calls that together have the slices 0 … slices − 1.
 
         Call `adapt` at the start of each epoch, and before a run of many `steps`, run one until `has_pace`.
 
         Raises:
             TrainError: several workers were lost with the same slice, or a worker returned something else.
         """
-        try:
-            self._steps = steps
-            return self._run(self._transport.share(shared), slices, check)
-        except BaseException:  # also if the user stops the run: no worker may stay
-            self.close()
-            raise
-
-    def _run(self, shared: Any, slices: int, check: Check) -> list[Any]:
-        results, left, losses = list[Any](), slices, collections.Counter[int]()
-        waiting, self.seconds = _parts(slices, len(self._idle) or len(self._running)), 0.0
+        shared, self._steps = self._transport.share(shared), steps
+        answers, left, losses = list[tuple[str, Sequence[int], Answer]](), slices, collections.Counter[int]()
+        bounds = slice_bounds(slices, len(self._idle) or len(self._running))
+        waiting: list[Sequence[int]] = [range(*part) for part in bounds]
         while left:
             while waiting and self._idle:
                 worker, part = self._idle.pop(0), waiting.pop(0)
@@ -117,19 +105,18 @@ class Pool:
                 worker, part, begun, _ = self._running.pop(future)
                 if part and (future not in done or isinstance(future.exception(), WorkerLostError)):
                     self._replace(worker, part, losses, time.monotonic() - begun, lost=future in done)
-                    waiting += [[number] for number in part]
+                    waiting += [range(number, number + 1) for number in part]
                     continue
                 self._idle.append(worker)
                 if part:
-                    result, seconds = future.result()
-                    check(worker.name, part, result)
-                    results.append(result)
+                    if not isinstance(answer := future.result(), Answer):
+                        raise wrong_answer(worker.name, part)
+                    answers.append((worker.name, part, answer))
                     left -= len(part)
-                    self.seconds = max(self.seconds, seconds)
                     pace, is_later = (time.monotonic() - begun) / len(part) / self._steps, worker in self._answered
                     self._paces[is_later] = max(self._paces[is_later], pace)
                     self._answered.add(worker)
-        return results
+        return answers
 
     def _patience(self) -> float | None:
         """Return the seconds until the first call is late, or without a call the last start; None: never."""
@@ -145,15 +132,16 @@ class Pool:
 
     def _late(self) -> list[Future[Answer]]:
         """Return the calls that are late; raise if no worker can start."""
-        now, is_called = time.monotonic(), any(running.slices for running in self._running.values())
+        now = time.monotonic()
         late = [future for future, running in self._running.items() if self._due(running) <= now]
-        if not is_called and len(late) == len(self._running):
+        calls = [future for future in late if self._running[future].slices]
+        if not calls and len(late) == len(self._running):
             raise TrainError(
                 "At least one worker must start.",
                 got=f"none within {START + self._timeout:g} s",
                 fix="Free a CPU of the machine or the cluster, or set a longer {@train.parallel.timeout}.",
             )
-        return [future for future in late if self._running[future].slices]
+        return calls
 
     def _replace(
         self, worker: Worker, part: Sequence[int], losses: collections.Counter[int], seconds: float, *, lost: bool
@@ -170,15 +158,21 @@ class Pool:
                 fix="See what the workers print; often the cause is too little memory. "
                 "Set fewer {@train.parallel.workers}, or a longer {@train.parallel.timeout}.",
             )
-        slices = ", ".join(str(number + 1) for number in part)
-        self._report(f"replaced {worker.name}, which {reason}; slice {slices} is computed again")
+        self._report(f"replaced {worker.name}, which {reason}; computing {named(part)} again")
         self._start()
 
 
-def _parts(slices: int, workers: int) -> list[list[int]]:
-    """Return neighbouring slices for each worker.
+def named(slices: Sequence[int]) -> str:
+    """Return slices by their numbers, counted from 1.
 
-    >>> _parts(5, 2), _parts(1, 2)
-    ([[0, 1], [2, 3, 4]], [[0]])
+    >>> named([0, 2])
+    'slices 1, 3'
     """
-    return [list(range(*bounds)) for bounds in slice_bounds(slices, workers)]
+    return f"slice{'s' * (len(slices) > 1)} {', '.join(str(number + 1) for number in slices)}"
+
+
+def wrong_answer(worker: str, slices: Sequence[int]) -> TrainError:
+    """Return the error for an object that is not the result of these slices."""
+    got = f"another object, or values of other shapes or types, from {worker} for {named(slices)}"
+    fix = "Run the same version of ortpipe on every machine."
+    return TrainError("A worker must return the result of its slices.", got=got, fix=fix)

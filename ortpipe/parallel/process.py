@@ -1,6 +1,7 @@
 """Workers as processes of this machine: requests on standard input, results on standard output, arrays in memory."""
 
 import contextlib
+import functools
 import os
 import pickle
 import signal
@@ -14,67 +15,60 @@ from typing import Any
 import cloudpickle
 
 from ortpipe.parallel.memory import Messages, shared_file
-from ortpipe.parallel.worker import Answer, SliceWork, Transport, Worker, WorkerLostError, timed
+from ortpipe.parallel.worker import Answer, Load, WorkerLostError, timed
 
 
-class Process(Worker):
-    """A Python process that ends when its input is closed, so also when this process ends."""
+class Process:
+    """A Python process that runs a call at a time. It ends when its input is closed, so also when this process ends."""
 
-    def __init__(self, number: int, work: bytes, shared: Messages) -> None:
+    def __init__(self, number: int, load: bytes, shared: Messages) -> None:
         self._messages = Messages(shared_file())
         files = (shared.file, self._messages.file)
         command = [sys.executable, "-m", "ortpipe.parallel.process", *map(str, files)]
         path = os.pathsep.join(filter(None, sys.path))  # also of the user's own modules
         environment = {**os.environ, "PYTHONPATH": path}
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, env=environment, pass_fds=[file for file in files if file >= 0]
-        )
+        passed, pipe = [file for file in files if file >= 0], subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, env=environment, pass_fds=passed)
+        self._requests: Any = self._process.stdin
+        self._answers: Any = self._process.stdout
         self._thread = ThreadPoolExecutor(1)
         self._shared = b""
-        self.ready = self._thread.submit(self._write, work)
+        self.ready: Future[Any] = self._thread.submit(self._write, load)
         self.name = f"worker {number} (process {self._process.pid})"
 
     def submit(self, shared: bytes, slices: Sequence[int]) -> Future[Answer]:
-        """Start a call."""
+        """Start a call; its future raises WorkerLostError if the process ends without an answer."""
         return self._thread.submit(self._call, shared, slices)
 
     def kill(self) -> None:
         """End the process with SIGKILL, which also ends a stopped one."""
         self._process.kill()
-        self._process.wait()
         self._thread.shutdown(wait=True, cancel_futures=True)
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(BrokenPipeError):  # of a request that the process did not read
-                stream.close()
-        self._messages.close()
+        with contextlib.suppress(BrokenPipeError), self._process:  # of a request that the process did not read
+            self._messages.close()
 
     def _write(self, content: bytes) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(content)
-        self._process.stdin.flush()
+        self._requests.write(content)
+        self._requests.flush()
 
     def _call(self, shared: bytes, slices: Sequence[int]) -> Answer:
-        assert self._process.stdout is not None
         try:
             self._write(shared)
             is_first, self._shared = shared is not self._shared, shared  # a second result must not overwrite the first
             self._write(pickle.dumps((slices, is_first)))
-            answer = self._messages.load(self._process.stdout)
+            answer: Any = self._messages.load(self._answers)
         except (EOFError, OSError, pickle.UnpicklingError) as error:
             raise WorkerLostError from error
         if isinstance(answer, BaseException):
             raise answer
-        result: Answer = answer
-        return result
+        return answer  # the pool checks its type
 
 
-class Processes(Transport):
+class Processes:
     """Starts processes."""
 
-    def __init__(self, work: SliceWork) -> None:
-        self._work = cloudpickle.dumps(work)  # readers of rows hold functions
+    def __init__(self, load: Load) -> None:
+        self._load = cloudpickle.dumps(load)  # readers of rows hold functions
         self._messages = Messages(shared_file())
 
     def capacity(self) -> int:
@@ -83,14 +77,14 @@ class Processes(Transport):
 
     def start(self, number: int) -> Process:
         """Return a new process."""
-        return Process(number, self._work, self._messages)
+        return Process(number, self._load, self._messages)
 
     def share(self, value: Any) -> bytes:
         """Return the message for the value, whose arrays all workers read in shared memory."""
         return self._messages.dump(value)
 
     def close(self) -> None:
-        """Free the shared memory."""
+        """Free the shared memory, after all workers have ended."""
         self._messages.close()
 
 
@@ -100,7 +94,7 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     messages, results = (Messages(int(file)) for file in sys.argv[1:])
     os.dup2(2, 1)  # the task may print; its output must not mix with results
-    work: SliceWork = pickle.load(requests)
+    work = functools.cache(pickle.load(requests))
     while True:
         try:
             shared, (slices, in_memory) = messages.load(requests), pickle.load(requests)
@@ -108,7 +102,7 @@ def main() -> None:
             return
         answer: Any
         try:
-            answer = timed(work, shared, slices)
+            answer = timed(work(), shared, slices)
         except Exception as error:  # noqa: BLE001  # raised again where the call began
             error.add_note(f"in a worker:\n{traceback.format_exc()}")
             answer = error

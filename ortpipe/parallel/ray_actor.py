@@ -1,23 +1,24 @@
 """Workers as Ray actors: on this machine, or on the nodes of the cluster that this process is connected to."""
 
+import functools
 import importlib.util
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from ortpipe.errors import EngineError
-from ortpipe.parallel.worker import Answer, SliceWork, Transport, Worker, WorkerLostError, timed
+from ortpipe.parallel.worker import Answer, Load, WorkerLostError, timed
 
 
-class Actor(Worker):
+class Actor:
     """A Ray actor that holds the work."""
 
     def __init__(self, number: int, ray: Any, actor: Any) -> None:
         self._ray, self._actor, self.name = ray, actor, f"worker {number} (Ray actor)"
-        self.ready = actor.__ray_ready__.remote().future()
+        self.ready: Future[Any] = actor.__ray_ready__.remote().future()  # perhaps much later, in a full cluster
 
     def submit(self, shared: Any, slices: Sequence[int]) -> Future[Answer]:
-        """Start a call."""
+        """Start a call; its future raises WorkerLostError if the actor or its node is lost."""
         result = Future[Answer]()
 
         def done(reply: Future[Answer]) -> None:
@@ -25,7 +26,9 @@ class Actor(Worker):
             if isinstance(error, self._ray.exceptions.RayTaskError):
                 result.set_exception(error.cause if isinstance(error.cause, Exception) else error)
             elif getattr(error, "actor_init_failed", False):
-                result.set_exception(_no_start(str(error)))
+                rule = "Every machine of the cluster must have all modules that a training uses, in the same versions."
+                fix = "Install them there, or set PYTHONPATH before ray start."
+                result.set_exception(EngineError(rule, got=str(error).strip().splitlines()[-1], fix=fix))
             elif error is not None:  # the actor or its node is gone, or the object with its arguments
                 result.set_exception(WorkerLostError(str(error)))
             else:
@@ -42,17 +45,17 @@ class Actor(Worker):
 class _Holder:
     """Holds the work in an actor."""
 
-    def __init__(self, work: SliceWork) -> None:
-        self._work = work
+    def __init__(self, load: Load) -> None:
+        self._work = functools.cache(load)
 
     def call(self, shared: Any, slices: Sequence[int]) -> Answer:
-        return timed(self._work, shared, slices)
+        return timed(self._work(), shared, slices)
 
 
-class Actors(Transport):
+class Actors:
     """Starts actors, in the cluster that RAY_ADDRESS names, or in one that is started on this machine."""
 
-    def __init__(self, work: SliceWork) -> None:
+    def __init__(self, load: Load) -> None:
         if importlib.util.find_spec("ray") is None:
             raise EngineError(
                 "Training on a cluster needs Ray.",
@@ -64,7 +67,7 @@ class Actors(Transport):
         if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
         self._ray = ray
-        self._class, self._work = ray.remote(num_cpus=1, max_restarts=0)(_Holder), ray.put(work)
+        self._class, self._load = ray.remote(num_cpus=1, max_restarts=0)(_Holder), ray.put(load)
 
     def capacity(self) -> int:
         """Return the number of CPUs in the cluster."""
@@ -72,7 +75,7 @@ class Actors(Transport):
 
     def start(self, number: int) -> Actor:
         """Return a new actor; Ray chooses the node."""
-        return Actor(number, self._ray, self._class.remote(self._work))
+        return Actor(number, self._ray, self._class.remote(self._load))
 
     def share(self, value: Any) -> Any:
         """Return a reference to the value in Ray's object store."""
@@ -80,12 +83,3 @@ class Actors(Transport):
 
     def close(self) -> None:
         """Leave the memory to Ray."""
-
-
-def _no_start(error: str) -> EngineError:
-    """Return the error for an actor that could not load its work, from Ray's text with the actor's traceback."""
-    return EngineError(
-        "Every machine of the cluster must have all modules that a training uses, in the same versions.",
-        got=error.strip().splitlines()[-1],
-        fix="Install them there, or set PYTHONPATH before ray start.",
-    )

@@ -1,16 +1,12 @@
-"""The protocols of workers and their work."""
+"""The work of workers, and their answers."""
 
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
-
-class SliceWork(Protocol):
-    """The work of a worker. It is pickled; it may load its model on the first call."""
-
-    def __call__(self, shared: Any, slices: Sequence[int]) -> Any:
-        """Return the result of slices, which may depend on nothing but the work, `shared` and their numbers."""
+# returns the result of slices, which depends on nothing but the work, a shared value and the slices' numbers
+SliceWork = Callable[[Any, Sequence[int]], Any]
+Load = Callable[[], SliceWork]  # is pickled, and called once in each worker
 
 
 class Answer(NamedTuple):
@@ -28,32 +24,3 @@ def timed(work: SliceWork, shared: Any, slices: Sequence[int]) -> Answer:
 
 class WorkerLostError(Exception):
     """A worker has ended without an answer."""
-
-
-class Worker(Protocol):
-    """A process that runs one call of a work at a time."""
-
-    name: str
-    ready: Future[Any]  # done once it can be given slices; a cluster may have room for it later only
-
-    def submit(self, shared: Any, slices: Sequence[int]) -> Future[Answer]:
-        """Start a call; its future raises WorkerLostError if the worker ends without an answer."""
-
-    def kill(self) -> None:
-        """End the worker at once."""
-
-
-class Transport(Protocol):
-    """Starts workers with a work."""
-
-    def capacity(self) -> int:
-        """Return how many workers the machine or the cluster has room for now."""
-
-    def start(self, number: int) -> Worker:
-        """Return a new worker."""
-
-    def share(self, value: Any) -> Any:
-        """Return a value in the form in which `submit` takes it, so that it is serialized once for all workers."""
-
-    def close(self) -> None:
-        """Free memory, after all workers have ended."""

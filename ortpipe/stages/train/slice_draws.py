@@ -29,15 +29,15 @@ def seeds(seed: int, epoch: int, batches: Sequence[int], slice_number: int) -> n
     return np.array(draws, np.int64)
 
 
-def draw_by_seed(model: ir.Model) -> bool:
-    """Rewrite each training Dropout so that its mask follows from a new input, `SEED`; return whether there is one.
+def draw_by_seed(model: ir.Model) -> None:
+    """Rewrite each training Dropout so that its mask follows from a new input, `SEED`.
 
     Raises:
         TrainError: the model draws random numbers by another operator, or inside a loop or branch.
     """
     nodes = [node for node in model.graph.all_nodes() if is_random(node)]
     if not nodes:
-        return False
+        return
     for node in nodes:
         if node.op_type != "Dropout" or node.graph is not model.graph:
             raise TrainError(
@@ -49,7 +49,6 @@ def draw_by_seed(model: ir.Model) -> bool:
     model.graph.inputs.append(seed)
     for number, node in enumerate(nodes):
         _write_mask(model.graph, node, seed, number)
-    return True
 
 
 def _write_mask(graph: ir.Graph, node: ir.Node, seed: ir.Value, number: int) -> None:
@@ -71,13 +70,8 @@ def _write_mask(graph: ir.Graph, node: ir.Node, seed: ir.Value, number: int) -> 
             mask = op.Or(mask, op.Not(training))
             share = op.Where(training, share, op.like(0, x))
         y = op.Where(mask, x / (1 - share), op.like(0, x))
-    for old, new in zip(node.outputs, (y, mask), strict=False):
-        new.type, new.shape, name = old.type, old.shape, old.name
-        output = old.is_graph_output()
-        ir.convenience.replace_all_uses_with(old, new, replace_graph_outputs=output)
-        if output:
-            new.name, old.name = name, None
-    graph.remove(node, safe=True)
+    count = len(node.outputs)
+    ir.convenience.replace_nodes_and_values(graph, node, [node], [], node.outputs, (y, mask)[:count])
 
 
 def _mix(op: Builder, x: Any) -> Any:

@@ -1,7 +1,7 @@
-"""The gradients of K slices of a batch in one graph: a Scan over the slices, whose results are summed in a fixed order.
+"""The gradients of a batch in slices: inputs, if workers compute them, or one graph for all slices on devices.
 
-The graph's inputs are [slices, …]. The slices of a batch may differ by one row, so only an engine that reads the true
-number of rows of each slice can run it (`ortpipe.runtime.xla`).
+That graph is a Scan over inputs [slices, …], whose results are summed in a fixed order. The slices of a batch may
+differ by one row, so only an engine that reads the true number of rows of each slice runs it (`ortpipe.runtime.xla`).
 """
 
 import onnx_ir as ir
@@ -9,11 +9,45 @@ import onnx_ir as ir
 from ortpipe.artifact import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.parallel import ParallelConfig
 from ortpipe.stages.train.accumulate import move_initializers
 from ortpipe.stages.train.slice_draws import draw_by_seed
 
 SLICES = "slices"  # the name of the Scan, and of the dimension that counts slices
 SHARE = "slice/share"  # the name of the input with the share of a batch's rows that each slice has
+RECEIVED = "received/"  # the prefix of the input that replaces an output
+
+
+def in_parallel(model: ir.Model, facts: Facts, config: ParallelConfig, wide: ir.DataType) -> ir.Model:
+    """Return the gradient model of a step for this kind of training; its updates have the type `wide`."""
+    if config.transport == "devices":
+        return sliced(model, facts, config.slices, wide)
+    if config.every == "step":
+        return exchanged(model, facts, wide)
+    draw_by_seed(model)
+    return model
+
+
+def exchanged(model: ir.Model, facts: Facts, wide: ir.DataType) -> ir.Model:
+    """Return the gradient model with an input of type `wide` in place of the nodes of each output.
+
+    Parameters and running statistics stay, so that a step can carry them.
+    """
+    graph, old = model.graph, query.values(model.graph)
+    shapes = {new: old[name].shape for name, new in (*facts.gradients.items(), *facts.statistics.items())}
+    outputs, op = [*graph.outputs], Builder(graph, "received")
+    graph.outputs.clear()
+    graph.remove([*graph], safe=True)
+    carried = {*facts.gradients, *facts.statistics, str(facts.output_gradient)}
+    graph.inputs[:] = [value for value in graph.inputs if value.name in carried]
+    for name in {*graph.initializers} - carried:
+        graph.initializers.pop(name)
+    for value in outputs:
+        name, kind = str(value.name), value.dtype if value.name in facts.statistics.values() else wide
+        shape = shapes.get(name) or ir.Shape(())
+        graph.outputs.append(op.Cast(op.input(RECEIVED + name, wide, shape.numpy()), to=kind))
+        graph.outputs[-1].name = name
+    return model
 
 
 def sliced(inner: ir.Model, facts: Facts, slices: int, wide: ir.DataType) -> ir.Model:

@@ -21,8 +21,8 @@ from ortpipe.stages.train.speed import speed
 
 if TYPE_CHECKING:  # for settings beyond the optimizer
     from ortpipe.stages.train.accumulate import accumulated
-    from ortpipe.stages.train.exchanged import in_parallel
     from ortpipe.stages.train.setting_links import links_of_settings, loss_scale
+    from ortpipe.stages.train.sliced import in_parallel
     from ortpipe.stages.train.vector import with_known_shapes
 else:
     later(__name__)
