@@ -15,7 +15,8 @@ VARIABLE = re.compile(r"\$\{oc\.env:\s*(\w+)\s*\}")
 DECODED = re.compile(r"\$\{oc\.decode:\s*\$\{oc\.env:\s*(\w+)\s*\}\s*\}")
 UNUSED = ("recorder", "paths", "hydra", "name")  # not used by repro
 CODE_KEYS = ("function", "module", "_target_")
-TEACHERS = ("sklearn.ensemble.HistGradientBoosting", "ortpipe.data.teacher:Stack")  # other paths may run any code
+# Teachers that run no code of others.
+TEACHERS = ("sklearn.ensemble.HistGradientBoosting", "ortpipe.data.teacher:Stack", "ortpipe.runtime:Onnx")
 MEMBER_KEYS = ("name", "monitor", "objective")  # their values are catalogue members or import paths
 MEMBER_LISTS = ("evaluate.metrics.", "penalty.terms.")  # with members in a list or as keys
 

@@ -6,6 +6,7 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.runtime.library import DISTRIBUTIONS, about, bindings, check_one_runtime
+    from ortpipe.runtime.onnx_teacher import OnnxClassifier, OnnxRegressor
     from ortpipe.runtime.providers import check_provider
     from ortpipe.runtime.session import Session
 else:

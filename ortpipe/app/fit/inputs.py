@@ -151,18 +151,20 @@ def model_of(model: Any) -> Arguments:
 
 
 def teacher_of(teacher: Any) -> Arguments:
-    """Return the arguments for a teacher: a choice of data/teacher, an import path, or an estimator."""
+    """Return the arguments for a teacher: a choice of data/teacher, an import path, a file or an estimator."""
     if teacher is None:
         return Arguments(())
     choices = group_choices([packaged_conf()])["data/teacher"]
     if isinstance(teacher, str) and teacher in choices:
         return Arguments((f"data/teacher={teacher}",))
+    if isinstance(teacher, str | Path) and str(teacher).endswith(".onnx"):
+        return Arguments(("data/teacher=onnx", argument("data.teacher.path", str(teacher))))
     if isinstance(teacher, str) and ("." in teacher or ":" in teacher):
         return Arguments(("data/teacher=boosting", argument("data.teacher.estimator", teacher)))
     if not hasattr(teacher, "predict") or isinstance(teacher, type):
         got = repr(teacher) if isinstance(teacher, str) else f"teacher: {type(teacher).__name__}"
-        rule = "A teacher must be an estimator with predict, or an import path."
-        raise ConfigError(rule, got=got, fix=f"Pass one, or {' or '.join(sorted(choices - {'file'}))}.")
+        rule = "A teacher must be an estimator with predict, an import path, or an .onnx file."
+        raise ConfigError(rule, got=got, fix=f"Pass one, or {' or '.join(sorted(choices - {'file', 'onnx'}))}.")
     content = pickle.dumps(teacher)
     file = _named(content, "pkl")
     path = f"data.teacher.path={FOLDER}/{file}"

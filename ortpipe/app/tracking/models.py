@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 FLAVOURS = {"onnx": "onnx", "sklearn": "sklearn", "torch": "pytorch"}  # of MLflow, by source of `convert`
-ROLES = ("convert.", "add_loss.")  # whose `path` may be such a URI
+ROLES = ("convert.", "add_loss.", "data.teacher.")  # whose `path` may be such a URI
 
 
 class FetchedModel(NamedTuple):
@@ -38,13 +38,13 @@ def with_files(key: str, node: Any, recorder: Any) -> Any:
     """Return a part of a config with MLflow URIs replaced by the paths of downloaded files."""
 
     def file(key: str, value: Any) -> Any:
-        if not key.endswith(".path") or not is_uri(value):
+        if not key.startswith(ROLES) or not key.endswith(".path") or not is_uri(value):
             return value
         source = node["source"].get("name") if key == "convert.source.path" else "onnx"
         with under(*key.split(".")[1:-1]):
             return str(model_file(fetch(value, tracking_uri(recorder)), source))
 
-    return mapped(node, file, key) if f"{key}." in ROLES else node
+    return mapped(node, file, key)
 
 
 def with_versions(config: Mapping[str, Any]) -> Any:

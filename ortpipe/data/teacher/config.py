@@ -24,7 +24,8 @@ class TeacherConfig(Config):
             `sklearn.ensemble.HistGradientBoostingRegressor` or `mymodule:teacher`. The endings Classifier and Regressor
             may be left out. Unless the estimator is fitted, it is fitted on the training rows.
         params: keyword arguments of the class or function.
-        path: instead, a fitted estimator on disk, a pickle (`.pkl`, `.joblib`) with `trust: true`.
+        path: instead, a fitted estimator on disk, a pickle (`.pkl`, `.joblib`) with `trust: true`; with `estimator`,
+            the file that it opens, as its argument `path`.
         trust: a pickle runs code when it is opened; say true only for files you made.
         folds: an estimator that is fitted here predicts a training row by a fit without that row's fold.
         alpha: the share of the teacher's prediction in a training row's target; the label has the rest.
@@ -46,14 +47,14 @@ class TeacherConfig(Config):
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        if (self.estimator is None) == (self.path is None):
-            rule, fix = "A teacher is an estimator or a file.", "Set one of {at}estimator and {at}path."
-            raise ConfigError(rule, key="estimator", got=f"estimator={self.estimator}, path={self.path}", fix=fix)
         if self.path is None:
+            if self.estimator is None:
+                rule, fix = "A teacher is an estimator or a file.", "Set {at}estimator or {at}path."
+                raise ConfigError(rule, key="estimator", got="neither", fix=fix)
             return
         if not Path(self.path).is_file():
             raise ConfigError("{key} must be a file.", key="path", got=self.path, fix="Check the path.")
-        if not self.trust:
+        if self.estimator is None and not self.trust:
             raise ConfigError(
                 "A pickle runs code when it is opened, so it is opened only on request.",
                 key="trust",

@@ -16,19 +16,21 @@ from sklearn.utils.validation import check_is_fitted, has_fit_parameter
 from ortpipe import own, own_code
 from ortpipe.data.labels import MOST_CLASSES
 from ortpipe.data.teacher.config import TeacherConfig
-from ortpipe.errors import DataError
+from ortpipe.errors import DataError, OrtpipeError
+from ortpipe.graph.files import serial
 
 
 def teacher_of(config: TeacherConfig, label: np.ndarray) -> tuple[Any, Mapping[str, Any]]:
     """Return the estimator, fitted or not, and the part of a key that identifies it."""
-    if config.path is not None:
-        content = Path(config.path).read_bytes()
-        estimator, key = _opened(config.path), {"file": hashlib.sha256(content).hexdigest()}
+    key = {} if config.path is None else {"file": _content(Path(config.path))}
+    if config.estimator is None:
+        estimator = _opened(str(config.path))
     else:
-        factory, name = _loaded(str(config.estimator), label)
-        key = {"name": name, "code": own_code.code(factory)}
+        factory, name = _loaded(config.estimator, label)
+        key |= {"name": name, "code": own_code.code(factory)}
+        of_file = {} if config.path is None else {"path": config.path}
         with own.blamed(factory, "teacher", DataError), own_code.working_folder_first():
-            estimator = factory(**config.params)
+            estimator = factory(**of_file, **config.params)
     if not callable(getattr(estimator, "predict", None)):
         rule, fix = (
             "A teacher must have the method predict.",
@@ -43,7 +45,13 @@ def teacher_of(config: TeacherConfig, label: np.ndarray) -> tuple[Any, Mapping[s
 
 
 def _key(config: TeacherConfig) -> str:
-    return "estimator" if config.path is None else "path"
+    return "path" if config.estimator is None else "estimator"
+
+
+def _content(path: Path) -> str:
+    """Return the hash of a file; of an .onnx file, with its external data."""
+    files = serial.files(path) if path.suffix == ".onnx" else (path,)
+    return hashlib.sha256(b"".join(hashlib.sha256(file.read_bytes()).digest() for file in files)).hexdigest()
 
 
 def _opened(path: str) -> Any:
@@ -115,6 +123,9 @@ def predictions_of(estimator: Any, features: Any, classes: np.ndarray | None, sh
     by_class = classes is not None and hasattr(estimator, "predict_proba")
     try:
         raw = np.asarray(estimator.predict_proba(features) if by_class else estimator.predict(features))
+    except OrtpipeError as error:
+        error.got = f"{error.got}, for the teacher {type(estimator).__name__}"
+        raise
     except Exception as error:
         rule = "The teacher must predict the model's rows, which are columns as in the table."
         got = f"{type(estimator).__name__}: {type(error).__name__}: {error}"

@@ -84,7 +84,12 @@ def with_numbers_of_dates(frame: pd.DataFrame, dates: list[str]) -> pd.DataFrame
 
 
 def of_fitted(estimator: Any, rows: Rows) -> Any:
-    """Return rows as the input of an estimator that was fitted elsewhere: its columns by name, if it knows names."""
+    """Return rows as the input of an estimator that was fitted elsewhere: its columns by name, if it knows names.
+
+    An estimator with a true `reads_rows` gets the rows.
+    """
+    if getattr(estimator, "reads_rows", False):
+        return rows
     frame = frame_of(rows)
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:

@@ -139,10 +139,11 @@ def test_a_wrong_model_is_rejected(model: Any, message: str) -> None:
         model_of(model)
 
 
-def test_a_teacher_is_a_choice_an_import_path_or_an_estimator() -> None:
+def test_a_teacher_is_a_choice_an_import_path_an_estimator_or_an_onnx_file() -> None:
     assert teacher_of("stack").arguments == ("data/teacher=stack",)
     path = teacher_of("lightgbm.LGBM")
     assert path.arguments == ("data/teacher=boosting", "data.teacher.estimator=lightgbm.LGBM")
+    assert teacher_of("big.onnx").arguments == ("data/teacher=onnx", "data.teacher.path=big.onnx")
     estimator = teacher_of(Ridge(alpha=0.5))
     [(name, content)] = estimator.files.items()
     assert pickle.loads(content).alpha == 0.5

@@ -108,9 +108,10 @@ def test_each_name_of_a_model_is_that_of_its_file(registry: Registry, path: str,
 def test_an_onnx_model_is_read_wherever_a_config_names_one(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     assert onnx.load(_read(registry, "models:/net/1", "onnx")).graph.initializer[0].name == "w"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.uri)
-    node = with_files("add_loss", {"loss": {"name": "distill", "path": "models:/net/1"}}, {"name": "none"})
+    node = with_files("add_loss", {"loss": {"name": "onnx", "path": "models:/net/1"}}, {"name": "none"})
     assert Path(node["loss"]["path"]).name == "model.onnx"
-    assert with_files("data", {"source": {"path": "models:/net/1"}}, None)["source"]["path"] == "models:/net/1"
+    read = with_files("data", {n: {"path": "models:/net/1"} for n in ("source", "teacher")}, {"name": "none"})
+    assert (read["source"]["path"], Path(read["teacher"]["path"]).name) == ("models:/net/1", "model.onnx")
 
 
 @pytest.mark.parametrize(

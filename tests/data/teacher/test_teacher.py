@@ -7,6 +7,8 @@ import importlib
 
 import joblib
 import numpy as np
+import onnx
+import onnx.parser
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, clone
@@ -24,8 +26,9 @@ from ortpipe.data.feeds import feeds
 from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import SHARES, Data, Rows
 from ortpipe.data.teacher import TeacherConfig, taught
-from ortpipe.errors import ConfigError, DataError, LossError
+from ortpipe.errors import ConfigError, DataError, LossError, ModelError
 from ortpipe.pipeline.store import Store
+from ortpipe.runtime.onnx_teacher import OnnxClassifier
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -162,6 +165,59 @@ def test_a_store_keeps_predictions_by_content(tmp_path):
     assert Counted.fits == before + 4
 
 
+W = np.array([[1, -2, 0.5], [0.25, 3, -1], [0, 1, 1]])
+HEAD = "g (double[N,3] X) => (double[N,{width}] y) <double[3,3] w = {{1,-2,0.5, 0.25,3,-1, 0,1,1}}, int64[1] k = {{0}}>"
+ENDS = {
+    "scores": (3, "{ y = MatMul(X, w) }"),
+    "probabilities": (3, "{ z = MatMul(X, w) y = Softmax(z) }"),
+    "one column": (1, "{ z = MatMul(X, w) y = Gather <axis = 1> (z, k) }"),
+    "one probability": (1, "{ z = MatMul(X, w) s = Gather <axis = 1> (z, k) y = Sigmoid(s) }"),
+}
+ONNX = {"estimator": "ortpipe.runtime:Onnx", "alpha": 1.0, "augment": 0.0}
+
+
+def onnx_file(folder, text):
+    path = folder / "teacher.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}'), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_an_onnx_model_is_a_teacher_by_its_probabilities_or_scores(tmp_path, end):
+    width, nodes = ENDS[end]
+    path, z = onnx_file(tmp_path, HEAD.format(width=width) + nodes), X[:40] @ W
+    powers = np.exp(z) if width == 3 else np.c_[np.ones(40), np.exp(z[:, 0])]
+    label = CLASSES if width == 3 else CLASSES == "c"
+    got = taught(data(label), TeacherConfig(path=path, **ONNX)).train
+    assert np.allclose(got.heads[SHARES], powers / powers.sum(axis=1, keepdims=True), rtol=1e-9)
+
+
+def test_a_model_of_ortpipe_is_a_teacher_that_reads_raw_columns(tmp_path):
+    rows = table(CLASSES)
+    model = convert(None, ConvertConfig(MLP(hidden=(4,), dropout=0.0)), data=rows)
+    onnx.save(model.model, path := tmp_path / "model.onnx")
+    got = taught(rows, TeacherConfig(path=str(path), **ONNX)).train.heads[SHARES]
+    feed = feeds(model.signature, model.facts, rows.train)
+    assert np.allclose(got, Session(model.model).run(feed, [model.facts.prediction])[0], atol=1e-6)
+    assert OnnxClassifier(str(path)).classes_.tolist() == ["a", "b", "c"]
+    with pytest.raises(DataError, match="must know the classes of the labels"):
+        taught(table(np.where(CLASSES == "a", "z", CLASSES)), TeacherConfig(path=str(path), **ONNX))
+
+
+def test_an_onnx_teacher_of_values_counts_by_its_content(tmp_path):
+    remember = remembering(Store(tmp_path / "cache"), "teacher")
+    text = "g (double[N,3] X) => (double[N] y, double[N] z) <int64[1] a = {1}> "
+    text += "{ y = ReduceSum <keepdims = 0> (X, a) z = Neg(y) }"
+    config = TeacherConfig(path=onnx_file(tmp_path, text), params={"output": "z"}, **ONNX)
+    assert np.allclose(taught(data(), config, remember).train.label, -X[:40].sum(axis=1))
+    onnx_file(tmp_path, text.replace("Neg", "Abs"))
+    assert np.allclose(taught(data(), config, remember).train.label, abs(X[:40].sum(axis=1)))
+    with pytest.raises(ModelError, match=r"one output of floats, or name it(.|\n)*to one of y, z"):
+        taught(data(), dataclasses.replace(config, params={}))
+    with pytest.raises(DataError, match=r"the width that the model takes(.|\n)*for the teacher OnnxRegressor"):
+        taught(data(inputs={"X": X[:, :2]}), config)
+
+
 NETWORKS = {"mlp": MLP(hidden=(4,), dropout=0.0), "members": Tabular(width=4, members=3, dropout=0.0)}
 
 
@@ -237,12 +293,11 @@ def known_classes():
     return DummyClassifier(strategy="prior").fit([[0], [1]], ["x", "y"])
 
 
-def test_a_pickle_needs_trust_and_a_teacher_one_source(tmp_path):
+def test_a_pickle_needs_trust_and_a_teacher_a_source(tmp_path):
     joblib.dump(LogisticRegression(), tmp_path / "t.pkl")
     with pytest.raises(ConfigError, match="A pickle runs code when it is opened"):
         TeacherConfig(path=str(tmp_path / "t.pkl"))
     with pytest.raises(ConfigError, match="path must be a file"):
         TeacherConfig(path=str(tmp_path / "none.pkl"), trust=True)
-    for settings in ({}, {"path": str(tmp_path / "t.pkl"), "estimator": "a:b"}):
-        with pytest.raises(ConfigError, match="A teacher is an estimator or a file"):
-            TeacherConfig(**settings)
+    with pytest.raises(ConfigError, match="A teacher is an estimator or a file"):
+        TeacherConfig()

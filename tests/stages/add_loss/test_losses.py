@@ -188,7 +188,7 @@ def feeds_of(artifact, x, y, weight=None):
 def test_the_table_of_members_is_the_catalogue():
     assert set(MEMBERS) == set(TERMS)
     # tests of their own: of what stands for another loss, of sequences, of those that hold files
-    elsewhere = {"auto", "ctc", "distill", "onnx"}
+    elsewhere = {"auto", "ctc", "onnx"}
     assert {*MEMBERS, *elsewhere} == set(LOSSES)
 
 

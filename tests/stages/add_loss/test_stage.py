@@ -104,7 +104,7 @@ TWO = "auto or focal or hinge or log or modified_huber or onnx or perceptron or 
         ("regression", "cross_entropy", VALUES),
         ("binary", "l2", TWO),
         ("binary", "cross_entropy", TWO),
-        ("multiclass", "log", "auto or cross_entropy or ctc or distill or focal or hinge or one_vs_rest or onnx"),
+        ("multiclass", "log", "auto or cross_entropy or ctc or focal or hinge or one_vs_rest or onnx"),
         ("multilabel", "cross_entropy", TWO),
     ],
 )

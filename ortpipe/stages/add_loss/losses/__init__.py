@@ -22,7 +22,6 @@ LOSSES: Catalogue[Any] = Catalogue(
         "cosine": "ortpipe.stages.add_loss.losses.cosine:CosineDistance",
         "cross_entropy": "ortpipe.stages.add_loss.losses.cross_entropy:CrossEntropy",
         "ctc": "ortpipe.stages.add_loss.losses.ctc:CTC",
-        "distill": "ortpipe.stages.add_loss.losses.distill:Distill",
         "elastic": "ortpipe.stages.add_loss.losses.elastic:Elastic",
         "epsilon_insensitive": "ortpipe.stages.add_loss.losses.epsilon_insensitive:EpsilonInsensitive",
         "focal": "ortpipe.stages.add_loss.losses.focal:Focal",
