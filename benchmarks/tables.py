@@ -207,7 +207,7 @@ METHODS: dict[str, Callable[[Part], Fitted]] = {
     "ortpipe MLP": network("mlp"),
     "ortpipe TabM": network("tabular"),
     "ortpipe auto": network("auto"),
-    "ortpipe distilled": network("auto", "data/teacher=stack", "data.teacher.alpha=0.3", "data.teacher.mix=0.2"),
+    "ortpipe distilled": network("auto", "data/teacher=stack"),
     BASE: estimator("sklearn.ensemble", f"{BASE}Regressor {BASE}Classifier", "category"),
     "RandomForest": estimator("sklearn.ensemble", "RandomForestRegressor RandomForestClassifier"),
     "scikit-learn MLP": estimator("sklearn.neural_network", "MLPRegressor MLPClassifier"),

@@ -40,9 +40,9 @@ class TeacherConfig(Config):
     path: str | None = None
     trust: bool = False
     folds: Annotated[int, Ge(2), Le(100)] = 5
-    alpha: Annotated[float, Ge(0), Le(1)] = 0.5
-    augment: NotNegative = 1.0
-    mix: Annotated[float, Ge(0), Le(1)] = 0.5
+    alpha: Annotated[float, Ge(0), Le(1)] = 0.3
+    augment: NotNegative = 0.0
+    mix: Annotated[float, Ge(0), Le(1)] = 0.3
     neighbors: Annotated[int, Ge(1), Le(1000)] = 5
     seed: Seed = 0
 

@@ -1,4 +1,7 @@
-"""A strong teacher for tables: boosting, a forest and a linear model, stacked."""
+"""A strong teacher for tables: boosting, a forest and a linear model, stacked.
+
+Two folds are enough for the weights of three members, and take half the time of scikit-learn's five.
+"""
 
 from sklearn import ensemble, linear_model
 
@@ -10,7 +13,7 @@ def StackRegressor(trees: int = 100) -> ensemble.StackingRegressor:  # named lik
         ("forest", ensemble.ExtraTreesRegressor(trees, min_samples_leaf=2)),
         ("linear", linear_model.RidgeCV()),
     ]
-    return ensemble.StackingRegressor(members, linear_model.RidgeCV())
+    return ensemble.StackingRegressor(members, linear_model.RidgeCV(), cv=2)
 
 
 def StackClassifier(trees: int = 100) -> ensemble.StackingClassifier:
@@ -20,4 +23,4 @@ def StackClassifier(trees: int = 100) -> ensemble.StackingClassifier:
         ("forest", ensemble.ExtraTreesClassifier(trees, min_samples_leaf=2)),
         ("linear", linear_model.LogisticRegression(max_iter=1000)),
     ]
-    return ensemble.StackingClassifier(members, linear_model.LogisticRegression(max_iter=1000))
+    return ensemble.StackingClassifier(members, linear_model.LogisticRegression(max_iter=1000), cv=2)

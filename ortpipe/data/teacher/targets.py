@@ -135,4 +135,5 @@ def _note(estimator: Any, config: TeacherConfig, train: Rows, arrays: Arrays, cl
     how = "already fitted, so it may have seen them" if is_fitted(estimator) else f"out of {config.folds} folds"
     meaning = "shares of classes" if classes is not None else "values"
     values = "; whole numbers become values" if classes is None and are_classes(label) else ""
-    return f"teacher {name}: {meaning}, {score} on the training rows ({how}); {more:,} new rows{values}"
+    new = f"; {more:,} new rows" if more else ""
+    return f"teacher {name}: {meaning}, {score} on the training rows ({how}){new}{values}"

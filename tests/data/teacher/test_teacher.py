@@ -159,7 +159,7 @@ def test_a_store_keeps_predictions_by_content(tmp_path):
     first = taught(data(), config, remember).train
     again = taught(data(), dataclasses.replace(config, alpha=1.0), remember).train
     assert Counted.fits == before + 2
-    assert np.array_equal(first.label[:40], 0.5 * again.label[:40] + 0.5 * VALUES[:40])
+    assert np.array_equal(first.label[:40], 0.3 * again.label[:40] + 0.7 * VALUES[:40])
     assert taught(data(), config, remember).train.digest() == first.digest()
     taught(data(VALUES + 1), config, remember)
     assert Counted.fits == before + 4
