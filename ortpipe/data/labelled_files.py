@@ -101,17 +101,17 @@ class LabelledFolder(Windowed):
     ) -> Iterator[tuple[str, tuple[str, ...], int | None]]:
         """Yield the name, the labels and the part of each file that the CSV file lists."""
         table = self._table(column)
-        columns, seen, faults = self._columns, set[str](), list[str]()
+        columns, seen, faults = self._columns, set[tuple[str, ...]](), list[str]()
         for number, row in table:
             name = row["file"]
             fault = {
                 f"{name!r}, which is no file below {folder}": name not in files,
-                f"{name!r} again": name in seen,
+                f"{name!r} again": self._key(row) in seen,
                 "no label": not all(row[of] for of in columns),
                 f"the part {row[column]!r}" if column else "": column is not None and row[column] not in PARTS,
             }
             faults += [f"{words} in line {number}" for words, holds in fault.items() if holds][:1]
-            seen.add(name)
+            seen.add(self._key(row))
         if faults:
             rule = "Each row of {key} must have another file, its labels, and a part if split.column is set."
             more = f", and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
@@ -124,20 +124,27 @@ class LabelledFolder(Windowed):
     def _columns(self) -> tuple[str, ...]:
         return (self.label,) if isinstance(self.label, str) else self.label
 
+    def _key(self, row: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the cells in which the rows of the CSV file differ."""
+        return (row["file"],)
+
     def _table(self, column: str | None) -> list[tuple[int, dict[str, str]]]:
-        """Return the rows of the CSV file, each with the number of its line."""
-        try:
-            reader = csv.DictReader(io.StringIO(read(Path(str(self.labels)), TEXT).decode("utf-8-sig")), strict=True)
-            table = [(reader.line_num, row) for row in reader]
-        except (OSError, ValueError, csv.Error) as error:
-            rule, fix = "{key} must be a CSV file in UTF-8.", "Check its path and its content."
-            raise DataError(rule, key="labels", got=f"{self.labels}: {error}", fix=fix) from error
+        """Return the rows of the CSV file, each with the number of its line; raise if it lacks a column."""
+        table = self._listed()
         for name in ("file", *self._columns, *([column] if column else [])):
             if not table or name not in table[0][1]:
                 rule = "{key} must have rows, and the columns file, {at}label and split.column."
                 fix = nearest(name, [of for of in table[0][1] if of]) if table else "Add rows."
                 raise DataError(rule, key="labels", got=f"no {name!r} in {self.labels}", fix=fix)
         return table
+
+    def _listed(self) -> list[tuple[int, dict[str, str]]]:
+        try:
+            reader = csv.DictReader(io.StringIO(read(Path(str(self.labels)), TEXT).decode("utf-8-sig")), strict=True)
+            return [(reader.line_num, row) for row in reader]
+        except (OSError, ValueError, csv.Error) as error:
+            rule, fix = "{key} must be a CSV file in UTF-8.", "Check its path and its content."
+            raise DataError(rule, key="labels", got=f"{self.labels}: {error}", fix=fix) from error
 
 
 def label_array(files: Sequence[LabelledFile]) -> np.ndarray:

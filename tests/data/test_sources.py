@@ -6,6 +6,7 @@ from sklearn import datasets
 
 from ortpipe.data.load import DataConfig, load
 from ortpipe.data.sources import SOURCES, bundled
+from ortpipe.data.sources.audio import Audio
 from ortpipe.data.sources.bundled import LOADERS, Bundled
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.excel import Excel
@@ -39,6 +40,7 @@ def test_rows_that_are_changed_leave_those_of_the_next_job_as_they_are():
 
 def test_the_catalogue_names_every_source():
     assert {
+        "audio": Audio,
         "bundled": Bundled,
         "csv": Csv,
         "excel": Excel,

@@ -17,6 +17,7 @@ class Source(Protocol):
 SOURCES: Catalogue[type] = Catalogue(
     "source of rows",
     {
+        "audio": "ortpipe.data.sources.audio:Audio",
         "bundled": "ortpipe.data.sources.bundled:Bundled",
         "csv": "ortpipe.data.sources.csv:Csv",
         "excel": "ortpipe.data.sources.excel:Excel",

@@ -1,0 +1,253 @@
+"""Windows of sound files: decoded by soundfile within bounds, resampled, and cut one file at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from scipy.signal import resample_poly
+
+from ortpipe.bounded import MOST_BYTES, files_below, read
+from ortpipe.data.config import PARTS
+from ortpipe.data.faults import SHOWN, changed_error
+from ortpipe.data.labelled_files import LabelledFile, label_array
+from ortpipe.data.reader import Labelled
+from ortpipe.data.rows import PIECE, Rows, row_bytes
+from ortpipe.data.sounds import SoundFolder
+from ortpipe.data.stream import LIMIT, Labels
+from ortpipe.errors import DataError
+from ortpipe.hashing import Hasher
+
+
+@dataclass(frozen=True)
+class Take:
+    """A file, or one of its copies, with its segments in the order of time."""
+
+    path: Path
+    part: int | None
+    segments: Sequence[tuple[float, float, int]]  # start and end in seconds, and the place of the label
+    copy: int  # 0: the file as it is
+
+
+class SoundReader:
+    """Reads the windows of sound files, a file at a time (see `Reader`); the constructor reads, checks and hashes all.
+
+    Rows that fit in memory are kept. An error lists the first files that cannot be read.
+
+    Args:
+        source: the settings of the windows.
+        files: the files or, with times, their segments; those of a file follow each other.
+        named: whether the rows have the name of their file as the input `file`, for a split by group.
+    """
+
+    notes: tuple[str, ...] = ()
+
+    def __init__(self, source: SoundFolder, files: Sequence[LabelledFile], *, named: bool = False) -> None:
+        self._source, self._named, self._rate = source, named, source.rate
+        self._kept, self._places = dict[int, list[Rows]](), dict[int, np.ndarray]()  # of each file
+        outside = [] if source.outside is None else [LabelledFile(Path(), (str(source.outside),), None)]
+        width = len(files[0].labels) - 2 * source.timed
+        texts = [LabelledFile(file.path, file.labels[:width], None) for file in files]
+        self._labels = label_array([*texts, *outside])
+        self._takes = _takes(source, files)
+        self._noises = _noises(source)
+        self.row_bytes = row_bytes([(np.dtype(np.float32), (1, source.samples))])
+        self.counts = np.zeros((len(self._takes), len(PARTS)), np.int64)
+        hasher, distinct, faults = Hasher("sounds"), Labels(), list[str]()
+        for number, take in enumerate(self._takes):
+            try:
+                pieces = list(self._pieces(number))
+            except ValueError as error:
+                faults.append(f"{take.path}: {error}")
+                continue
+            for piece in pieces:
+                self.counts[number, take.part or 0] += len(piece)
+                distinct.update(piece.label)
+                hasher.add(piece.digest(), take.part or 0)
+            self._kept[number] = pieces
+            if source.stream or self.counts.sum() * self.row_bytes > LIMIT:
+                self._kept.clear()
+        if faults:
+            _reject(faults)
+        if not self.counts.sum():
+            rule, fix = (
+                "A window must have a label: its middle must be in a segment.",
+                "Correct the times, or set {at}outside.",
+            )
+            raise DataError(rule, key="labels", got=f"none in {source.labels}", fix=fix)
+        self.digest, self.labels = hasher.hexdigest(), {"": distinct.values}
+
+    def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:
+        """Yield the rows of each file, in pieces of PIECE bytes."""
+        for group in groups:
+            yield iter(self._kept[group]) if group in self._kept else self._again(group)
+
+    def read_labels(self, group: int) -> Iterator[Labelled]:
+        """Yield the labels and parts of a file's windows, in one piece."""
+        labels = self._labels[self._places[group]]
+        yield {"": labels}, self._parts(group, len(labels))
+
+    def _parts(self, group: int, count: int) -> np.ndarray | None:
+        part = self._takes[group].part
+        return None if part is None else np.full(count, part, np.int8)
+
+    def _again(self, group: int) -> Iterator[Rows]:
+        try:
+            yield from self._pieces(group)
+        except ValueError as error:
+            raise changed_error(f"{self._takes[group].path}: {error}") from error
+
+    def _pieces(self, group: int) -> Iterator[Rows]:
+        """Yield the windows of a file that have a label.
+
+        Raises:
+            ValueError: it is broken, empty or too short, or has another rate than the files before.
+        """
+        source, take = self._source, self._takes[group]
+        sound, rate = decoded(take.path, source.rate)
+        self._rate = self._rate or rate
+        if rate != self._rate:
+            raise ValueError(f"{rate:,} samples per second, others {self._rate:,}")
+        sound = _long_enough(sound, source) * np.float32(source.scale)
+        sound = self._augmented(sound, take) if take.copy else sound
+        hop, size = source.hop or source.samples, max(1, PIECE // self.row_bytes)
+        windows = np.lib.stride_tricks.sliding_window_view(sound, source.samples)[::hop]
+        middles = (np.arange(len(windows)) * hop + source.samples / 2) / rate
+        places = _places(take.segments, middles, -1 if source.outside is None else len(self._labels) - 1)
+        used, self._places[group] = np.flatnonzero(places >= 0), places[places >= 0]
+        for first in range(0, len(used), size):
+            chosen = used[first : first + size]
+            yield self._rows(windows[chosen], self._labels[places[chosen]], group)
+
+    def _rows(self, windows: np.ndarray, labels: np.ndarray, group: int) -> Rows:
+        names = np.full(len(windows), str(self._takes[group].path))
+        inputs = {"X": np.ascontiguousarray(windows), **({"file": names} if self._named else {})}
+        prepared = {**self._source.prepared, "rate": self._rate}
+        part = self._parts(group, len(windows))
+        return Rows(inputs, labels, prepared=prepared, origin=json.dumps(prepared), part=part)
+
+    def _augmented(self, sound: np.ndarray, take: Take) -> np.ndarray:
+        """Return a sound with noise and another level, which follow from the seed, the file's name and the copy."""
+        settings: Any = self._source.augment
+        name = int.from_bytes(hashlib.sha256("/".join(take.path.parts[-2:]).encode()).digest()[:8], "big")
+        random = np.random.default_rng([settings.seed, take.copy, name])
+        if settings.noise is not None:
+            noise = self._noise(random, len(sound))
+            decibels = random.uniform(*settings.noise)
+            power = np.mean(np.square(sound, dtype=np.float64)) / max(
+                np.mean(np.square(noise, dtype=np.float64)), 1e-20
+            )
+            sound = sound + noise * np.float32(math.sqrt(power) * 10 ** (-decibels / 20))
+        gain = random.uniform(*settings.gain) if settings.gain is not None else 0
+        return (sound * np.float32(10 ** (gain / 20))).astype(np.float32)
+
+    def _noise(self, random: np.random.Generator, length: int) -> np.ndarray:
+        """Return noise of a length: white, or a random part of a random file, repeated if it is too short."""
+        if not self._noises:
+            return random.standard_normal(length, np.float32)
+        noise, _ = decoded(self._noises[random.integers(len(self._noises))], self._source.rate)
+        return np.resize(np.roll(noise, -int(random.integers(len(noise)))), length)
+
+
+def decoded(file: Path, rate: int | None) -> tuple[np.ndarray, int]:
+    """Return a file's sound, the mean of its channels, float32 [samples] at a rate (None: its own), and the rate.
+
+    Raises:
+        ValueError: it is broken, too large, or has values that are not finite.
+    """
+    try:
+        with soundfile.SoundFile(io.BytesIO(read(file))) as opened:
+            if opened.frames * opened.channels * 4 > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES:,} bytes of samples")
+            sound = opened.read(dtype="float32", always_2d=True).mean(axis=1, dtype=np.float32)
+            native = opened.samplerate
+    except (OSError, soundfile.SoundFileError) as error:
+        raise ValueError(str(error).rpartition(">: ")[2] or type(error).__name__) from error
+    if not len(sound):
+        raise ValueError("it has no samples")
+    if not np.isfinite(sound).all():
+        raise ValueError("it has samples that are not finite")
+    if rate is None or rate == native:
+        return sound, native
+    common = math.gcd(rate, native)
+    return resample_poly(sound, rate // common, native // common).astype(np.float32), rate
+
+
+def _long_enough(sound: np.ndarray, source: SoundFolder) -> np.ndarray:
+    """Return a sound, with silence added if it is shorter than a window."""
+    missing = max(0, source.samples - len(sound))
+    if missing and source.pad is None:
+        raise ValueError(f"{len(sound):,} samples, shorter than a window of {source.samples:,}")
+    return np.pad(sound, (missing, 0) if source.pad == "start" else (0, missing))
+
+
+def _takes(source: SoundFolder, files: Sequence[LabelledFile]) -> list[Take]:
+    """Return the files, then the copies of those of the training part."""
+    takes, first = list[Take](), 0
+    for _, group in itertools.groupby(files, key=lambda file: (file.path, file.part)):
+        segments = [(*_times(source, file), first + place) for place, file in enumerate(group)]
+        path, part = files[first].path, files[first].part
+        first += len(segments)
+        segments = sorted(segments)
+        for before, after in itertools.pairwise(segments):
+            if after[0] < before[1]:
+                got = f"{after[0]:g} s, before the end of another one at {before[1]:g} s, in {path}"
+                raise DataError(
+                    "Segments of a file must not overlap.", key="labels", got=got, fix="Correct their times."
+                )
+        takes.append(Take(path, part, segments, 0))
+    copies = range(1, 1 + source.augment.copies) if source.augment is not None else ()
+    return [*takes, *(Take(t.path, 0, t.segments, copy) for copy in copies for t in takes if t.part == 0)]
+
+
+def _times(source: SoundFolder, file: LabelledFile) -> tuple[float, float]:
+    """Return the start and the end of a segment in seconds; without times, or to predict, those of the whole file."""
+    if not source.timed or not any(file.labels):
+        return 0.0, math.inf
+    try:
+        start, end = map(float, file.labels[-2:])
+    except ValueError:
+        start, end = 0.0, -1.0
+    if not 0 <= start < end:
+        got = f"{file.labels[-2]!r} to {file.labels[-1]!r} in {file.path}"
+        raise DataError(
+            "A segment must have a start before its end, in seconds.", key="labels", got=got, fix="Correct it."
+        )
+    return start, end
+
+
+def _places(segments: Sequence[tuple[float, float, int]], times: np.ndarray, outside: int) -> np.ndarray:
+    """Return the place of the label at each time, int64 [N]: that of the segment, or `outside` without one."""
+    starts, ends, labels = (np.array(column) for column in zip(*segments, strict=True))
+    segment = np.searchsorted(starts, times, side="right") - 1
+    inside = (segment >= 0) & (times < ends[segment])
+    return np.where(inside, labels[segment], outside)
+
+
+def _noises(source: SoundFolder) -> list[Path]:
+    """Return the files of the noise of copies."""
+    place = source.augment.sounds if source.augment is not None else None
+    if place is None:
+        return []
+    path = Path(place)
+    files = [path] if path.is_file() else [f for f in files_below(path) if f.suffix.lower() in source.endings]
+    if not files:
+        rule = f"{{key}} must hold files that end in {', '.join(source.endings)}."
+        raise DataError(rule, key="augment.sounds", got=f"none in {place}", fix="Check the path.")
+    return files
+
+
+def _reject(faults: Sequence[str]) -> None:
+    more = f", and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
+    rule = "All sound files must be readable, of one rate, and as long as a window."
+    fix = "Repair or remove them; set {at}rate, lower {at}samples, or set {at}pad."
+    raise DataError(rule, key="path", got="; ".join(faults[:SHOWN]) + more, fix=fix)
