@@ -2,6 +2,8 @@
 
 import functools
 import importlib.util
+import os
+import socket
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -57,15 +59,20 @@ class Actors:
 
     def __init__(self, load: Load) -> None:
         if importlib.util.find_spec("ray") is None:
-            raise EngineError(
-                "Training on a cluster needs Ray.",
-                got="ray is not installed",
-                fix="pip install 'ortpipe[ray]', or set {@train/parallel}=processes.",
-            )
+            fix = "pip install 'ortpipe[ray]', or set {@train/parallel}=processes."
+            raise EngineError("Training on a cluster needs Ray.", got="ray is not installed", fix=fix)
         import ray
 
-        if not ray.is_initialized():
-            ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+        address = os.environ.get("RAY_ADDRESS", "")
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        try:
+            if port.isdigit():  # Ray itself tries for minutes
+                socket.create_connection((host, int(port)), timeout=10).close()
+            if not ray.is_initialized():
+                ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+        except OSError as error:
+            fix = "Start one by ray start --head, or unset RAY_ADDRESS to start Ray on this machine only."
+            raise EngineError("RAY_ADDRESS must name a running cluster.", got=f"{address}: {error}", fix=fix) from error
         self._ray = ray
         self._class, self._load = ray.remote(num_cpus=1, max_restarts=0)(_Holder), ray.put(load)
 

@@ -76,14 +76,7 @@ def _write_mask(graph: ir.Graph, node: ir.Node, seed: ir.Value, number: int) -> 
 
 def _mix(op: Builder, x: Any) -> Any:
     """Return the hash of whole numbers, below 2³²."""
-
-    def low(value: Any) -> Any:
-        return op.BitwiseAnd(value, op.const(np.int64(2**BITS - 1)))
-
-    def shifted(value: Any, bits: int) -> Any:
-        return op.BitwiseXor(value, op.Div(value, op.const(np.int64(2**bits))))
-
-    x = low(x)
-    x = low(shifted(x, 16) * op.const(np.int64(0x7FEB352D)))
-    x = low(shifted(x, 15) * op.const(np.int64(0x846CA68B)))
-    return shifted(x, 16)
+    for bits, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        x = op.BitwiseAnd(x, op.const(np.int64(2**BITS - 1)))
+        x = op.BitwiseXor(x, op.Div(x, op.const(np.int64(2**bits)))) * op.const(np.int64(factor))
+    return x

@@ -15,8 +15,8 @@ from ortpipe.data.batches import order
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
 from ortpipe.data.sources.npz import Npz
-from ortpipe.errors import ConfigError, ConvergenceError, TrainError
-from ortpipe.parallel import ParallelConfig
+from ortpipe.errors import ConfigError, ConvergenceError, EngineError, TrainError
+from ortpipe.parallel import ParallelConfig, Pool
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -160,6 +160,12 @@ def test_ray_actors_give_the_same_bytes_as_processes_also_when_one_is_killed(tmp
     finally:
         ray.shutdown()
     assert killed
+
+
+def test_a_cluster_that_does_not_answer_is_an_error_at_once(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(EngineError, match=r"got: 127\.0\.0\.1:1: .*refused"):
+        Pool(lambda: None, ParallelConfig(transport="ray"), print)
 
 
 def test_a_run_reports_its_times_and_continues_from_a_checkpoint_with_the_same_bytes(tmp_path):
