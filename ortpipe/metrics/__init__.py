@@ -115,6 +115,7 @@ METRICS = Metrics(
         "d2_pinball": Metric("d2_pinball_score", VALUES, "label", True, parameter=ALPHA),
         "d2_tweedie": Metric("d2_tweedie_score", VALUES, "label", True, parameter=POWER),
         "accuracy": Metric("accuracy_score", LABELS, "label", True, shown=LABELS),
+        "f1": Metric("f1_score", ("binary",), "label", True, {"zero_division": 0}),
         "f1_macro": Metric("f1_score", LABELS, "label", True, MACRO, shown=LABELS),
         "precision_macro": Metric("precision_score", LABELS, "label", True, MACRO),
         "recall_macro": Metric("recall_score", LABELS, "label", True, MACRO),

@@ -117,6 +117,7 @@ MEMBERS += [
     more("root_mean_squared_error", "regression", metrics.root_mean_squared_error),
     more("median_absolute_error", "regression", metrics.median_absolute_error),
     more("mean_absolute_percentage_error", "regression", metrics.mean_absolute_percentage_error),
+    more("f1", "binary", metrics.f1_score),
     more("brier_score", "binary", metrics.brier_score_loss),
     more("brier_score", "multiclass", metrics.brier_score_loss, labels=[0, 1, 2]),
     more("explained_variance", "regression", metrics.explained_variance_score),
