@@ -105,3 +105,14 @@ def error_rate(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) 
 def accuracy(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> float:
     """Return the share of rows without any error."""
     return float(np.average(distance(truth, label) == 0, weights=weight))
+
+
+def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
+    """Return a prediction as [N, E…, K], where `axis` is the axis of K (see `Facts.class_axis`).
+
+    >>> classes_last(np.zeros((5, 3, 8, 8)), 1).shape, classes_last(np.zeros((5, 8, 8)), 3).shape
+    ((5, 8, 8, 3), (5, 8, 8, 1))
+    """
+    if axis is None:
+        return array
+    return array[..., None] if axis == array.ndim else np.moveaxis(array, axis, -1)

@@ -11,7 +11,7 @@ from ortpipe.doors import later
 if TYPE_CHECKING:
     from ortpipe.data.labels import class_index
     from ortpipe.metrics.classes import class_scores
-    from ortpipe.metrics.elements import of_elements, reject_infinite, reject_shapes
+    from ortpipe.metrics.elements import classes_last, of_elements, reject_infinite, reject_shapes
 else:
     later(__name__)
 
@@ -68,19 +68,8 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
     """
     if not np.isfinite(prediction).all():
         reject_infinite(facts, prediction)
-    prediction = classes_last(prediction, facts.class_axis)
+    prediction = prediction if facts.class_axis is None else classes_last(prediction, facts.class_axis)
     values = prediction.astype(np.float64)
     if facts.task == "regression":
         return values if facts.link is None else np.exp(np.clip(values, -700, 700)), None
     return class_scores(facts, prediction)
-
-
-def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
-    """Return a prediction as [N, E…, K], where `axis` is the axis of K (see `Facts.class_axis`).
-
-    >>> classes_last(np.zeros((5, 3, 8, 8)), 1).shape, classes_last(np.zeros((5, 8, 8)), 3).shape
-    ((5, 8, 8, 3), (5, 8, 8, 1))
-    """
-    if axis is None:
-        return array
-    return array[..., None] if axis == array.ndim else np.moveaxis(array, axis, -1)

@@ -11,7 +11,8 @@ from sklearn.utils.validation import column_or_1d
 
 from ortpipe import Facts
 from ortpipe.errors import ConfigError, DataError
-from ortpipe.metrics.predictions import classes_last, predicted
+from ortpipe.metrics.elements import classes_last
+from ortpipe.metrics.predictions import predicted
 from ortpipe.sklearn.base import OrtEstimator
 
 LEAST = 1e-12  # probabilities are clipped to [LEAST, 1 − LEAST] if a model has no raw scores

@@ -12,7 +12,7 @@ from sklearn import metrics
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvertError, DataError, LossError
-from ortpipe.metrics.predictions import classes_last
+from ortpipe.metrics.elements import classes_last
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss, check

@@ -10,7 +10,7 @@ import numpy as np
 from ortpipe.artifact import Task
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.metrics.classes import Seen, look
-from ortpipe.metrics.predictions import classes_last
+from ortpipe.metrics.elements import classes_last
 from ortpipe.settings import Config
 from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.prediction.heads import Head

@@ -13,7 +13,7 @@ from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError, ModelError, nearest
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
-from ortpipe.metrics.predictions import classes_last
+from ortpipe.metrics.elements import classes_last
 from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.prediction.heads import Head, read_head
 from ortpipe.stages.convert.prediction.meaning import without_ones
