@@ -63,6 +63,8 @@ class Facts:
     # penalty: {parameter: {l2: …}}, reduction: the one for these strengths, rows: N, weight: the mean row weight if the
     # source divides by it, class_weight: of each class, or [negatives', positives'] per column, missing: omitted parts}
     soft: bool | None = None  # True: class labels are the shares of all classes [N, K]
+    calibration: Literal["temperature", "isotonic"] | None = None  # after training, in the graph
+    threshold: float | None = None  # the least probability at which the second of two classes is predicted; None: 0.5
     class_weight: tuple[float, ...] = ()  # the factor of each class in the loss, from the data's setting
     sample_weight: str | None = None  # the per-row weight input
     loss: str | None = None  # the scalar loss output
@@ -87,7 +89,7 @@ class Facts:
     @property
     def predictions(self) -> dict[str, Facts]:
         """The facts of the prediction, under "", and of each head by its output, as if it were the prediction."""
-        bare = dataclasses.replace(self, members=None, objective={}, class_weight=())
+        bare = dataclasses.replace(self, members=None, objective={}, class_weight=(), threshold=None)
         heads = {name: dataclasses.replace(bare, prediction=name, **vars(head)) for name, head in self.heads.items()}
         return {"": self, **heads}
 

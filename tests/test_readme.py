@@ -54,6 +54,7 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe experiment=finetune_onnx                      #": "[4/6] derive\n  trains 4 of 8",
     "ortpipe inspect digits.onnx                           #": "inputs\n  X  float[?, 64]  data",
     "ortpipe experiment=finetune_onnx 'derive.frozen=[]'": "[4/6] derive\n  trains adapters",
+    "ortpipe experiment=logistic_regression data.split.validation=0.2 evaluate.cal": "  calibration: temperature",
     "ortpipe fit patients.csv --label target epochs=20": "ortpipe experiment=networks/auto data=csv data.source.path",
     "ortpipe fit patients.csv --label target teacher=boosting": "data: teacher HistGradient",
     "ortpipe validate experiment=networks/mlp data=csv data.source.path=sales.csv": "data: 4 columns",

@@ -25,12 +25,19 @@ def class_scores(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.n
     if exclusive:
         probability = softmax(values) if raw else np.clip(values, 0, 1)
         probability = probability / probability.sum(axis=-1, keepdims=True)  # float32 rows sum to 1 ± 1e-7
-        return probability.argmax(axis=-1), probability
+        return _likeliest(probability, facts), probability
     p = sigmoid(values) if raw else np.clip(values, 0, 1)
     if facts.task == "multilabel":
         return (p > 0.5).astype(np.int64), p
     probability = np.concatenate([1 - p, p], axis=-1)
-    return probability.argmax(axis=-1), probability
+    return _likeliest(probability, facts), probability
+
+
+def _likeliest(probability: np.ndarray, facts: Facts) -> np.ndarray:
+    """Return the indices of the most likely classes, or of the second of two classes from the threshold on."""
+    if facts.threshold is None:
+        return probability.argmax(axis=-1)
+    return (probability[..., 1] >= facts.threshold).astype(np.int64)
 
 
 def look(prediction: np.ndarray) -> Seen:

@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping
 from ortpipe.metrics import UNWEIGHTED
 
 BOOSTING = "HistGradientBoosting"  # the baseline on request
-STATES = ("before", "trained", "int8", "baseline", BOOSTING, "source")  # the columns of a table of metrics
+# The columns of a table of metrics.
+STATES = ("before", "unadjusted", "trained", "int8", "baseline", BOOSTING, "source")
 
 
 def columns_of(metrics: Mapping[str, Mapping[str, float]], source: str) -> dict[str, str]:

@@ -136,7 +136,9 @@ def as_columns(facts: dict[str, Any], prediction: np.ndarray, prefix: str) -> di
     }
     if task == "multilabel":
         return _columns((shares > 0.5).astype(np.int64), classes, prefix) | probabilities
-    return {f"{prefix}prediction": np.array(classes or range(len(shares.T)))[shares.argmax(axis=1)]} | probabilities
+    threshold = facts.get("threshold")
+    label = shares.argmax(axis=1) if threshold is None else (shares[:, 1] >= threshold).astype(np.int64)
+    return {f"{prefix}prediction": np.array(classes or range(len(shares.T)))[label]} | probabilities
 
 
 def _columns(values: np.ndarray, names: list[Any] | None, prefix: str) -> dict[str, np.ndarray]:

@@ -105,6 +105,8 @@ def test_an_entry_says_what_it_is_and_who_made_it(store):
     settings = {
         "metrics": None,
         "baseline": "constant",
+        "calibration": None,
+        "threshold": None,
         "rows": 200_000,
         "by": [],
         "bootstrap": 0,

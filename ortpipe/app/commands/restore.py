@@ -81,6 +81,11 @@ def run(arguments: Sequence[str]) -> None:
     if "parameters" not in subject.facts:
         fix = "Name a run, or a model.onnx that ortpipe wrote."
         raise ConfigError("The model must record which of its weights were trained.", got=subject.name, fix=fix)
+    if adjustments := [
+        f"{name} {subject.facts[name]}" for name in ("calibration", "threshold") if name in subject.facts
+    ]:
+        rule, fix = "restore writes weights alone.", "Name the run, and add --stage train: FILE predicts without them."
+        raise ConfigError(rule, got=f"{subject.name} with {', '.join(adjustments)}", fix=fix)
     weights = weights_of(subject.model, subject.arrays, subject.facts, subject.tensors)
     if not file.exists():
         file = _source_copy(file, subject, Path(options.subject)) or file

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, Count, Seed, Text, one_of
 
-VERSION = 6  # raised whenever the stage's results change
+VERSION = 7  # raised whenever the stage's results change
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class EvaluateConfig(Config):
             its name in front, such as `digit_1/accuracy`. By default a few that fit the tasks.
         baseline: `constant`, the majority class (with prior probabilities) or the mean of the training rows;
             `HistGradientBoosting`, also scikit-learn's estimator with its defaults, on the same rows; none.
+        calibration: how to calibrate probabilities on the validation rows: temperature, or isotonic for two classes.
+        threshold: the metric by which the validation rows choose the least probability of the second of two classes.
         rows: the largest number of test rows to use, evenly spaced.
         by: columns; the trained model's metrics are also computed for each of their values.
         bootstrap: bootstrap samples of the test rows for the 95 % interval of each metric (Efron, 1979); 0: none.
@@ -34,6 +36,8 @@ class EvaluateConfig(Config):
 
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
     baseline: Literal["constant", "HistGradientBoosting"] | None = "constant"
+    calibration: Literal["temperature", "isotonic"] | None = None
+    threshold: Annotated[str, one_of("metric", METRICS)] | None = None
     rows: Count = 200_000
     by: tuple[str, ...] = ()
     bootstrap: Annotated[int, Ge(0), Le(1_000_000)] = 0

@@ -167,10 +167,20 @@ def _precision_recall(artifact: Artifact, axes: Axes) -> None:
 
 
 def _reliability(artifact: Artifact, axes: Axes) -> None:
-    predicted, true, weight = artifact.tensors["evaluation/reliability"].T
     axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axes.plot(predicted, true, linewidth=1.2)
-    axes.scatter(predicted, true, s=10 + 60 * weight / weight.max(), alpha=0.7)
+    curves = {"before calibration": "reliability_before", "calibrated": "reliability"}
+    drawn = {
+        title: curve
+        for title, name in curves.items()
+        if (curve := artifact.tensors.get(f"evaluation/{name}")) is not None
+    }
+    for title, curve in drawn.items():
+        predicted, true, weight = curve.T
+        color = "0.5" if title != "calibrated" else "C0"
+        axes.plot(predicted, true, linewidth=1.2, color=color, label=title)
+        axes.scatter(predicted, true, s=10 + 60 * weight / weight.max(), alpha=0.7, color=color)
+    if len(drawn) > 1:
+        axes.legend(loc="upper left", fontsize="small")
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), title="Reliability")
     axes.set(xlabel="predicted probability", ylabel="share that is true")
     axes.grid(alpha=0.3)

@@ -1,4 +1,4 @@
-"""evaluate: a trained model and held-out rows → the same model with metrics and those of its baselines.
+"""evaluate: a trained model and held-out rows → the model with metrics and those of its baselines.
 
 The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
 Models with probabilities also get the curves of `metrics.curves`. For a fake-quantized model, the state `int8` is the
@@ -32,6 +32,7 @@ from ortpipe.stages.evaluate.early import check
 if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
     from ortpipe.graph.forms.int8 import to_int8
     from ortpipe.metrics.curves import curves
+    from ortpipe.stages.evaluate.adjusted import evaluate_adjusted
     from ortpipe.stages.evaluate.baselines import add_baselines
     from ortpipe.stages.evaluate.parts import add_records, reject_undefined
 else:
@@ -57,11 +58,20 @@ def evaluate(
         EvaluateError: there are no test rows, a metric does not fit the task, or a configured one has no value.
     """
     check_data(data)
-    config, facts = config or EvaluateConfig(), artifact.facts
-    check(facts, config, data=data)
+    config = config or EvaluateConfig()
+    check(artifact.facts, config, data=data)
+    if config.calibration is not None or config.threshold is not None:
+        return evaluate_adjusted(artifact, config, data, runtime)
+    return measure(artifact, config, config.metrics or shown(artifact.facts), data, runtime)
+
+
+def measure(
+    artifact: Artifact, config: EvaluateConfig, names: Sequence[str], data: Data, runtime: RuntimeConfig | None
+) -> Artifact:
+    """Return the artifact with these metrics on the test rows."""
     assert data.test is not None
+    facts = artifact.facts
     most = min(config.rows, *(rows_at_most(part, data.test.of(head)) for head, part in facts.predictions.items()))
-    names = config.metrics or shown(facts)
     work = Work(artifact, artifact.ir_model(), config, data.test, most, names, runtime)
     tested, validation = _predictions(work, data.validation)
     trained = tested["trained"].compared(facts)

@@ -93,6 +93,7 @@ class Reading:
 def opened(model: onnx.ModelProto, config: GraphSettings, data: Data | None, weights: Weights | None) -> Reading:
     """Return a file's model at an opset that the runtime loads, with the float type and outputs of the config."""
     _check_tensors(model)
+    _check_unadjusted(read_metadata(model))
     if weights is None:
         check_sound(model)
         model, weights = take_apart(model)
@@ -113,6 +114,14 @@ def opened(model: onnx.ModelProto, config: GraphSettings, data: Data | None, wei
     classes = config.classes or tuple(metadata.get("classes", ())) or zip_map_classes or classes_in(forward.graph)
     constants = frozenset(str(v.name) for v in float_constants(forward.graph))
     return Reading(forward, config, data, None if changes else low, weights, metadata, classes, constants, notes)
+
+
+def _check_unadjusted(metadata: Mapping[str, Any]) -> None:
+    """Reject a model with a calibration or a threshold, which fit the weights that it has."""
+    if adjustments := [f"{name} {metadata[name]}" for name in ("calibration", "threshold") if name in metadata]:
+        rule = "A model that was calibrated, or whose threshold was tuned, cannot be trained further."
+        fix = "Start from its run instead (start=RUN), or read stages/5_train/model.onnx of that run."
+        raise ConvertError(rule, got=", ".join(adjustments), fix=fix)
 
 
 def _check_tensors(model: onnx.ModelProto) -> None:

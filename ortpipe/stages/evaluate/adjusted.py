@@ -1,0 +1,113 @@
+"""A calibrated model, and one with a tuned decision threshold: both are fitted on the validation rows.
+
+`start` and `ortpipe retrain` read the results of earlier stages, so that no training sees them.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+from ortpipe.artifact import Artifact
+from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.rows import Data, Rows
+from ortpipe.facts import Facts
+from ortpipe.metrics import shown
+from ortpipe.metrics.predictions import Compared, predicted
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+from ortpipe.stages.evaluate.adjusted_graph import LABELS, with_labels
+from ortpipe.stages.evaluate.answers import answers
+from ortpipe.stages.evaluate.calibration import calibrated
+from ortpipe.stages.evaluate.config import VERSION, EvaluateConfig
+from ortpipe.stages.evaluate.stage import measure
+from ortpipe.stages.evaluate.threshold import tuned
+
+FIRST = 1000  # validation rows that show which outputs are labels
+PROPER = ("log_loss", "brier_score", "calibration_error")  # metrics of probabilities, which calibration is for
+
+
+class Adjusted(NamedTuple):
+    """A model after a step, what the user should know, and entries of the lineage record."""
+
+    artifact: Artifact
+    notes: list[str]
+    record: dict[str, Any]
+
+
+def evaluate_adjusted(
+    artifact: Artifact, config: EvaluateConfig, data: Data, runtime: RuntimeConfig | None
+) -> Artifact:
+    """Return the adjusted model with its metrics on the test rows; the state `unadjusted` is the model as trained."""
+    chosen = [*(PROPER if config.calibration is not None else ()), *filter(None, [config.threshold])]
+    names = config.metrics or tuple(dict.fromkeys([*shown(artifact.facts), *chosen]))
+    plain = dataclasses.replace(config, baseline=None, by=(), bootstrap=0, importance=0, sensitivity=False)
+    before = measure(artifact, plain, names, data, runtime)
+    adjusted = _adjusted(artifact, config, data, runtime)
+    after = measure(_without_states(adjusted.artifact), config, names, data, runtime)
+    metrics = {
+        name: {**before.facts.metrics[name], "unadjusted": before.facts.metrics[name]["trained"], **values}
+        for name, values in after.facts.metrics.items()
+        if name in before.facts.metrics
+    }
+    tensors = {**artifact.tensors, **{n: a for n, a in after.tensors.items() if n.startswith("evaluation/")}}
+    if config.calibration is not None and "evaluation/reliability" in before.tensors:
+        tensors["evaluation/reliability_before"] = before.tensors["evaluation/reliability"]
+    record = {k: v for k, v in after.facts.lineage[-1].items() if k not in ("stage", "version", "input", "notes")}
+    return adjusted.artifact.next(
+        "evaluate",
+        VERSION,
+        tensors=tensors,
+        metrics=metrics,
+        notes=[*adjusted.notes, *after.facts.lineage[-1].get("notes", ())],
+        record={**record, **adjusted.record, "input": artifact.digest()},
+    )
+
+
+def _without_states(artifact: Artifact) -> Artifact:
+    """Return a model without initial and source weights, which are evaluated unadjusted."""
+    return artifact.with_tensors(
+        {n: a for n, a in artifact.tensors.items() if not n.startswith(("initial/", "source/"))}
+    )
+
+
+def _adjusted(artifact: Artifact, config: EvaluateConfig, data: Data, runtime: RuntimeConfig | None) -> Adjusted:
+    """Return the model after calibration, then with a threshold of its calibrated probabilities."""
+    rows, facts = data.validation, artifact.facts
+    assert rows is not None
+
+    def entries(of: Artifact, facts: Facts) -> Compared:
+        session, single = Session(of.ir_model([facts.prediction]), runtime), dataclasses.replace(facts, heads={})
+        [answer] = answers({"": session}, of.signature, single, rows, config.rows).values()
+        return answer.compared(single)[""]
+
+    width, labels = _width_and_labels(artifact, rows.head(FIRST), runtime)
+    result, notes, record = artifact, list[str](), dict[str, Any]()
+    if config.calibration is not None:
+        result, note, record["calibration"] = calibrated(artifact, config.calibration, entries, width)
+        notes.append(note)
+    if config.threshold is not None:
+        value, note, record["threshold"] = tuned(entries(result, result.facts), config.threshold, facts)
+        result = Artifact(result.ir_model(), dataclasses.replace(result.facts, threshold=value), result.tensors)
+        notes.append(note)
+    if result.facts.threshold is not None or config.calibration == "isotonic":
+        result = with_labels(result, labels, width)
+    return Adjusted(result, notes, record)
+
+
+def _width_and_labels(
+    artifact: Artifact, rows: Rows, runtime: RuntimeConfig | None
+) -> tuple[int, dict[str, tuple[Any, ...]]]:
+    """Return the columns of the prediction, and each output that is the rows' class, with its two classes."""
+    facts, graph = artifact.facts, artifact.ir_model().graph
+    binary = facts.task == "binary"
+    names = [str(output.name) for output in graph.outputs if binary and output.dtype in LABELS]
+    session = Session(artifact.ir_model([facts.prediction, *names]), runtime)
+    prediction, *outputs = session.run(feed_inputs(artifact.signature, facts, rows))
+    label, _ = predicted(facts, prediction)
+    kinds: list[tuple[Any, ...]] = [(facts.classes or (0, 1))[:2], (0, 1)]
+    classes_by_output = {
+        name: classes
+        for name, output in zip(names, outputs, strict=True)
+        for classes in kinds
+        if output.reshape(-1).tolist() == [classes[k] for k in label]
+    }
+    return prediction.shape[-1], classes_by_output
