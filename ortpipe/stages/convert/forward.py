@@ -71,15 +71,13 @@ class Converted:
         return dataclasses.replace(self, notes=(*self.notes, *notes), record=record, **changes)
 
 
-def facts_of(graph: ir.Graph, prediction: str, choice: Choice, previous: Facts | None = None) -> Facts:
-    """Return the facts of a graph; `previous` are the facts whose columns its inputs keep."""
-    inputs = tuple(str(v.name) for v in query.data_inputs(graph))
+def facts_of(graph: ir.Graph, prediction: str, choice: Choice) -> Facts:
+    """Return the facts of a graph."""
     return Facts(
         task="regression",  # replaced once the prediction's meaning is known
-        inputs=inputs,
+        inputs=tuple(str(v.name) for v in query.data_inputs(graph)),
         outputs=tuple(str(o.name) for o in graph.outputs),
         prediction=prediction,
         parameters=choice.trained,
         constants=tuple(choice.untrained),
-        columns={name: columns for name, columns in previous.columns.items() if name in inputs} if previous else {},
     )

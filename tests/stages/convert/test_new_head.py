@@ -229,3 +229,12 @@ def test_a_real_network_gets_new_classes() -> None:
     assert artifact.facts.classes == (0, 1, 2)
     [y] = Session(artifact.model).run({artifact.facts.inputs[0]: np.zeros((2, 64), np.float32)}, ["prediction"])
     np.testing.assert_allclose(y.sum(axis=1), 1, rtol=1e-6)
+
+
+def test_a_new_head_leaves_what_is_known_of_the_rows(rows: OnnxFile) -> None:
+    of_source = {"columns": {"X": ("age", "height")}, "prepared": {"scale": 255.0}}
+    data = Data(Rows({"X": X}, np.arange(6) % 2, **of_source))  # type: ignore[arg-type]
+    source = OnnxFile(path=rows.path, prediction="y")
+    config = ConvertConfig(source=source, head=NewHead(cut="r", layers=({"linear": 2}, "softmax")))
+    facts = convert(None, config, data=data).facts
+    assert {"columns": facts.columns, "prepared": facts.prepared} == of_source

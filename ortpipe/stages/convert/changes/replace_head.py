@@ -1,5 +1,6 @@
 """Replacing a network's head: the graph is cut at a value, and new layers are added behind it."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -57,11 +58,13 @@ def _replaced(converted: Converted, head: NewHead, task: Task | None, classes: A
     new = f"new weights {some(stack.parameters)}" if stack.parameters else "no new weights"
     note = f"cuts at {value.name!r} {_shape_text(query.sizes(value))}; behind it {layers}: {new}; {meaning.task}"
     choice = choose(model.graph, prediction, declared=converted.forward.untrained_reasons)
+    facts, before = facts_of(model.graph, str(prediction.name), choice), converted.facts
+    columns = {name: columns for name, columns in before.columns.items() if name in facts.inputs}
     return converted.next(
         note,
         record={"head": {"cut": str(value.name), "layers": layers, "seed": head.seed}},
         choice=choice,
-        facts=facts_of(model.graph, str(prediction.name), choice, converted.facts),
+        facts=dataclasses.replace(facts, columns=columns, prepared=before.prepared),
         source_weights={},
         unset=[name for name in choice.trained if name not in stack.parameters],
         finished=None,
