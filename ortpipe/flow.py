@@ -30,5 +30,12 @@ FLOW = (
         ensures=FORWARD,
         continued="ortpipe.stages.train.continued",
     ),
-    _stage("evaluate", reads=("data", "runtime"), packages=LEARNING, requires=FORWARD, ensures=("metrics",)),
+    _stage(
+        "evaluate",
+        reads=("data", "runtime"),
+        takes=("report",),
+        packages=LEARNING,
+        requires=FORWARD,
+        ensures=("metrics",),
+    ),
 )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ortpipe.stages.convert.dialects.standardize import standardize, without_zip_map
     from ortpipe.stages.convert.forward import Forward
     from ortpipe.stages.convert.imported import Imported
+    from ortpipe.stages.evaluate.baselines import BaselineFit
     from ortpipe.stages.evaluate.figures import figures, panels
     from ortpipe.stages.evaluate.gates import Scored, paired, score, slice_of
     from ortpipe.stages.penalty.penalties import charges

@@ -12,11 +12,12 @@ from ortpipe.app.run.record import RunRecord
 from ortpipe.app.table import aligned, spread
 from ortpipe.metrics.titles import columns_of, label
 from ortpipe.pipeline import events
-from ortpipe.stages import Epoch, Remark
+from ortpipe.stages import BaselineFit, Epoch, Remark
 
 BAR = "epoch {n_fmt}/{total_fmt} |{bar}| {desc}, {remaining} left"
 SHORT_BAR = "{n_fmt}/{total_fmt} |{bar}| {desc} {remaining}"
 WIDE = 100  # columns from which on names are not shortened
+LONG = 10  # times as long as a baseline, from which on training gets a line
 EVERY = 5.0  # seconds after which the next epoch gets a line, regardless of its number
 
 
@@ -37,6 +38,7 @@ class Screen:
         self._bar: Any = None
         self._validated: dict[str, float] = {}  # values of the latest validation
         self._first: tuple[int, float] | None = None  # steps and seconds at the stage's first report
+        self._seconds: dict[str, float] = {}  # of stages that have finished, and at the start of a baseline's fit
 
     def __call__(self, event: events.Event) -> None:
         """Handle an event."""
@@ -55,11 +57,14 @@ class Screen:
                 self._progress(epoch, event.seconds)
             case events.StageProgressed(report=Remark(text=text)) if self._job is None:
                 self._print(f"  {text}")
+            case events.StageProgressed(report=BaselineFit() as fit):
+                self._compare(fit, event.seconds)
             case events.StageNotice() if self._job is None or not event.stored:
                 self._print(f"  {event.message}")
             case events.StageFinished():
                 self._close_bar()
                 self._step(f"writing the results of {event.name}")
+                self._seconds[event.name] = event.seconds if event.hit is None else event.hit.seconds
                 self._trains = _training_size(event.artifact)
                 if self._job is None and event.hit is not None:
                     producer = event.hit.run.get("folder", "another run")
@@ -95,6 +100,14 @@ class Screen:
         elif late or (self._job is None and (epoch.number == epoch.epochs or tenth > self._last_line)):
             self._last_line, self._last_time = tenth, time.monotonic()
             self._print(f"  epoch {epoch.number}/{epoch.epochs}: {self._facts(epoch, speed)}")
+
+    def _compare(self, fit: BaselineFit, seconds: float) -> None:
+        """Print how much longer than the fit of a baseline training took, from LONG times on."""
+        if not fit.ended:
+            self._seconds[fit.name] = seconds
+        elif (trained := self._seconds.get("train", 0)) > LONG * (fitted := seconds - self._seconds[fit.name]):
+            times = f"{trained / fitted:,.0f} times"
+            self._print(f"  training took {trained:.2f} s, {times} the {fitted:.2f} s of {fit.name}")
 
     def _draw(self, epoch: Epoch, speed: float) -> None:
         short = not _in_notebook() and os.get_terminal_size(sys.stderr.fileno()).columns < WIDE

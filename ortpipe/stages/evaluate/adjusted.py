@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ortpipe.artifact import Artifact
@@ -34,15 +35,19 @@ class Adjusted(NamedTuple):
 
 
 def evaluate_adjusted(
-    artifact: Artifact, config: EvaluateConfig, data: Data, runtime: RuntimeConfig | None
+    artifact: Artifact,
+    config: EvaluateConfig,
+    data: Data,
+    runtime: RuntimeConfig | None,
+    report: Callable[[object], None],
 ) -> Artifact:
     """Return the adjusted model with its metrics on the test rows; the state `unadjusted` is the model as trained."""
     chosen = [*(PROPER if config.calibration is not None else ()), *filter(None, [config.threshold])]
     names = config.metrics or tuple(dict.fromkeys([*shown(artifact.facts), *chosen]))
     plain = dataclasses.replace(config, baseline=None, by=(), bootstrap=0, importance=0, sensitivity=False)
-    before = measure(artifact, plain, names, data, runtime)
+    before = measure(artifact, plain, names, data, runtime, report)
     adjusted = _adjusted(artifact, config, data, runtime)
-    after = measure(_without_states(adjusted.artifact), config, names, data, runtime)
+    after = measure(_without_states(adjusted.artifact), config, names, data, runtime, report)
     metrics = {
         name: {**before.facts.metrics[name], "unadjusted": before.facts.metrics[name]["trained"], **values}
         for name, values in after.facts.metrics.items()

@@ -1,6 +1,7 @@
 """Baselines on the test rows: the majority class or the mean of the training rows, and on request gradient boosting."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,6 +21,14 @@ else:
     later(__name__)
 
 
+@dataclass(frozen=True)
+class BaselineFit:
+    """The fit of a baseline begins, or has ended."""
+
+    name: str
+    ended: bool
+
+
 def add_baselines(
     work: Work, train: RowSet, tested: Mapping[str, Compared], table: Mapping[str, dict[str, float]]
 ) -> list[str]:
@@ -31,7 +40,9 @@ def add_baselines(
     constants = {head: constant(part, head, train, tested[head]) for head, part in heads.items()}
     tables, notes = {"baseline": {head: entries for head, entries in constants.items() if entries}}, list[str]()
     if work.config.baseline == BOOSTING:
+        work.report(BaselineFit(BOOSTING, ended=False))
         entries, note = boosted(work.artifact.facts, train, work.rows, tested[""], work.most, work.config.seed)
+        work.report(BaselineFit(BOOSTING, ended=True))
         tables[BOOSTING], notes = {"": entries}, [note]
     for state, entries_by_head in tables.items():
         for name, value in measured(entries_by_head, work.names, lenient=True).items():

@@ -6,7 +6,6 @@ from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.doors import later
 from ortpipe.errors import EvaluateError
-from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.evaluate.config import EvaluateConfig
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ else:
     later(__name__)
 
 
-def check(facts: Facts, config: EvaluateConfig, *, data: Data, runtime: RuntimeConfig | None = None) -> None:
+def check(facts: Facts, config: EvaluateConfig, *, data: Data, **others: object) -> None:
     """Raise EvaluateError for settings that do not fit the task or the rows, and for data without test rows."""
     if data.test is None:
         raise EvaluateError("evaluate needs test rows.", got="none", fix="Set {@data.split.test}=0.25.")

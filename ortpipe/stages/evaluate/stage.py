@@ -1,12 +1,11 @@
 """evaluate: a trained model and held-out rows → the model with metrics and those of its baselines.
 
 The metrics of a head have its name in front, `digit_1/accuracy`, and its tensors likewise, `evaluation/digit_1/…`.
-Models with probabilities also get the curves of `metrics.curves`. For a fake-quantized model, the state `int8` is the
-trained model computed with integers. The lineage records the settings: `intervals` of the test metrics, these
-metrics by `slices`, and the `importance` and `sensitivity` of columns.
+Probabilities also get the curves of `metrics.curves`. `int8` is a fake-quantized model computed with integers. The
+lineage records `intervals` of the test metrics, these by `slices`, and the `importance` and `sensitivity` of columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,7 +44,12 @@ INT8 = "int8"  # the state of a fake-quantized model: trained, converted to inte
 
 @typed
 def evaluate(
-    artifact: Artifact, config: EvaluateConfig | None = None, *, data: Data, runtime: RuntimeConfig | None = None
+    artifact: Artifact,
+    config: EvaluateConfig | None = None,
+    *,
+    data: Data,
+    runtime: RuntimeConfig | None = None,
+    report: Callable[[object], None] = lambda event: None,
 ) -> Artifact:
     """Return the artifact with metrics on the test rows: before training, trained, and with the source's weights.
 
@@ -61,18 +65,16 @@ def evaluate(
     config = config or EvaluateConfig()
     check(artifact.facts, config, data=data)
     if config.calibration is not None or config.threshold is not None:
-        return evaluate_adjusted(artifact, config, data, runtime)
-    return measure(artifact, config, config.metrics or shown(artifact.facts), data, runtime)
+        return evaluate_adjusted(artifact, config, data, runtime, report)
+    return measure(artifact, config, config.metrics or shown(artifact.facts), data, runtime, report)
 
 
-def measure(
-    artifact: Artifact, config: EvaluateConfig, names: Sequence[str], data: Data, runtime: RuntimeConfig | None
-) -> Artifact:
-    """Return the artifact with these metrics on the test rows."""
+def measure(artifact: Artifact, config: EvaluateConfig, names: Sequence[str], data: Data, *last: Any) -> Artifact:
+    """Return the artifact with these metrics on the test rows; `last` are the last fields of `Work`."""
     assert data.test is not None
     facts = artifact.facts
     most = min(config.rows, *(rows_at_most(part, data.test.of(head)) for head, part in facts.predictions.items()))
-    work = Work(artifact, artifact.ir_model(), config, data.test, most, names, runtime)
+    work = Work(artifact, artifact.ir_model(), config, data.test, most, names, *last)
     tested, validation = _predictions(work, data.validation)
     trained = tested["trained"].compared(facts)
     table = _metrics(work, tested, trained)
@@ -101,6 +103,7 @@ class Work(NamedTuple):
     most: int  # the largest number of rows to read
     names: Sequence[str]  # the metrics
     runtime: RuntimeConfig | None
+    report: Callable[[object], None]  # called before and after the fit of a baseline
 
     def proto(self, state: str) -> tuple[onnx.ModelProto, Weights]:
         """Return a copy of the model with the weights of a state, the large ones separately."""
@@ -116,19 +119,17 @@ class Work(NamedTuple):
 
 def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, Answers], dict[str, float]]:
     """Return predictions of each state on the test rows, and the trained model's metrics on the validation rows."""
-    artifact = work.artifact
+    artifact, facts, model = work.artifact, work.artifact.facts, work.artifact.signature
     states = [state for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)]
-    model = artifact.signature
     states += [INT8] if any(node.op_type == "QuantizeLinear" and not node.domain for node in model.graph.node) else []
     is_large = sum(array.nbytes for array in artifact.initializers.values()) > apart.LARGE_MODEL
     tested, validation = dict[str, Answers](), dict[str, float]()
     for group in [[state] for state in states] if is_large else [states]:  # of a large model, only one in memory
         sessions = {state: work.session(state) for state in group}
-        tested |= answers(sessions, model, artifact.facts, work.rows, work.most)
+        tested |= answers(sessions, model, facts, work.rows, work.most)
         if validation_rows is not None and "trained" in sessions:
-            trained = {"trained": sessions["trained"]}
-            [answer] = answers(trained, model, artifact.facts, validation_rows, work.most).values()
-            values = measured(answer.compared(artifact.facts), work.names, lenient=True)
+            [answer] = answers({"trained": sessions["trained"]}, model, facts, validation_rows, work.most).values()
+            values = measured(answer.compared(facts), work.names, lenient=True)
             validation = {name: value for name, value in values.items() if np.isfinite(value)}
         sessions.clear()
     return tested, validation

@@ -4,10 +4,14 @@ import io
 import re
 from types import SimpleNamespace
 
+import onnx
+import onnx.parser
 import pytest
 
+from ortpipe import Artifact, Facts
 from ortpipe.app.run.screen import Screen
-from ortpipe.pipeline.events import RunStarted, StageNotice, StageProgressed, StageStarted
+from ortpipe.pipeline.events import RunStarted, StageFinished, StageNotice, StageProgressed, StageStarted
+from ortpipe.stages.evaluate.baselines import BaselineFit
 from ortpipe.stages.train.epoch_results import Epoch
 
 
@@ -22,6 +26,20 @@ def test_a_wait_before_the_first_epoch_does_not_count_as_slow_training(capsys: p
         "  epoch 2/3: loss 0.5, 100 steps/s",
         "  epoch 3/3: loss 0.5, 100 steps/s",
     ]
+
+
+@pytest.mark.parametrize(("seconds", "is_long"), [(8.0, True), (4.9, False)])
+def test_training_of_more_than_ten_times_a_baseline_gets_a_line(
+    capsys: pytest.CaptureFixture[str], seconds: float, is_long: bool
+) -> None:
+    text = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
+    model = Artifact(onnx.parser.parse_model(text), Facts("regression", ("x",), ("y",), "y", ()))
+    screen, boosting = Screen(), "HistGradientBoosting"
+    screen(StageFinished("train", 5, model, seconds, "", {}, "", None, None))
+    screen(StageProgressed("evaluate", BaselineFit(boosting, ended=False), 1.0))
+    screen(StageProgressed("evaluate", BaselineFit(boosting, ended=True), 1.5))
+    line = f"  training took 8.00 s, 16 times the 0.50 s of {boosting}\n"
+    assert capsys.readouterr().err == (line if is_long else "")
 
 
 def test_a_job_of_a_sweep_says_only_what_is_its_own(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from ortpipe import (
 from ortpipe.data.raw_columns import RawColumn
 from ortpipe.errors import EvaluateError
 from ortpipe.stages.convert.sources import SOURCES
+from ortpipe.stages.evaluate.baselines import BaselineFit
 
 RNG = np.random.default_rng(3)
 X = RNG.normal(size=(160, 4)).astype(np.float32)
@@ -46,7 +47,11 @@ def evaluated(rows: Rows, task: str, **settings: object) -> tuple[object, object
         add_loss(model, AddLossConfig(LOSSES[LOSS[task]](), sample_weight=rows.sample_weight is not None))
     )
     artifact = train(gradient, TrainConfig(OPTIMIZERS["sgd"](lr=0.01), epochs=1), data=data)
-    return evaluate(artifact, EvaluateConfig(**settings), data=data), data  # type: ignore[arg-type]
+    reports: list[object] = []
+    result = evaluate(artifact, EvaluateConfig(**settings), data=data, report=reports.append)  # type: ignore[arg-type]
+    boosting = [BaselineFit("HistGradientBoosting", ended=ended) for ended in (False, True)]
+    assert reports == (boosting if "baseline" in settings else [])
+    return result, data
 
 
 @pytest.mark.parametrize("weight", [None, WEIGHT], ids=["unweighted", "weighted"])
