@@ -28,16 +28,23 @@ def pairs_of(settings: Mapping[str, str], before: Sequence[str], config_dir: str
     groups = group_choices([packaged_conf(), *([Path(config_dir)] if config_dir is not None else [])])
     short = {group.rpartition("/")[2]: group for group in groups if not group.startswith(HIDDEN)}
     chosen = {name: short[name] for name, text in settings.items() if name in short and _is_choice(text)}
-    pairs = [f"{group}={settings[name]}" for name, group in chosen.items()]
-    unresolved = [name for name in settings if name not in chosen]
-    bare = [name for name in unresolved if "." not in name and "/" not in name]
-    keys = list(_keys(Composition([*before, *pairs], config_dir).values)) if bare else []
-    for name in unresolved:
-        key = _key(name, keys, settings[name], short) if name in bare else name
-        parent = key.rpartition(".")[0]
-        is_group = any(other.startswith(f"{key}.") for other in keys) and _is_choice(settings[name])
-        pairs.append(f"{parent if is_group and parent in groups else key}={settings[name]}")  # add_loss.loss → add_loss
-    return pairs
+    bare = [name for name in settings if name not in chosen and "." not in name and "/" not in name]
+
+    def keys() -> list[str]:
+        """Return the keys of the run with the choices so far."""
+        pairs = [f"{group}={settings[name]}" for name, group in chosen.items()]
+        return list(_keys(Composition([*before, *pairs], config_dir).values))
+
+    every = keys() if bare else []
+    for name in filter(lambda name: _is_choice(settings[name]), bare):  # add_loss.loss=quantile → add_loss=quantile
+        key = next(iter(_matching(name, every)), "")
+        if key.rpartition(".")[0] in groups and any(other.startswith(f"{key}.") for other in every):
+            chosen[name] = key.rpartition(".")[0]
+    every = keys() if chosen.keys() & set(bare) else every  # with the settings of these choices
+    plain = {name: _key(name, every, settings[name], short) for name in bare if name not in chosen}
+    first = [name for name in chosen if name not in bare]
+    order = [*first, *(name for name in settings if name not in first)]
+    return [f"{chosen.get(name) or plain.get(name, name)}={settings[name]}" for name in order]
 
 
 def _is_choice(text: str) -> bool:
@@ -52,12 +59,16 @@ def _keys(config: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from _keys(node, f"{prefix}{name}.")
 
 
+def _matching(name: str, keys: Sequence[str]) -> list[str]:
+    return sorted((key for key in keys if key.rpartition(".")[2] == name), key=lambda key: key.count("."))
+
+
 def _key(name: str, keys: Sequence[str], text: str, choices: Iterable[str]) -> str:
     """Return the least nested key whose last part is a name: train.epochs, not train.checkpoint.epochs.
 
     If there is none, the error also suggests the names of groups, `choices`.
     """
-    matching = sorted((key for key in keys if key.rpartition(".")[2] == name), key=lambda key: key.count("."))
+    matching = _matching(name, keys)
     if not matching:
         names = {key.rpartition(".")[2] for key in keys}.union(choices)
         close = difflib.get_close_matches(name, names, n=5, cutoff=0.5)

@@ -44,6 +44,10 @@ def test_a_setting_is_the_last_part_of_a_key_a_choice_of_a_group_or_a_whole_key(
     ]
 
 
+def test_settings_of_a_chosen_loss_are_found() -> None:
+    assert pairs({"delta": 2.0, "loss": "huber"}) == ["add_loss.loss.delta=2.0", "add_loss=huber"]
+
+
 def test_a_choice_of_the_users_own_configs_counts(tmp_path: Path) -> None:
     (tmp_path / "train" / "optimizer").mkdir(parents=True)
     (tmp_path / "train" / "optimizer" / "mine.yaml").write_text("name: sgd\nlr: 0.5\nslow: 1\n")
