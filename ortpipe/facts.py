@@ -19,6 +19,7 @@ else:
     later(__name__)
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
+Link = Literal["log", "quantiles", "risk", "survival"]  # see stages/add_loss/forms.py
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class HeadFacts:
     class_axis: int | None = None
     logits: str | None = None
     opposite: bool | None = None
-    link: Literal["log"] | None = None
+    link: Link | None = None
+    levels: tuple[float, ...] = ()
     classes: tuple[int | str, ...] | None = None
     label: str | None = None
     blank: int | None = None
@@ -54,7 +56,8 @@ class Facts:
     logits: str | None = None  # the value before the last Sigmoid or Softmax, if there is one
     members: str | None = None  # an ensemble's raw values [N, members, K]; prediction and loss: the means over members
     opposite: bool | None = None  # True: the logits are [−s, s] with the logit s
-    link: Literal["log"] | None = None  # for a regression whose prediction is the logarithm of the values
+    link: Link | None = None  # of a regression that predicts something else than the label's values
+    levels: tuple[float, ...] = ()  # of each column of the prediction: its quantile, or the time of its survival
     classes: tuple[int | str, ...] | None = None  # the label of each class index
     label: str | None = None  # the label input
     blank: int | None = None  # the blank class, if the label is a sequence for all steps (CTC)
@@ -84,7 +87,7 @@ class Facts:
     @property
     def measured_as(self) -> str:
         """The task by which metrics are chosen."""
-        return self.task if self.blank is None else "sequence"
+        return "sequence" if self.blank is not None else self.task if self.link in (None, "log") else self.link
 
     @property
     def predictions(self) -> dict[str, Facts]:

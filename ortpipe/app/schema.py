@@ -105,6 +105,10 @@ class RunConfig(Config):
         if self.train.states is not None and self.paths.cache is None:
             rule, fix = "{key} are kept in the cache.", "Set paths.cache, or {key}=null."
             raise ConfigError(rule, key="train.states", got="paths.cache=null", fix=fix)
+        if getattr(self.add_loss.loss, "reads_batch", False) and (self.train.parallel or self.train.accumulate > 1):
+            rule = "The loss cox reads a whole batch: it can be neither split among workers nor accumulated."
+            fix = "Set train.parallel=null, train.accumulate=1 and a larger train.batch_size."
+            raise ConfigError(rule, got="train.parallel, or train.accumulate above 1", fix=fix)
         if self.train.parallel is not None:
             check_engine(self.train.parallel, self.runtime.engine)
         penalized = any(strength for strengths in self.penalty.terms.values() for strength in strengths.values())
@@ -158,9 +162,20 @@ def check(config: Mapping[str, Any]) -> tuple[dict[str, Any], list[OrtpipeError]
             nodes[key] = with_files(key, node, config.get("recorder"))
     values = _values(RunConfig, {key: nodes.get(key, node) for key, node in config.items()}, problems)
     if not problems:
+        values |= with_outputs(values)
         with collected(problems):
             RunConfig(**values)
     return values, problems
+
+
+def with_outputs(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of convert if the loss needs other outputs of a network by config than one for each label."""
+    settings = getattr(values["add_loss"].loss, "network", {}) if values.keys() >= {"convert", "add_loss"} else {}
+    if not settings or not hasattr(values["convert"].source, "outputs"):
+        return {}
+    source = values["convert"].source
+    source = dataclasses.replace(source, task=source.task or "regression", **settings)
+    return {"convert": dataclasses.replace(values["convert"], source=source)}
 
 
 def check_data(config: Mapping[str, Any], problems: list[OrtpipeError]) -> None:

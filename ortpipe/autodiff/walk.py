@@ -16,15 +16,21 @@ the node's subgraphs capture, in the order of `operands`.
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients
-from ortpipe.errors import DeriveError
+from ortpipe.doors import later
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names, used_names
 from ortpipe.graph.core.operators import having
+
+if TYPE_CHECKING:
+    from ortpipe.autodiff.missing import reject_no_rule, reject_quantized
+else:
+    later(__name__)
 
 BROADCASTING = having("broadcasts") | {"Expand"}  # their rules' results have y's shape, or broadcast to it
 NEVER_QUANTIZED = {*query.FLOATS, ir.DataType.INT64, ir.DataType.BOOL, ir.DataType.STRING}
@@ -83,32 +89,15 @@ def _quantized(x: Value | None) -> bool:
 def _by_rule(op: Backward, node: Node, arrived: Gradients) -> Gradients:
     rule = op.rules.get(node.op_type) if not node.domain else None
     if rule is None:
-        raise _no_rule(op, node)
+        reject_no_rule(op, node, operands(node))
     integers = [x.name for x in operands(node) if x in op.active and _quantized(x)]
     if integers and node.op_type not in INTEGERS:
-        raise DeriveError(
-            "Quantized values may only be moved or dequantized.",
-            got=f"{query.called(node)}, which reads the integers of {integers[0]!r}",
-            fix="Insert DequantizeLinear before it and QuantizeLinear after it, as convert does.",
-        )
+        reject_quantized(node, integers[0])
     if node.op_type not in SMALL:
         arrived = [op.full(dy, y) if dy is not None else None for dy, y in zip(arrived, node.outputs, strict=True)]
     if node.op_type in SEVERAL_OUTPUTS:
         return rule(op, node, arrived, *node.inputs)
     return rule(op, node, arrived[0], *node.inputs) if arrived[0] is not None else []
-
-
-def _no_rule(op: Backward, node: Node) -> DeriveError:
-    """Return an error that lists all values cut off by a node without a rule, so that one more try is enough."""
-    behind = query.ancestors(x for x in operands(node) if x is not None)
-    cut = sorted(str(x.name) for x in behind & op.active if x.producer() is None)
-    return DeriveError(
-        "Every operator that gradients pass through needs a gradient.",
-        got=f"{node.op_type} at node {node.name or node.outputs[0].name!r}, which has no rule and cuts off "
-        + ", ".join(map(repr, cut)),
-        fix=f"Take no gradients with respect to them{{@freeze:[{','.join(cut)}]}}, or add "
-        "a rule to its family in ortpipe/autodiff/rules/.",
-    )
 
 
 def named(graph: Graph, results: Mapping[str, Value], reserved: Collection[str] = ()) -> dict[str, Value]:

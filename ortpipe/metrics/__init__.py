@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ortpipe.metrics.curves import calibration_error
     from ortpipe.metrics.elements import accuracy, error_rate
     from ortpipe.metrics.named import own_metric, with_number
+    from ortpipe.metrics.quantiles import coverage, pinball_loss
+    from ortpipe.metrics.survival import concordance, integrated_brier_score
 else:
     later(__name__)
 
@@ -31,7 +33,7 @@ class Metric:
 
     function: str | Callable[..., Any]  # its name in sklearn.metrics, or the user's function
     tasks: tuple[str, ...]
-    reads: Literal["label", "probability"]  # predicted values or labels, or probabilities
+    reads: Literal["label", "probability", "levels"]  # predicted values or labels, probabilities, or values and levels
     greater_is_better: bool
     params: Mapping[str, Any] = field(default_factory=dict)  # its keyword arguments
     shown: tuple[str, ...] = ()  # the tasks that compute it by default
@@ -41,14 +43,15 @@ class Metric:
         self, truth: np.ndarray, label: np.ndarray, probability: np.ndarray | None, weight: np.ndarray | None
     ) -> float:
         """Return the metric of predictions against the truth, weighted if rows have weights; nan if undefined."""
-        read, params = label, dict([self.parameter[:2]] if self.parameter else [], **self.params)
+        read: Any = (label, probability) if self.reads == "levels" else label
+        params = dict([self.parameter[:2]] if self.parameter else [], **self.params)
         if self.reads == "probability":
             assert probability is not None
             read, truth, more = readable(self.function, truth, probability)
             params |= more
         if not isinstance(self.function, str):
             with own.blamed(self.function, "metric", EvaluateError):
-                return float(self.function(truth, read, weight))
+                return float(self.function(truth, read, weight, **params))
         from sklearn import metrics
 
         with warnings.catch_warnings():
@@ -91,12 +94,13 @@ class Metrics(Catalogue[Metric]):
 
 CLASSES = ("binary", "multiclass")
 LABELS = (*CLASSES, "multilabel")
-VALUES = ("regression",)
+VALUES, QUANTILES, SURVIVAL = ("regression",), ("quantiles",), ("risk", "survival")  # the last two by `Facts.link`
 SEQUENCES = ("sequence",)  # labels that a row's steps form together (CTC)
 MACRO = {"average": "macro", "zero_division": 0}
 ALPHA = "alpha", 0.5, Must("from 0 to 1", lambda alpha: 0 <= alpha <= 1)
 POWER = "power", 1.5, Must("at most 0, or at least 1", lambda power: power <= 0 or 1 <= power < math.inf)
 PLACES = "k", 2, Must("at least 1", lambda k: k >= 1)  # the only whole number
+LEVEL = "level", math.nan, Must("between 0 and 1", lambda level: 0 < level < 1)
 METRICS = Metrics(
     "metric",
     {
@@ -114,6 +118,10 @@ METRICS = Metrics(
         "d2_absolute_error": Metric("d2_absolute_error_score", VALUES, "label", True),
         "d2_pinball": Metric("d2_pinball_score", VALUES, "label", True, parameter=ALPHA),
         "d2_tweedie": Metric("d2_tweedie_score", VALUES, "label", True, parameter=POWER),
+        "pinball_loss": Metric(pinball_loss, QUANTILES, "levels", False, shown=QUANTILES, parameter=LEVEL),
+        "coverage": Metric(coverage, QUANTILES, "label", True, shown=QUANTILES),
+        "concordance": Metric(concordance, SURVIVAL, "label", True, shown=SURVIVAL),
+        "integrated_brier_score": Metric(integrated_brier_score, ("survival",), "levels", False, shown=("survival",)),
         "accuracy": Metric("accuracy_score", LABELS, "label", True, shown=LABELS),
         "f1": Metric("f1_score", ("binary",), "label", True, {"zero_division": 0}),
         "f1_macro": Metric("f1_score", LABELS, "label", True, MACRO, shown=LABELS),
@@ -152,8 +160,9 @@ def shown(facts: Facts) -> tuple[str, ...]:
     ('r2', 'mean_squared_error', 'mean_absolute_error')
     """
     return tuple(
-        f"{head}/{name}" if head else name
+        f"{head}/{name}{level}" if head else f"{name}{level}"
         for head, head_facts in facts.predictions.items()
         for name, metric in METRICS.items()
         if head_facts.measured_as in metric.shown
+        for level in ("", *(f"_{at}" for at in head_facts.levels if metric.parameter is LEVEL))
     )

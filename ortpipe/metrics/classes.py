@@ -86,7 +86,7 @@ def readable(
         return probability, truth, {}
     if scikit and probability.shape[1] == 2:
         return probability[:, 1], truth, {}
-    return probability, truth, {"labels": list(range(probability.shape[1]))}
+    return probability, truth, {"labels": list(range(probability.shape[1]))} if isinstance(function, str) else {}
 
 
 def average_precision(truth: np.ndarray, probability: np.ndarray, weight: np.ndarray | None) -> float:

@@ -16,7 +16,7 @@ def curves(entries: Compared) -> dict[str, np.ndarray]:
     With two classes, only the second one has curves. Reliability uses its probability or, with several exclusive
     classes, that of the most likely one: mean probability, true share and weight of each bin that is not empty.
     """
-    if entries.probability is None or not len(entries.truth):
+    if entries.probability is None or entries.truth.dtype.kind == "f" or not len(entries.truth):
         return {}
     from sklearn.metrics import precision_recall_curve, roc_curve
 

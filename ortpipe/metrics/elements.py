@@ -22,7 +22,7 @@ def of_elements(facts: Facts, compared: Compared) -> Compared:
     if facts.class_axis is not None:
         truth = fit_label(facts, truth, label.shape)
     if label.shape[1:] != truth.shape[1:]:
-        reject_shapes(truth, label)
+        check_shapes(facts, truth, label)
     entry = () if facts.task in ("binary", "multiclass") else label.shape[-1:]
     elements = label.shape[1 : label.ndim - len(entry)]
     if elements:
@@ -37,8 +37,21 @@ def of_elements(facts: Facts, compared: Compared) -> Compared:
     return result._replace(truth=result.truth.astype(np.int64)) if facts.task == "multilabel" else result
 
 
-def reject_shapes(truth: np.ndarray, label: np.ndarray) -> NoReturn:
-    """Raise for labels of another shape than the predictions."""
+def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
+    """Return a prediction as [N, E…, K], where `axis` is the axis of K (see `Facts.class_axis`).
+
+    >>> classes_last(np.zeros((5, 3, 8, 8)), 1).shape, classes_last(np.zeros((5, 8, 8)), 3).shape
+    ((5, 8, 8, 3), (5, 8, 8, 1))
+    """
+    if axis is None:
+        return array
+    return array[..., None] if axis == array.ndim else np.moveaxis(array, axis, -1)
+
+
+def check_shapes(facts: Facts, truth: np.ndarray, label: np.ndarray) -> None:
+    """Raise for labels of another shape than the predictions, unless these are quantiles or survival."""
+    if facts.link not in (None, "log"):
+        return
     raise EvaluateError(
         "Labels must have the width of the model's prediction.",
         got=f"test labels of shape {truth.shape}, predictions of shape {label.shape}",
@@ -105,14 +118,3 @@ def error_rate(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) 
 def accuracy(truth: np.ndarray, label: np.ndarray, weight: np.ndarray | None) -> float:
     """Return the share of rows without any error."""
     return float(np.average(distance(truth, label) == 0, weights=weight))
-
-
-def classes_last(array: np.ndarray, axis: int | None) -> np.ndarray:
-    """Return a prediction as [N, E…, K], where `axis` is the axis of K (see `Facts.class_axis`).
-
-    >>> classes_last(np.zeros((5, 3, 8, 8)), 1).shape, classes_last(np.zeros((5, 8, 8)), 3).shape
-    ((5, 8, 8, 3), (5, 8, 8, 1))
-    """
-    if axis is None:
-        return array
-    return array[..., None] if axis == array.ndim else np.moveaxis(array, axis, -1)

@@ -7,7 +7,7 @@ from typing import Any
 from ortpipe import own
 from ortpipe.errors import ConfigError, EvaluateError, nearest
 from ortpipe.facts import Facts
-from ortpipe.metrics import LABELS, METRICS, UNWEIGHTED, VALUES, Metric, part_of
+from ortpipe.metrics import LABELS, METRICS, UNWEIGHTED, VALUES, Metric, part_of, shown
 from ortpipe.own_code import loaded
 from ortpipe.settings import Must
 
@@ -69,6 +69,13 @@ def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
         )
     task = facts.predictions[head].measured_as
     if task in METRICS[plain].tasks:
+        level = METRICS[plain].params.get("level")
+        if level is not None and level not in facts.predictions[head].levels:
+            rule, fix = (
+                "A metric of a quantile must name one that the model predicts.",
+                f"Choose from {', '.join(shown(facts))}.",
+            )
+            raise EvaluateError(rule, key=key, got=name, fix=fix)
         return
     fitting = [name for name, metric in METRICS.items() if task in metric.tasks]
     rule, fix = "A metric must fit the model's task.", f"Choose from {', '.join(fitting)}."

@@ -11,7 +11,7 @@ from ortpipe.doors import later
 if TYPE_CHECKING:
     from ortpipe.data.labels import class_index
     from ortpipe.metrics.classes import class_scores
-    from ortpipe.metrics.elements import classes_last, of_elements, reject_infinite, reject_shapes
+    from ortpipe.metrics.elements import check_shapes, classes_last, of_elements, reject_infinite
 else:
     later(__name__)
 
@@ -23,7 +23,7 @@ class Compared(NamedTuple):
 
     truth: np.ndarray  # class indices [M], else labels [M, K]
     label: np.ndarray  # predicted, in the same form
-    probability: np.ndarray | None  # [M, classes]
+    probability: np.ndarray | None  # [M, classes]; of quantiles and survival, the level of each column
     weight: np.ndarray | None  # [M]: each entry has its row's
 
 
@@ -57,7 +57,7 @@ def compared(facts: Facts, truth: np.ndarray, prediction: np.ndarray, weight: np
     if facts.blank is not None or facts.class_axis is not None or facts.padding is not None:
         return of_elements(facts, Compared(truth, label, probability, weight))
     if label.shape[1:] != truth.shape[1:]:
-        reject_shapes(truth, label)
+        check_shapes(facts, truth, label)
     return Compared(truth, label, probability, weight)
 
 
@@ -71,5 +71,6 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
     prediction = prediction if facts.class_axis is None else classes_last(prediction, facts.class_axis)
     values = prediction.astype(np.float64)
     if facts.task == "regression":
-        return values if facts.link is None else np.exp(np.clip(values, -700, 700)), None
+        levels = np.broadcast_to(facts.levels, values.shape) if facts.levels else None
+        return np.exp(np.clip(values, -700, 700)) if facts.link == "log" else values, levels
     return class_scores(facts, prediction)

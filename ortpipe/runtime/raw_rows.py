@@ -121,8 +121,9 @@ def as_columns(facts: dict[str, Any], prediction: np.ndarray, prefix: str) -> di
     values, task, classes = prediction.astype(np.float64), facts["task"], facts.get("classes")
     raw = facts.get("logits") == facts["prediction"]  # scores instead of probabilities
     if task == "regression":
-        values = values if facts.get("link") is None else np.exp(np.clip(values, -700, 700))
-        return _columns(values, classes, prefix)
+        values = np.exp(np.clip(values, -700, 700)) if facts.get("link") == "log" else values
+        level = {"quantiles": "q", "survival": "survival_"}.get(str(facts.get("link")), "")
+        return _columns(values, [f"{level}{at:.12g}" for at in facts.get("levels", ())] or classes, prefix)
     values = values / 2 if facts.get("opposite") else values
     if task == "multiclass" or (task == "binary" and values.shape[1] == 2):
         powers = np.exp(values - values.max(axis=1, keepdims=True))

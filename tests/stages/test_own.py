@@ -158,7 +158,7 @@ def rows():
 
 def test_a_loss_by_import_path_is_trained_as_that_of_the_catalogue(module, linear, rows, run):
     path = f"{module(LOSS)}:Tilted"
-    own_loss, ours = LOSSES[path](tilt=0.7), LOSSES["quantile"](0.7)
+    own_loss, ours = LOSSES[path](tilt=0.7), LOSSES["quantile"]((0.7,))
     feeds = {"X": rows.train.inputs["X"].astype(np.float32), "label": rows.train.label[:, None].astype(np.float32)}
     losses = [run(add_loss(linear, AddLossConfig(loss)).model, feeds)["loss"] for loss in (own_loss, ours)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortpipe import own
 from ortpipe.data.rows import SHARES, Data
+from ortpipe.data.survival import check_survival
 from ortpipe.errors import LossError, nearest, under
 from ortpipe.facts import Facts
 from ortpipe.graph.core.builder import Builder
@@ -25,6 +26,9 @@ def check_all(facts: Facts, config: AddLossConfig, data: Data | None) -> Facts:
     if getattr(config.loss, "of_sequences", False) and facts.class_weight:
         rule, fix = "CTC has no class weights: its labels are sequences.", "Leave them out of the data."
         raise LossError(rule, got="class weights", fix=fix)
+    if any(getattr(config.of(head).loss, "reads_batch", False) for head in facts.predictions) and config.sample_weight:
+        rule, fix = "The loss cox has no row weights.", "Remove them: {@data.source.sample_weight}=null."
+        raise LossError(rule, got="rows with weights", fix=fix)
     _check_heads(facts, config, data)
     if data is not None:
         _check_teacher(facts, config, data)
@@ -105,10 +109,14 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
             got=f"{LOSSES.name_of(type(loss))} for a prediction that is scaled to the labels' mean and deviation",
             fix="Set {@convert.source.scale_target}=false.",
         )
+    if getattr(loss, "label_columns", None) == 2 and data is not None:
+        check_survival(data)
     bound = getattr(loss, "labels", None)
     if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
         check_labels(bound, LOSSES.name_of(type(loss)), data, config.padding)
-    return {"padding": config.padding, "blank": blank}
+    link = getattr(loss, "link", None)
+    link = None if link == "identity" else link
+    return {"padding": config.padding, "blank": blank, "link": link, "levels": getattr(loss, "levels", ())}
 
 
 def _other_task(facts: Facts, loss: Any, head: str) -> LossError:

@@ -27,7 +27,7 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
     bounded = any(getattr(config.loss, trait, None) for trait in ("labels", "link", "of_sequences"))
     if heads or weights or bounded or config.padding is not None or not fits:
         return check_all(facts, config, data)
-    return dataclasses.replace(facts, padding=None, blank=None)
+    return dataclasses.replace(facts, padding=None, blank=None, link=None, levels=())
 
 
 def chosen_losses(facts: Facts, config: AddLossConfig) -> AddLossConfig:

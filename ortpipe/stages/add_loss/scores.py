@@ -19,7 +19,8 @@ class Scores(NamedTuple):
 
     `prediction` [N, E…, K] holds values or probabilities of a row's elements E…, such as steps or pixels (none:
     [N, K]); `logits` have that shape, too (K = 1 for two classes), and are None if the graph has none; `classes` is the
-    number of classes, None for a regression; `opposite` logits are a pair [−s, s] whose logit is s.
+    number of classes, None for a regression; `opposite` logits are a pair [−s, s] whose logit is s; labels of a
+    regression have `label_columns`, by default K.
     """
 
     prediction: Value
@@ -27,6 +28,7 @@ class Scores(NamedTuple):
     classes: int | None
     opposite: bool = False
     inputs: tuple[Value, ...] = ()
+    label_columns: int | None = None
 
     @property
     def dtype(self) -> DataType:

@@ -24,11 +24,12 @@ from ortpipe.stages.add_loss.losses import Scores
 if TYPE_CHECKING:  # for models and settings beyond the loss of rows [N, K]
     from ortpipe.stages.add_loss.checks import check_terms
     from ortpipe.stages.add_loss.elements import add_heads, terms_of_more
+    from ortpipe.stages.add_loss.forms import write_form
     from ortpipe.stages.add_loss.losses.auto import auto_note
 else:
     later(__name__)
 
-LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
+NO_FORM: dict[str, Any] = {"link": None, "levels": ()}
 
 
 @typed
@@ -67,7 +68,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
             sample_weight=None if part.weight is None else part.weight.name,
             reduction=chosen.reduction,
             **part.facts,
-            notes=[*([auto_note(facts, chosen.loss)] if is_auto(config.loss) else []), *part.notes],
+            notes=[*([auto_note(facts, config.loss, chosen.loss)] if is_auto(config.loss) else []), *part.notes],
         )
 
 
@@ -84,7 +85,8 @@ def part_of(
     op: Builder, facts: Facts, config: AddLossConfig, head: str = "", weight: ir.Value | None = None
 ) -> LossPart:
     """Write a label input and the loss of one prediction: the terms of its rows, weighted and reduced."""
-    of_head, scores, about = config.of(head), _scores(op, facts), {"class_axis": facts.class_axis, "blank": None}
+    of_head, about = config.of(head), {"class_axis": facts.class_axis, "blank": None}
+    scores = _scores(op, facts)._replace(label_columns=getattr(of_head.loss, "label_columns", None))
     name = f"{config.label_name}_{head}" if head else config.label_name
     if _is_plain(facts, of_head, scores.prediction):
         label = label_input(op, facts, name, scores)
@@ -99,9 +101,8 @@ def part_of(
     if config.reduction == "mean" and columns != 1:  # over N rows, of the sum over K terms: K times the mean of all
         loss = op.Mul(loss, op.like(columns, scores.prediction))
     loss.type, loss.shape = ir.TensorType(dtype), ir.Shape([])
-    link = "log" if getattr(of_head.loss, "link", None) == "log" else None
-    notes = [f"{LOG}{f', of head {head!r}' if head else ''}"] if link else []
-    return LossPart(loss, weight, {**about, "label": label.name, "padding": of_head.padding, "link": link}, notes)
+    form, notes = write_form(op, of_head, scores, head) if getattr(of_head.loss, "link", None) else (NO_FORM, [])
+    return LossPart(loss, weight, {**about, **form, "label": label.name, "padding": of_head.padding}, notes)
 
 
 def _scores(op: Builder, facts: Facts) -> Scores:
@@ -131,7 +132,7 @@ def label_input(op: Builder, facts: Facts, name: str, scores: Scores, elements: 
     """Add the label input: values [N, E…, K], class indices [N, E…, 1], or shares of soft classes [N, K]."""
     rows, *inner, columns = scores.sizes
     inner = inner if elements is None else [*elements]
-    dtype = scores.dtype
+    dtype, columns = scores.dtype, scores.label_columns or columns
     if facts.classes is not None and facts.task != "multilabel":
         dtype, columns = (dtype, scores.classes) if facts.soft else (ir.DataType.INT64, 1)
     return op.input(name, dtype, [rows, *inner, columns])

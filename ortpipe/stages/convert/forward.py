@@ -28,6 +28,7 @@ class Meaning:
     notes: tuple[str, ...] = ()  # assumptions that the user should know
     class_axis: int | None = None  # see `Facts.class_axis`
     members: str | None = None  # see `Facts.members`
+    levels: tuple[float, ...] = ()  # see `Facts.levels`
 
     @property
     def facts(self) -> dict[str, Any]:

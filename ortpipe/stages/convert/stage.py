@@ -16,9 +16,7 @@ from ortpipe.stages.convert.config import VERSION, ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, Meaning, facts_of
 
 if TYPE_CHECKING:  # for sources other than networks by config, and settings beyond the source
-    from ortpipe.stages.convert.changes.initialize import with_weights_of_file
-    from ortpipe.stages.convert.changes.quantize import quantized
-    from ortpipe.stages.convert.changes.replace_head import with_new_head
+    from ortpipe.stages.convert.changes.changed import changed
     from ortpipe.stages.convert.imported_steps import imported, notes_of_copies
     from ortpipe.stages.convert.objective import factors_of_classes, objective_facts, objective_notes
     from ortpipe.stages.convert.passed import read_passed
@@ -63,18 +61,9 @@ def convert(source: Any, config: ConvertConfig | None = None, *, data: Data | No
     converted = imported(forward, config, data) if forward.meaning is None else _built(forward, forward.meaning)
     if data is not None:
         converted = _with_rows(converted, data)
-    return _artifact(_changed(converted, config, data), config, data)
-
-
-def _changed(converted: Converted, config: ConvertConfig, data: Data | None) -> Converted:
-    """Give the model the new head, the weights of a file and the fake quantization that the config names."""
-    if config.head is not None:
-        converted = with_new_head(converted, config.head, config.source)
-    if config.init is not None:
-        converted = with_weights_of_file(converted, config.init)
-    if config.quantize is not None:
-        converted = quantized(converted, config.quantize, config.source, data)
-    return converted
+    if config.head is not None or config.init is not None or config.quantize is not None:
+        converted = changed(converted, config, data)
+    return _artifact(converted, config, data)
 
 
 def _built(forward: Forward, meaning: Meaning) -> Converted:

@@ -11,6 +11,7 @@ from ortpipe.doors import later
 from ortpipe.facts import Facts
 from ortpipe.metrics import CLASSES
 from ortpipe.metrics.predictions import Compared, truth
+from ortpipe.metrics.survival import kaplan_meier
 from ortpipe.metrics.titles import BOOSTING
 from ortpipe.stages.evaluate.answers import measured
 from ortpipe.stages.evaluate.stage import Work
@@ -64,8 +65,13 @@ def _labels_and_weights(rows: RowSet) -> Iterator[tuple[np.ndarray, np.ndarray]]
 def constant(facts: Facts, head: str, train: RowSet, tested: Compared) -> Compared | None:
     """Return the same prediction for all entries: the shares of the classes in the training rows, or the means.
 
-    It is scikit-learn's DummyClassifier(strategy="prior") or DummyRegressor, fitted with the weights of the rows.
+    It is scikit-learn's DummyClassifier(strategy="prior") or DummyRegressor, fitted with the weights of the rows. Of
+    quantiles it has those of the labels, of survival the Kaplan-Meier estimate, of a risk 0.
     """
+    if facts.link not in (None, "log"):
+        labels, weights = map(np.concatenate, zip(*_labels_and_weights(train.of(head)), strict=True))
+        row = _constant_row(facts, truth(facts, labels), weights)
+        return tested._replace(label=np.broadcast_to(row, tested.label.shape))
     is_class = facts.task in CLASSES
     if facts.blank is not None or (not is_class and (facts.class_axis is not None or facts.padding is not None)):
         return None
@@ -85,3 +91,12 @@ def constant(facts: Facts, head: str, train: RowSet, tested: Compared) -> Compar
         return tested._replace(label=means)
     label = means.argmax(axis=1) if is_class else (means > 0.5).astype(np.int64)
     return tested._replace(label=label, probability=means)
+
+
+def _constant_row(facts: Facts, true: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return the constant prediction [K] of quantiles, of survival at times, or of a risk."""
+    if facts.link == "quantiles":
+        return np.quantile(true[:, 0], facts.levels, weights=weight, method="inverted_cdf")
+    if facts.link == "survival":
+        return kaplan_meier(true[:, 0], true[:, 1], weight)(np.array(facts.levels))
+    return np.zeros(1)

@@ -20,8 +20,8 @@ from ortpipe.metrics.titles import BOOSTING
 
 def check_boosting(facts: Facts) -> None:
     """Raise EvaluateError for a model with another prediction than one class or value per row."""
-    several = facts.heads or facts.class_axis is not None or facts.blank is not None or facts.task == "multilabel"
-    if several:
+    several = facts.heads or facts.class_axis is not None or facts.task == "multilabel"
+    if several or facts.measured_as != facts.task:
         rule, fix = "{key} needs a model that predicts one class or value per row.", "Set {key}=constant."
         raise EvaluateError(rule, key="baseline", got=BOOSTING, fix=fix)
 

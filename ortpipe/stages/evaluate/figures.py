@@ -11,6 +11,7 @@ import numpy as np
 from ortpipe.artifact import under
 from ortpipe.metrics.titles import label
 from ortpipe.picture import picture
+from ortpipe.stages.evaluate.form_figures import PANELS
 
 MOST_LABELS = 20  # the largest number of classes or columns with labels
 LONG = 24  # the largest number of letters of a column's name
@@ -45,6 +46,8 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
             have = {name.partition("/")[0] for name in under("evaluation", artifact.tensors)}
             curves = {"roc": _roc, "precision_recall": _precision_recall, "reliability": _reliability}
             pictures["curves"] = [partial(draw, artifact) for name, draw in curves.items() if name in have]
+        elif artifact.facts.link in PANELS:
+            pictures["predicted"] = [partial(draw, artifact) for draw in PANELS[artifact.facts.link]]
         elif artifact.facts.task == "regression":
             pictures["predicted"] = [partial(_points, artifact, False)]
             pictures["residuals"] = [partial(_points, artifact, True)]

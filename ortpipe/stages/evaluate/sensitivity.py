@@ -18,7 +18,7 @@ from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.inference import parsed
-from ortpipe.metrics import Metric
+from ortpipe.metrics import CLASSES, Metric
 from ortpipe.metrics.predictions import Compared, compared, predicted, truth
 from ortpipe.runtime.session import Session
 from ortpipe.stages.evaluate.answers import of_head
@@ -110,7 +110,7 @@ def _cotangents(facts: Facts, prediction: np.ndarray, width: list[int]) -> Itera
     """Yield the cotangents: one that selects the predicted class of each row and element, or one for each output."""
     label, probability = predicted(facts, prediction)
     axis = -1 if facts.class_axis is None else facts.class_axis
-    if probability is not None and facts.task != "multilabel":
+    if probability is not None and facts.task in CLASSES:
         columns = 1 if axis == len(width) else width[axis]  # a score of two classes may be one number
         selections = [np.eye(columns)[label if columns > 1 else np.zeros_like(label)]]
     else:

@@ -91,7 +91,7 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
     head, _ = part_of(name)
     facts, rows = facts.predictions[head], data.validation.of(head).sample()
     label = truth(facts, rows.label)
-    if facts.class_axis is not None:  # the first pass over elements shows whether it has a value
+    if facts.class_axis is not None or facts.link not in (None, "log"):  # the first pass shows whether it has a value
         return
     certain = None
     if METRICS[name].reads == "probability":

@@ -90,7 +90,7 @@ TERMS = {
     "log": lambda loss, x, y: two_sided(x, y * (1 - loss.smoothing) + loss.smoothing / 2),
     "cross_entropy": lambda loss, x, y: -np.log(softmax(x)) * smooth(y, 4, loss.smoothing),
     "huber": lambda loss, x, y: special.huber(loss.delta, x - y),
-    "quantile": lambda loss, x, y: np.maximum(loss.quantile * (y - x), (loss.quantile - 1) * (y - x)),
+    "quantile": lambda loss, x, y: np.maximum(loss.quantiles * (y - x), (np.array(loss.quantiles) - 1) * (y - x)),
     "epsilon_insensitive": lambda loss, x, y: np.maximum(0, np.abs(x - y) - loss.epsilon),
     "squared_epsilon_insensitive": lambda loss, x, y: np.maximum(0, np.abs(x - y) - loss.epsilon) ** 2,
     "poisson": lambda loss, x, y: np.exp(x) - y * x,
@@ -117,7 +117,7 @@ MEMBERS = {
     "log": LOSSES["log"](),
     "cross_entropy": LOSSES["cross_entropy"](),
     "huber": LOSSES["huber"](delta=0.7),
-    "quantile": LOSSES["quantile"](quantile=0.9),
+    "quantile": LOSSES["quantile"](quantiles=(0.9,)),
     "epsilon_insensitive": LOSSES["epsilon_insensitive"](epsilon=0.3),
     "squared_epsilon_insensitive": LOSSES["squared_epsilon_insensitive"](epsilon=0.3),
     "poisson": LOSSES["poisson"](),
@@ -187,8 +187,8 @@ def feeds_of(artifact, x, y, weight=None):
 
 def test_the_table_of_members_is_the_catalogue():
     assert set(MEMBERS) == set(TERMS)
-    # tests of their own: of what stands for another loss, of sequences, of those that hold files
-    elsewhere = {"auto", "ctc", "onnx"}
+    # tests of their own: of what stands for another loss, of sequences and survival, of those that hold files
+    elsewhere = {"auto", "cox", "ctc", "discrete_hazard", "onnx"}
     assert {*MEMBERS, *elsewhere} == set(LOSSES)
 
 

@@ -37,15 +37,15 @@ def chosen_by_model(facts: Facts, config: Any) -> Any:
     """Return an AddLossConfig with `auto` replaced by the losses for the model and its heads."""
     configs = {head: config.of(head) for head in facts.predictions}
     for head, head_facts in facts.predictions.items():
-        if isinstance(loss := configs[head].loss, Auto):
+        if getattr(loss := configs[head].loss, "depends_on_model", False):
             configs[head] = dataclasses.replace(configs[head], loss=loss.of(head_facts))
     heads = {head: configs[head] for head in facts.heads}
     return dataclasses.replace(config, loss=configs[""].loss, heads=heads)
 
 
-def auto_note(facts: Facts, loss: Loss) -> str:
-    """Return the prediction's loss as text, with the reason if the model names none."""
+def auto_note(facts: Facts, config: Loss, loss: Loss) -> str:
+    """Return the loss that follows from the model as text, with the reason if the model names none."""
     settings = ", ".join(f"{key}={value}" for key, value in vars(loss).items())
     words = LOSSES.name_of(type(loss)) + (f" ({settings})" if settings else "")
     reason = "" if "loss" in facts.objective else f", because the task is {facts.task}"
-    return f"the automatic loss is {words}{reason}"
+    return f"the automatic loss is {words}{reason}" if isinstance(config, Auto) else f"the loss is {words}"

@@ -91,7 +91,7 @@ def huber(estimator: Any) -> Objective:
 @regressor
 def quantile(estimator: Any) -> Objective:
     """1/N·Σ pinball(y − ŷ) + α·‖w‖₁."""
-    loss = {"name": "quantile", "quantile": float(estimator.quantile)}
+    loss = {"name": "quantile", "quantiles": [float(estimator.quantile)]}
     penalty = coefficient(l1=float(estimator.alpha))
     return averaged(loss, penalty, divides_weights=True)
 

@@ -34,6 +34,7 @@ class LabelKind:
     mean: np.ndarray = field(default_factory=lambda: np.zeros(1))  # [width] of a regression
     scale: np.ndarray = field(default_factory=lambda: np.ones(1))  # likewise
     notes: tuple[str, ...] = ()
+    levels: tuple[float, ...] = ()  # see `Facts.levels`
 
     @property
     def scaled(self) -> bool:

@@ -9,7 +9,6 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Data, Rows
 from ortpipe.doors import later
-from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.types import IR_VERSION, OPSET
@@ -21,6 +20,7 @@ from ortpipe.stages.convert.sources.networks.layers import Law, Layers
 if TYPE_CHECKING:
     from ortpipe.stages.convert.sources.networks.class_labels import class_end
     from ortpipe.stages.convert.sources.networks.columns import table_inputs
+    from ortpipe.stages.convert.sources.networks.label_outputs import reject_no_rows, reject_text, with_outputs
     from ortpipe.stages.convert.sources.outputs import write_class_outputs
 else:
     later(__name__)
@@ -37,6 +37,8 @@ class Network(Config, abc.ABC):
         standardize: (x − mean) / deviation of the training rows, each by its weight, inside the graph.
         scale_target: a regression's last layer predicts (y − mean) / deviation, and the graph ends in the labels' own
             units; false for losses whose prediction is a logarithm (poisson, gamma, tweedie).
+        outputs: number of raw outputs of a regression; null: one per label column. A run sets what its loss needs.
+        intervals: number or ends of intervals of time, for times and events as labels; set likewise.
         weights: the distribution of the initial weights: see `Layers`.
         seed: of the initial weights; null: that of convert.
     """
@@ -45,6 +47,8 @@ class Network(Config, abc.ABC):
     classes: tuple[int | str, ...] | None = field(default=None, kw_only=True)
     standardize: bool = field(default=True, kw_only=True)
     scale_target: bool = field(default=True, kw_only=True)
+    outputs: Count | None = field(default=None, kw_only=True)
+    intervals: Count | tuple[float, ...] | None = field(default=None, kw_only=True)
     weights: Law = field(default="pytorch", kw_only=True)
     seed: Seed | None = field(default=None, kw_only=True)
 
@@ -61,10 +65,11 @@ class Network(Config, abc.ABC):
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Return the network with the inputs of the training rows, and outputs that fit their labels."""
         if data is None:
-            rule = "A network by config needs training rows, for its sizes."
-            raise NoRowsError(rule, got="no rows", fix="Give data.")
+            reject_no_rows()
         rows, name = data.train.sample(), type(self).__name__
         labels = read_labels(rows.label, self.task, rows.sample_weight, scaled=self.scale_target, classes=self.classes)
+        if self.outputs or self.intervals:
+            labels = with_outputs(labels, data, self.outputs, self.intervals, scaled=self.scale_target)
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         op = Builder(graph, "forward")
         layers = Layers(op, np.dtype(dtype), self.seed or 0, self.weights)
@@ -86,7 +91,7 @@ class Network(Config, abc.ABC):
             notes=(about, *layers.notes, *labels.notes),
             untrained_reasons={**dict.fromkeys(parameters), **layers.untrained},
             scaled=labels.scaled,
-            meaning=Meaning(labels.task, names[0], labels.classes, members=names[1]),
+            meaning=Meaning(labels.task, names[0], labels.classes, members=names[1], levels=labels.levels),
         )
 
 
@@ -118,11 +123,7 @@ def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) ->
     """Write an input of numbers [N, …], each standardized over the training rows."""
     array = rows.inputs[name]
     if array.dtype.kind not in "biuf":
-        raise ConvertError(
-            "The inputs of this network must be numbers.",
-            got=f"input {name!r} of {array.dtype}",
-            fix="Leave out columns of text: {@data.source.inputs}={X: [age, height]}.",
-        )
+        reject_text(name, array)
     x = layers.op.input(name, ir.DataType.from_numpy(layers.dtype), ["N", *array.shape[1:]])
     if not standardize:
         return x
