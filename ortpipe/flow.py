@@ -6,7 +6,7 @@ from ortpipe.pipeline.plan import Stage
 
 GRAPH = ("ortpipe", "onnx", "onnx-ir")
 NUMBERS = (*GRAPH, "numpy", "onnxruntime-training", "onnxruntime")
-LEARNING = (*NUMBERS, "scikit-learn")
+LEARNING = (*NUMBERS, "scikit-learn", "scipy")
 FORWARD = ("task", "inputs", "outputs", "prediction")
 
 
