@@ -31,7 +31,7 @@ class Answers(NamedTuple):
         entries = dict[str, Compared]()
         for head, part in facts.predictions.items():
             with name_head(head):
-                part = dataclasses.replace(part, link=None) if source else part
+                part = dataclasses.replace(part, link=None) if source and part.link == "log" else part
                 entries[head] = compared(part, self.labels[head], self.predictions[head], self.weight)
         return entries
 

@@ -26,6 +26,7 @@ from ortpipe.metrics import METRICS, survival
 from ortpipe.metrics.survival import concordance, integrated_brier_score, kaplan_meier
 from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.evaluate.answers import Answers
 
 # Freireich et al. (1963): weeks of remission of leukemia with 6-MP (21 patients), and with a placebo
 WEEKS = [6, 6, 6, 7, 10, 13, 16, 22, 23, 6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
@@ -207,6 +208,12 @@ def test_settings_and_models_that_do_not_fit_are_rejected(from_text) -> None:
         LOSSES["discrete_hazard"](cuts=(5, 5))
     with pytest.raises(LossError, match="already predicts"):
         add_loss(add_loss(from_text(WIDE), AddLossConfig(HAZARD)), AddLossConfig(HAZARD))
+
+
+def test_the_weights_of_a_source_predict_survival_too(from_text) -> None:
+    facts = add_loss(from_text(WIDE), AddLossConfig(HAZARD)).facts
+    answers = Answers({"": Y}, {"": np.full((42, 3), 0.5)}, None)
+    assert answers.compared(facts, source=True)[""].label.shape == (42, 3)
 
 
 def test_boosting_is_no_baseline_of_survival(from_text) -> None:
