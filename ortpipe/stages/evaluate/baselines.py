@@ -1,6 +1,6 @@
 """Baselines on the test rows: the majority class or the mean of the training rows, and on request gradient boosting."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from ortpipe.metrics.predictions import Compared, truth
 from ortpipe.metrics.survival import kaplan_meier
 from ortpipe.metrics.titles import BOOSTING
 from ortpipe.stages.evaluate.answers import measured
+from ortpipe.stages.evaluate.checks import labels_and_weights
 from ortpipe.stages.evaluate.stage import Work
 
 if TYPE_CHECKING:  # it imports scikit-learn and pandas
@@ -52,16 +53,6 @@ def add_baselines(
     return notes
 
 
-def _labels_and_weights(rows: RowSet) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the labels and weights of rows; of rows on disk without weights, only the labels are read."""
-    if rows.head(1).sample_weight is None:
-        yield from ((label, np.ones(len(label))) for label, _ in rows.read_labels())
-        return
-    for piece in rows.read():
-        assert piece.sample_weight is not None
-        yield piece.label, piece.sample_weight.astype(np.float64)
-
-
 def constant(facts: Facts, head: str, train: RowSet, tested: Compared) -> Compared | None:
     """Return the same prediction for all entries: the shares of the classes in the training rows, or the means.
 
@@ -69,14 +60,14 @@ def constant(facts: Facts, head: str, train: RowSet, tested: Compared) -> Compar
     quantiles it has those of the labels, of survival the Kaplan-Meier estimate, of a risk 0.
     """
     if facts.link not in (None, "log"):
-        labels, weights = map(np.concatenate, zip(*_labels_and_weights(train.of(head)), strict=True))
+        labels, weights = map(np.concatenate, zip(*labels_and_weights(train.of(head)), strict=True))
         row = _constant_row(facts, truth(facts, labels), weights)
         return tested._replace(label=np.broadcast_to(row, tested.label.shape))
     is_class = facts.task in CLASSES
     if facts.blank is not None or (not is_class and (facts.class_axis is not None or facts.padding is not None)):
         return None
     shape = tested.label.shape[1:] if tested.probability is None else tested.probability.shape[1:]
-    labels, weights = zip(*_labels_and_weights(train.of(head)), strict=True)
+    labels, weights = zip(*labels_and_weights(train.of(head)), strict=True)
     true, weight = truth(facts, np.concatenate(labels)), np.concatenate(weights)  # one sum for pieces of any size
     if is_class:
         entries, weight = true.reshape(-1), np.repeat(weight, true.size // len(true))

@@ -1,5 +1,6 @@
 """Checks of evaluate's settings beyond the metrics that are computed by default."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,10 +64,10 @@ def _check_adjustable(facts: Facts, config: EvaluateConfig, rows: RowSet | None)
 
 
 def _check_counts(facts: Facts, key: str, rows: RowSet) -> None:
-    """Reject validation rows with fewer than two classes, or with few rows of one of two."""
-    labels = np.concatenate([truth(facts, label).reshape(-1) for label, _ in rows.read_labels()])
+    """Reject validation rows with fewer than two classes, or with few rows of one of two; a row may weigh 0."""
+    labels = np.concatenate([truth(facts, label)[weight > 0] for label, weight in labels_and_weights(rows)])
     names, binary = facts.classes or (), facts.task == "binary"
-    counts = np.bincount(labels[labels >= 0], minlength=max(2, len(names)))
+    counts = np.bincount(labels, minlength=max(2, len(names)))
     if (np.sort(counts)[-2] if not binary else counts.min()) >= (FEWEST if binary else 1):
         return
     least = f"{FEWEST} validation rows of each class" if binary else "validation rows of two classes"
@@ -74,3 +75,13 @@ def _check_counts(facts: Facts, key: str, rows: RowSet) -> None:
     raise EvaluateError(
         f"{{key}} needs at least {least}.", key=key, got=actual, fix="Set {@data.split.validation}=0.3."
     )
+
+
+def labels_and_weights(rows: RowSet) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the labels and weights of rows; of rows on disk without weights, only the labels are read."""
+    if rows.head(1).sample_weight is None:
+        yield from ((label, np.ones(len(label))) for label, _ in rows.read_labels())
+        return
+    for piece in rows.read():
+        assert piece.sample_weight is not None
+        yield piece.label, piece.sample_weight.astype(np.float64)

@@ -17,23 +17,27 @@ def tuned(entries: Compared, name: str, facts: Facts) -> tuple[float | None, str
     """Return the threshold (None: 0.5 is as good as any other), a note, and an entry of the record.
 
     The second class is predicted where its probability is at least the threshold. Thresholds are tried halfway
-    between neighboring quantiles of each class, which are all probabilities of up to 101 rows; of equally good ones,
-    the one nearest to 0.5 wins.
+    between neighboring quantiles of each class, then again between the neighbors of the best one; of equally good
+    ones, the one nearest to 0.5 wins.
     """
     assert entries.probability is not None
     metric, p = METRICS[name], entries.probability[:, 1]
     sign = 1 if metric.greater_is_better else -1
     before = value_of(metric, entries)
-    best, value = USUAL, before
-    for threshold in sorted(candidates(p, entries.truth), key=lambda t: abs(t - USUAL)):
-        tried = value_of(metric, entries._replace(label=(p >= threshold).astype(np.int64)))
-        if sign * tried > sign * value or np.isnan(value):
-            best, value = threshold, tried
+    best, value, around = USUAL, before, np.full(len(p), fill_value=True)
+    for _ in range(2):
+        thresholds = candidates(p[around], entries.truth[around])
+        for threshold in sorted(thresholds, key=lambda t: abs(t - USUAL)):
+            result = value_of(metric, entries._replace(label=(p >= threshold).astype(np.int64)))
+            if sign * result > sign * value or np.isnan(value):
+                best, value = threshold, result
+        low = max((t for t in thresholds if t < best), default=0)
+        around = (p >= low) & (p <= min((t for t in thresholds if t > best), default=1))
     class_name = repr(facts.classes[1]) if facts.classes else "class 1"
     rows = f"{len(p):,} validation rows"
     note = f"threshold: {class_name} from probability {best:.4g} on; {name} of {rows} {before:.4f} → {value:.4f}"
     if best == USUAL:
-        note = f"threshold: 0.5 stays; {name} of {rows} is {before:.4f}, and no higher at another threshold"
+        note = f"threshold: 0.5 stays; {name} of {rows} is {before:.4f}, and no better at another threshold"
     record = {"metric": name, "threshold": best, "before": before, "after": value, "rows": len(p)}
     return (None if best == USUAL else best), note, record
 
@@ -45,6 +49,7 @@ def candidates(p: np.ndarray, truth: np.ndarray) -> list[float]:
     [0.375, 0.625]
     """
     shares = np.linspace(0, 1, LEVELS)
-    levels = np.unique([np.quantile(p[truth == k], shares, method="nearest") for k in (0, 1) if (truth == k).any()])
+    of_classes = (p[truth == k] for k in (0, 1))
+    levels = np.unique([np.quantile(of_class, shares, method="nearest") for of_class in of_classes if len(of_class)])
     halfway = ((levels[:-1] + levels[1:]) / 2).astype(np.float32).astype(np.float64)
     return halfway[(halfway > levels[:-1]) & (halfway <= levels[1:])].tolist()

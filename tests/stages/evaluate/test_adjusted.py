@@ -204,9 +204,18 @@ def few(rows: Rows) -> Rows:
     return rows.take(np.concatenate([np.flatnonzero(rows.label == "no"), yes[:4]]))
 
 
+def weightless(rows: Rows) -> Rows:
+    return replace(rows, sample_weight=(rows.label == "no").astype(np.float64))
+
+
 REJECTED = {
     "no validation rows": ({"threshold": "f1"}, lambda data: replace(data, validation=None), r"split.validation"),
     "few of a class": ({"threshold": "f1"}, lambda data: replace(data, validation=few(data.validation)), "4 of 'yes'"),
+    "rows that weigh nothing": (
+        {"calibration": "isotonic"},
+        lambda data: replace(data, validation=weightless(data.validation)),
+        "0 of 'yes'",
+    ),
     "probabilities": ({"threshold": "roc_auc"}, lambda data: data, "predicted classes"),
     "a head's metric": ({"threshold": "box/f1"}, lambda data: data, "plain name"),
     "a metric of values": ({"threshold": "r2"}, lambda data: data, "fit the model's task"),
