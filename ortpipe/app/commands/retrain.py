@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import read_write
 
 from ortpipe import Data
+from ortpipe.app.changes import change
 from ortpipe.app.claim import claimed, output_folder
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import check_consent, completed
@@ -82,7 +82,7 @@ def _retrain(options: argparse.Namespace, arguments: Sequence[str], outcome: dic
     values |= {"convert": convert, "start": start, "resume": None, "paths": composed.values["paths"]}
     values["recorder"] = _recorder(options.model, values["recorder"], recorder)
     check_consent(values, None, trust=options.trust)
-    _change(values, [pair for pair in pairs if not pair.startswith(PLACES)])
+    change(values, [pair for pair in pairs if not pair.startswith(PLACES)], "retrain")
     _check_gate(values["recorder"])
     record, values = hidden(values), completed(values, {})
     know_config(values)
@@ -148,24 +148,6 @@ def _recorder(model: str, recorded: Mapping[str, Any], current: Mapping[str, Any
     if (parts := URI.fullmatch(model)) is not None and model.startswith("models:"):
         recorder |= {"register": parts["name"], **({} if parts["alias"] is None else {"alias": parts["alias"]})}
     return recorder
-
-
-def _change(values: dict[str, Any], pairs: Sequence[str]) -> None:
-    """Set keys of a config."""
-    for change in OverridesParser.create().parse_overrides(list(pairs)):
-        *parents, last = change.key_or_group.split(".")
-        node: Any = values
-        for name in parents:
-            node = node.setdefault(name, {}) if isinstance(node, dict) else None
-        value = None if change.is_delete() or change.is_sweep_override() else change.value()
-        chooses = isinstance(node, dict) and isinstance(node.get(last), dict) and not isinstance(value, dict)
-        if not isinstance(node, dict) or chooses or change.is_delete() or change.is_sweep_override() or "/" in last:
-            rule, fix = (
-                "retrain changes single keys of the recorded config.",
-                "Write key=value, such as train.epochs=5.",
-            )
-            raise ConfigError(rule, got=change.input_line, fix=fix)
-        node[last] = value
 
 
 def _check_gate(recorder: Mapping[str, Any]) -> None:
