@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ortpipe.graph.core.apart import Weights, is_large
     from ortpipe.graph.core.apart_files import attach, put_together, serialized, written_beside
     from ortpipe.graph.core.builder import Builder, Names, used_names
-    from ortpipe.graph.core.check import checked, finish, finish_apart
+    from ortpipe.graph.core.check import checked, clean, finish, finish_apart, proto_apart
     from ortpipe.graph.core.edit import keep_outputs, set_initializers
     from ortpipe.graph.core.inference import infer, parsed
     from ortpipe.graph.core.metadata import without_metadata

@@ -113,8 +113,8 @@ def loss_seed(model: ir.Model, facts: Facts, config: TrainConfig) -> None:
 
 
 @gc_paused()
-def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
-    """Join a gradient model and the configured chain of links."""
+def build_step(artifact: Artifact, config: TrainConfig, *, flat: bool = False) -> TrainStep:
+    """Join a gradient model and the configured chain of links; if `flat`, all parameters are one vector."""
     facts, graph = artifact.facts, gradients_of(artifact, config).graph
     names = Names(used_names(graph))
     op, by_name = Builder(graph, "update", names=names), query.values(graph)
@@ -126,7 +126,7 @@ def build_step(artifact: Artifact, config: TrainConfig) -> TrainStep:
     narrow, wide, mixed = _types(loss, parameters)
     layout = speed().layout(Layout({name: array.shape for name, array in arrays.items()}), arrays)
     links = _links(config, layout.shapes, narrow)
-    if mixed or not all(link.linear for link in links):
+    if flat or mixed or not all(link.linear for link in links):
         layout = layout.as_vector(wide)
     written = layout.write(op, names, parameters, _gradients(op, facts, by_name))
     update = _write_update(op, config, links, written, wide)

@@ -1,0 +1,18 @@
+"""Bundles: folders with everything that trains and predicts in any onnxruntime, without ortpipe and Python.
+
+Names: `training_graphs` returns the graphs of a gradient model as `BundleGraphs`; `write_bundle` checks them and writes
+the folder.
+
+Read first: `graphs.py` (the four graphs), `folder.py` (the files and bundle.json) and `checks.py` (the check of what
+was written).
+"""
+
+from typing import TYPE_CHECKING
+
+from ortpipe.doors import door
+
+if TYPE_CHECKING:
+    from ortpipe.bundle.folder import write_bundle
+    from ortpipe.bundle.graphs import BundleGraphs, training_graphs
+else:
+    __getattr__, __dir__, __all__ = door(__name__)

@@ -1,0 +1,90 @@
+"""Checks of a bundle's graphs: they run, agree with each other, and with ONNX's reference implementation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx.reference import ReferenceEvaluator
+
+from ortpipe.artifact import Arrays, Facts
+from ortpipe.bundle.graphs import BundleGraphs
+from ortpipe.errors import ModelError, TrainError
+from ortpipe.graph import all_nodes
+from ortpipe.runtime.session import Session
+
+STEPS, ROWS = 3, 4
+FREE = 8  # the size of a free dimension in random rows
+MOST_REFERENCE = 2**22  # bytes of parameters up to which the reference, which is slow, computes a step, too
+TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
+RANDOM = ("Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli")
+
+
+def check(graphs: BundleGraphs, facts: Facts, example: Arrays) -> None:
+    """Raise TrainError if a graph does not run, or three steps of `train`, `step` and the reference differ.
+
+    BundleGraphs that draw random numbers are only run.
+    """
+    try:
+        sessions = {name: Session(model) for name, model in graphs.models.items()}
+        data = _rows(graphs, facts, sessions["predict"], example)
+        scalars = {name: np.resize(array[:STEPS], STEPS) for name, array in graphs.scalars.items()}
+        epoch = sessions["train"].run({**graphs.state, **data, **scalars})
+        values, losses = [*graphs.state.values()], []
+        for place in range(STEPS):
+            fed = {name: np.asarray(array[place]) for name, array in (*data.items(), *scalars.items())}
+            *values, loss = sessions["step"].run({**dict(zip(graphs.state, values, strict=True)), **fed})
+            losses.append(loss)
+        weights = {name: value for name, value in zip(graphs.state, values, strict=True) if name in graphs.weights}
+        sessions["validate"].run({**weights, **{name: array[0] for name, array in data.items()}})
+    except ModelError as error:
+        rule, fix = (
+            "The graphs of a bundle must run.",
+            "Train it with ortpipe first; report this if it trains.",
+        )
+        raise TrainError(rule, got=str(error.got), fix=fix) from error
+    if any(node.op_type in RANDOM for node in all_nodes(graphs.models["step"].graph)):
+        return
+    _compare("step", [*values, np.array(losses)], epoch)
+    if graphs.state[graphs.weights[0]].nbytes <= MOST_REFERENCE:
+        fed = {name: np.asarray(array[0]) for name, array in (*data.items(), *scalars.items())}
+        # The reference lacks some operators, and warns of overflows that the graphs expect.
+        with contextlib.suppress(NotImplementedError, RuntimeError), np.errstate(all="ignore"):
+            reference = _reference(graphs.models["step"], {**graphs.state, **fed})
+            _compare("the reference of ONNX", reference, sessions["step"].run({**graphs.state, **fed}))
+
+
+def _reference(model: onnx.ModelProto, feeds: Arrays) -> Sequence[np.ndarray]:
+    results: Sequence[np.ndarray] = ReferenceEvaluator(model).run(None, dict(feeds))
+    return results
+
+
+def _compare(name: str, actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
+    for one, other in zip(actual, expected, strict=True):
+        tolerance = TOLERANCE.get(other.dtype.name, 1e-2)
+        scale = max(1.0, float(np.abs(other).max(initial=0)))
+        difference = float(np.abs(one.astype(np.float64) - other).max(initial=0))
+        if not difference <= tolerance * scale:
+            rule, fix = "The graphs of a bundle must agree.", "Report this, with the model."
+            raise TrainError(rule, got=f"{name} differs from train by {difference:.2g} after {STEPS} steps", fix=fix)
+
+
+def _rows(graphs: BundleGraphs, facts: Facts, predict: Session, example: Arrays) -> dict[str, np.ndarray]:
+    """Return rows of every input of the epoch, [STEPS, ROWS, …]: those of the example, or random ones, and labels."""
+    rng, rows = np.random.default_rng(0), dict[str, np.ndarray]()
+    declared = {value.name: value.type.tensor_type for value in graphs.models["step"].graph.input}
+    for name in graphs.rows:
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared[name].elem_type))
+        sizes = [d.dim_value or FREE for d in declared[name].shape.dim][1:]
+        count = STEPS * ROWS
+        if name in example:
+            array = np.resize(example[name], (count, *example[name].shape[1:]))
+        elif name == facts.label and dtype.kind in "iu":
+            array = rng.integers(0, len(facts.classes or (0, 1)), (count, *sizes))
+        else:
+            array = rng.random((count, *sizes)) if dtype.kind == "f" else rng.integers(0, 2, (count, *sizes))
+            array = array.astype(str) if dtype.kind == "O" else array
+        rows[name] = array.astype(dtype).reshape(STEPS, ROWS, *array.shape[1:])
+    return rows

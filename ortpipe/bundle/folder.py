@@ -1,0 +1,142 @@
+"""The folder of a bundle: graphs, state.bin, bundle.json and a README."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortpipe.artifact import Arrays, Artifact, Facts
+from ortpipe.bundle.checks import check
+from ortpipe.bundle.graphs import BundleGraphs, training_graphs
+from ortpipe.errors import TrainError
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.optimizers import OPTIMIZERS
+
+FORMAT = 1
+DESCRIPTION, STATE, README = "bundle.json", "state.bin", "README.md"
+TEXT = Path(__file__).with_name("README.md")
+RUNTIMES = {9: "1.17", 10: "1.18"}  # by the IR version of the graphs
+
+
+def write_bundle(
+    artifact: Artifact,
+    config: TrainConfig,
+    folder: Path,
+    *,
+    steps: int | None = None,
+    most_bytes: int | None = None,
+    example: Arrays | None = None,
+    origin: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write a bundle that trains and predicts with nothing but onnxruntime; return its description.
+
+    The graphs are checked before the folder appears: see `checks.check`.
+
+    Args:
+        artifact: a gradient model with its forward outputs, whose weights training starts from.
+        config: the optimizer, its settings and the schedule.
+        folder: a new folder.
+        steps: the number of steps of the schedule; by default, until its numbers are constant.
+        most_bytes: the largest size of all files.
+        example: rows of the model's inputs for the check; by default, random ones.
+        origin: the origin of the model, for the description.
+
+    Raises:
+        TrainError: the model cannot train outside of ortpipe, the graphs differ from each other, or the size is too
+            large; nothing is written.
+    """
+    graphs = training_graphs(artifact, config, steps)
+    check(graphs, artifact.facts, example or {})
+    files = {f"{name}.onnx": model.SerializeToString(deterministic=True) for name, model in graphs.models.items()}
+    files[STATE], tensors = _packed({**graphs.state, **{f"scalars/{n}": a for n, a in graphs.scalars.items()}})
+    description = _described(graphs, artifact.facts, tensors, config)
+    description |= {"origin": dict(origin or {}), "ortpipe": version("ortpipe")}
+    description["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    files |= {DESCRIPTION: json.dumps(description, indent=1, default=str).encode(), README: TEXT.read_bytes()}
+    size = sum(map(len, files.values()))
+    if most_bytes is not None and size > most_bytes:
+        rule = f"The bundle must have at most {most_bytes:,} bytes."
+        raise TrainError(rule, got=f"{size:,}", fix="Allow more, or train fewer parameters, with a simpler optimizer.")
+    _write(files, folder)
+    return description
+
+
+def _packed(arrays: Arrays) -> tuple[bytes, list[dict[str, Any]]]:
+    """Return arrays as bytes in little-endian order, and their places; each begins at a multiple of 8."""
+    content, tensors = bytearray(), list[dict[str, Any]]()
+    for name, array in arrays.items():
+        content += bytes(-len(content) % 8)
+        place = {"name": name, "dtype": array.dtype.name, "shape": list(array.shape), "offset": len(content)}
+        tensors.append(place)
+        content += np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"))).tobytes()
+    return bytes(content), tensors
+
+
+def _described(
+    graphs: BundleGraphs, facts: Facts, tensors: list[dict[str, Any]], config: TrainConfig
+) -> dict[str, Any]:
+    offsets = np.cumsum([0, *(int(np.prod(shape)) for shape in graphs.parameters.values())])
+    carried = list(graphs.state)
+    return {
+        "format": FORMAT,
+        "onnxruntime": f">={RUNTIMES[graphs.models['train'].ir_version]}",
+        "task": facts.task,
+        "classes": None if facts.classes is None else list(facts.classes),
+        "prediction": facts.prediction,
+        "label": facts.label,
+        "sample_weight": facts.sample_weight,
+        "reduction": facts.reduction,
+        "columns": {name: list(columns) for name, columns in (facts.columns or {}).items()},
+        "parameters": [
+            {"name": name, "shape": list(shape), "offset": int(offset)}
+            for (name, shape), offset in zip(graphs.parameters.items(), offsets, strict=False)
+        ],
+        "carried": carried,
+        "rows": list(graphs.rows),
+        "scalars": list(graphs.scalars),
+        "weights": list(graphs.weights),
+        "optimizer": {"name": OPTIMIZERS.name_of(type(config.optimizer)), **vars(config.optimizer)},
+        "batch_size": config.batch_size,
+        "graphs": {name: _signature(model) for name, model in graphs.models.items()},
+        "state": {"file": STATE, "tensors": tensors},
+    }
+
+
+def _signature(model: onnx.ModelProto) -> dict[str, Any]:
+    """Return the inputs and outputs of a graph; a size that is free has its name."""
+    return {"inputs": _values(model.graph.input), "outputs": _values(model.graph.output)}
+
+
+def _values(infos: Iterable[onnx.ValueInfoProto]) -> list[dict[str, Any]]:
+    values = [(value.name, value.type.tensor_type) for value in infos]
+    return [
+        {
+            "name": name,
+            "dtype": onnx.TensorProto.DataType.Name(kind.elem_type).lower(),
+            "shape": [size.dim_value if size.HasField("dim_value") else size.dim_param for size in kind.shape.dim],
+        }
+        for name, kind in values
+    ]
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    """Write a folder that appears whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        whole = Path(temporary) / "bundle"
+        whole.mkdir()
+        for name, content in files.items():
+            (whole / name).write_bytes(content)
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(whole, folder)
