@@ -11,6 +11,7 @@ COMMANDS = (
     "cache",
     "diff",
     "doctor",
+    "export",
     "fit",
     "gradient",
     "init",
@@ -31,6 +32,7 @@ COMMANDS = (
 PATHS = (
     "adapter",
     "diff",
+    "export",
     "fit",
     "gradient",
     "init",

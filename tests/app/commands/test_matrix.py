@@ -174,6 +174,7 @@ RIGHT = {
     "adapter": ["{run}", "--output", "new.onnx_adapter"],
     "cache": ["gc", "--keep", "1d"],
     "diff": ["{run}", "{run}"],
+    "export": ["{run}", "--output", "new", "--steps", "5"],
     "fit": ["rows.csv"],
     "gradient": [
         "model.onnx",

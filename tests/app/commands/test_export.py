@@ -1,0 +1,85 @@
+"""ortpipe export: a bundle of a run's model, with other parameters or another optimizer, and what it rejects."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from ortpipe import run
+from ortpipe.app.run.record import RunRecord
+from ortpipe.artifact_folder import load_artifact
+from ortpipe.errors import ConfigError, DeriveError
+from ortpipe.runtime.session import Session
+
+ARGUMENTS = ("~experiment", "data=csv", "data.source.path=rows.csv", "data.source.label=y", "convert=mlp")
+Call = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a small network on a table with words."""
+    folder = tmp_path_factory.mktemp("run")
+    rows = "\n".join(f"{i % 7},{'red' if i % 3 else 'blue'},{'yes' if i % 2 else 'no'}" for i in range(40))
+    (folder / "rows.csv").write_text(f"a,b,y\n{rows}\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run(*ARGUMENTS, "train.epochs=2", "recorder=none", "hydra.run.dir=run", "figures=false")
+    return folder / "run"
+
+
+@pytest.fixture
+def folder(finished: Path, call: Call, tmp_path: Path) -> Path:
+    """The run, as `run` in the current folder."""
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_bundle_predicts_as_the_run_and_goes_on_training(folder: Path, call: Call) -> None:
+    assert "runs in        onnxruntime >=1.17" in call("export", "run", "--output", "bundle")
+    bundle = json.loads(Path("bundle/bundle.json").read_text())
+    assert bundle["classes"] == ["no", "yes"]
+    assert bundle["origin"] == {"run": RunRecord.read(folder).id}
+    raw = Path("bundle/state.bin").read_bytes()
+    places = {tensor["name"]: tensor for tensor in bundle["state"]["tensors"]}
+    state = {
+        name: np.frombuffer(raw, places[name]["dtype"], int(np.prod(places[name]["shape"])), places[name]["offset"])
+        for name in bundle["carried"]
+    }
+    rows = {"a": np.arange(6, dtype=np.float32), "b": np.array(["red", "blue", "green"] * 2, object)}
+    weights = {name: state[name] for name in bundle["weights"]}
+    trained = load_artifact(folder / "stages" / "5_train")
+    expected = Session(trained.model).run(rows, [bundle["prediction"]])[0]
+    graph = Session(onnx.load("bundle/predict.onnx"))
+    np.testing.assert_allclose(graph.run({**weights, **rows}, [bundle["prediction"]])[0], expected, rtol=1e-5)
+    batch = {name: array[None] for name, array in rows.items()} | {bundle["label"]: np.array([[[0], [1]] * 3])}
+    scalars = {name: np.zeros(1, np.float32) + 0.01 for name in bundle["scalars"]}
+    *values, losses = Session(onnx.load("bundle/train.onnx")).run({**state, **batch, **scalars})
+    assert np.isfinite(losses).all()
+    assert not np.array_equal(values[0], state["parameters"])
+
+
+def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: Path, call: Call) -> None:
+    arguments = ("derive.parameters=[output*]", "train.optimizer={name: sgd, lr: 0.5}")
+    call("export", "run", "--output", "bundle", "--steps", "3", *arguments)
+    bundle = json.loads(Path("bundle/bundle.json").read_text())
+    assert [parameter["name"].partition(".")[0] for parameter in bundle["parameters"]] == ["output", "output"]
+    assert (bundle["carried"], bundle["optimizer"]["lr"]) == (["parameters"], 0.5)
+    with pytest.raises(ConfigError, match=r"must not exist yet(.|\n)*--force to replace a bundle"):
+        call("export", "run", "--output", "bundle")
+    assert "bundle  bundle" in call("export", "run", "--output", "bundle", "--force")
+    Path("mine").mkdir()
+    with pytest.raises(ConfigError, match="Name another, or remove it"):
+        call("export", "run", "--output", "mine", "--force")
+    with pytest.raises(DeriveError, match="must match a parameter"):
+        call("export", "run", "--output", "other", "derive.parameters=[nothing]")
+    with pytest.raises(ConfigError, match="export changes single keys"):
+        call("export", "run", "--output", "other", "train.optimizer=sgd")
+    with pytest.raises(ConfigError, match="--steps must be positive"):
+        call("export", "run", "--output", "other", "--steps", "0")
+    with pytest.raises(ConfigError, match="RUN must name the run"):
+        call("export", "none", "--output", "other")
+    assert not Path("other").exists()
