@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ortpipe.bounded import read
 from ortpipe.data.config import PARTS
@@ -132,8 +132,10 @@ def pixels(file: Path, source: PictureFolder) -> np.ndarray:
                 raise ValueError(f"it has more than 8 bits per channel (mode {image.mode})")
             image.load()
             upright = ImageOps.exif_transpose(image).convert("L" if source.color == "grey" else "RGB")
+    except UnidentifiedImageError as error:
+        raise ValueError(f"no picture in one of the formats {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders raise anything for wrong content
-        raise ValueError(f"{error}".replace(f"{file} ", "") or type(error).__name__) from error
+        raise ValueError(str(error) or type(error).__name__) from error
     array = np.asarray(_cut(_resized(upright, source), source))
     array = array[..., None] if array.ndim == 2 else array
     array = array[..., ::-1] if source.color == "bgr" else array

@@ -68,7 +68,7 @@ class PictureFolder(LabelledFolder):
         for name in ("mean", "std"):
             numbers = getattr(self, name)
             if numbers is not None and len(numbers) not in (1, channels):
-                rule = f"{{key}} must have one number, or {channels} for color={self.color}."
+                rule = f"{{key}} must have one number{', or one for each of 3 channels' if channels > 1 else ''}."
                 raise ConfigError(rule, key=name, got=list(numbers), fix="Give one number for each channel.")
             if numbers is not None and self.dtype == "uint8":
                 rule, fix = "uint8 pixels are not normalized.", "Remove {key}, or set {at}dtype=float32."

@@ -168,8 +168,11 @@ BROKEN = {
     "a bomb": (bomb, "exceeds limit of"),
     "large": (lambda p: Image.new("1", (10_000, 7_000)).save(p), "more than 67,108,864 pixels"),
     "cut short": (cut_short, "truncated"),
-    "empty": (lambda p: p.write_bytes(b""), "cannot identify image file"),
-    "PostScript": (lambda p: p.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 8\n"), "cannot identify"),
+    "empty": (lambda p: p.write_bytes(b""), "no picture in one of the formats"),
+    "PostScript": (
+        lambda p: p.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 8\n"),
+        "no picture in one of the formats",
+    ),
     "16 bits": (lambda p: Image.fromarray(np.full((8, 12), 300, np.uint16)).save(p), "more than 8 bits per channel"),
     "another size": (lambda p: picture(p, (13, 8)), "13 × 8 pixels, others 12 × 8"),
 }
@@ -235,7 +238,7 @@ def test_wrong_rows_of_a_table_are_listed_by_line(folder):
 
 
 def test_settings_that_contradict_each_other_are_rejected(folder):
-    with pytest.raises(ConfigError, match="one number, or 3 for color=rgb"):
+    with pytest.raises(ConfigError, match="one number, or one for each of 3 channels"):
         Images(path=str(folder), mean=(1, 2))
     with pytest.raises(ConfigError, match="uint8 pixels are not normalized"):
         Images(path=str(folder), std=(1,), dtype="uint8")

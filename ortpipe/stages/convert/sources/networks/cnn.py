@@ -59,7 +59,7 @@ class CNN(Network):
                 "An image must have channels, rows and columns.",
                 key="image",
                 got=f"{list(array.shape[1:])} per row" + (f" for {list(self.image)}" if self.image else ""),
-                fix="Set {key}=[1,8,8] for images that the data hold as vectors of 64.",
+                fix="Set {key}=null if each row is an image, or {key}=[1,8,8] for vectors of 64.",
             )
         x = number_input(layers, name, rows, standardize=False)
         x = x if len(array.shape) == 4 else reshape(layers, x, ["N", *sizes])
