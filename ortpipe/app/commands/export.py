@@ -30,6 +30,7 @@ EXAMPLES = (
 )
 CHANGES = ("derive.", "train.")
 BUNDLE = "bundle.json"
+ADJUSTMENTS = ("calibration", "threshold")  # settings of evaluate that change a trained model
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -69,6 +70,8 @@ def run(arguments: Sequence[str]) -> None:
         )
     sizes = [[name, f"{(output / name).stat().st_size:,} bytes"] for name in (*description["files"], BUNDLE)]
     print("\n".join(aligned([*sizes, ["runs in", f"onnxruntime {description['onnxruntime']}"]])))
+    if adjusted := [key for key in ADJUSTMENTS if values["evaluate"].get(key) is not None]:
+        print(f"left out: {' and '.join(adjusted)}, which fit the weights of the run alone")
     print(f"bundle  {output}")
 
 

@@ -68,6 +68,9 @@ def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: P
     bundle = json.loads(Path("bundle/bundle.json").read_text())
     assert [parameter["name"].partition(".")[0] for parameter in bundle["parameters"]] == ["output", "output"]
     assert (bundle["carried"], bundle["optimizer"]["lr"]) == (["parameters"], 0.5)
+    text = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(text.replace("  calibration: null", "  calibration: temperature"))
+    assert "left out: calibration" in call("export", "run", "--output", "uncalibrated")
     with pytest.raises(ConfigError, match=r"must not exist yet(.|\n)*--force to replace a bundle"):
         call("export", "run", "--output", "bundle")
     assert "bundle  bundle" in call("export", "run", "--output", "bundle", "--force")
