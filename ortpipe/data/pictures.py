@@ -42,7 +42,8 @@ class PictureFolder(LabelledFolder):
         color: the order of the channels, or one channel.
         layout: where the channels are.
         scale: what pixels, 0 to 255, are divided by.
-        mean, std: of each channel, or one number for all; subtracted, and divided by, after `scale`; null: no change.
+        mean: subtracted after `scale`, of each channel or one number for all; null: 0.
+        std: the divisor after that, of each channel or one number for all; null: 1.
         dtype: of the input; uint8 pixels are not normalized.
         augment: further training rows; null: none.
     """

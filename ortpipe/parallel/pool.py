@@ -51,7 +51,7 @@ class Pool:
         self._answered: set[Worker] = set()  # at least once
         self._timeout = config.timeout or math.inf
         self._steps = 1  # of the calls that run
-        self._paces = {False: 0.0, True: 0.0}  # longest seconds per slice and step: first answers, and the rest
+        self._paces = {False: 0.0, True: 0.0}  # longest seconds per slice and step, of first and of later results
         self.adapt()
 
     def close(self) -> None:
