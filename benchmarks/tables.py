@@ -9,14 +9,15 @@ rows are drawn. In each seed, a quarter of the rows are test rows (stratified fo
 others. ortpipe's networks use 15 % of the training rows for early stopping. A method wins if its score on the test
 rows is better: root mean squared error, 1 − ROC AUC for two classes, log loss for more. Each fit has one thread;
 seconds are CPU time of fit and prediction. Sizes are those of the .onnx file and of a pickle. Results are appended to
-a file (--results), from which another call continues. In the report, a method wins on a
-table if its mean error over the seeds is below that of HistGradientBoosting.
+a file (--results), from which another call continues. In the report (--output), a method wins on a table if its mean
+error is below that of HistGradientBoosting, over the seeds that both have; slow methods may get fewer seeds.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
 import functools
 import importlib
 import itertools
@@ -49,6 +50,8 @@ WORDS = 200  # distinct words of a column that gradient boosting gets, at most; 
 TEST, VALIDATION = 0.25, 0.15
 TIMES = 10  # times HistGradientBoosting's seconds, from which on the report names a table
 BASE = "HistGradientBoosting"
+NUMBERS = ("error", "seconds", "size")
+CPU = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -230,36 +233,55 @@ def measure(table: str, frame: pd.DataFrame, seed: int, method: str) -> dict[str
     return result | {"error": part.score(predicted)}
 
 
-def report(results: pd.DataFrame, methods: Sequence[str]) -> str:
-    """Return Markdown tables of methods and of errors; a seed of a table counts if it has a result of every method."""
-    whole = results.pivot(index=["table", "seed"], columns="method").dropna()
-    means = whole.groupby("table").mean()
-    parts = []
-    for title, group in (("All", TABLES), ("Seen", SEEN), ("Unseen", UNSEEN)):
-        part = means[means.index.isin(group)]
-        if len(part):
-            errors, seconds, kib = part["error"], part["seconds"], part["size"] / 1024
-            better = errors.lt(errors[BASE], axis=0).sum()
-            rows = {
-                method: [
-                    f"{better[method]} ({better[method] / len(part):.0%})" if method != BASE else "",
-                    f"{errors.rank(axis=1).mean()[method]:.2f}",
-                    f"{seconds[method].median():.1f} ({seconds[method].max():.1f})",
-                    f"{(seconds[method] / seconds[BASE]).median():.1f}×",
-                    f"{kib[method].median():.0f}",
-                ]
-                for method in errors.rank(axis=1).mean().sort_values().index
-            }
-            head = ["wins", "mean rank", "CPU seconds, median (largest)", f"times {BASE}", "KiB"]
-            parts.append(f"{title}: {len(part)} tables\n\n{markdown('method', head, rows)}")
-    for method in (method for method in methods if method.startswith("ortpipe")):
-        ratio = means["seconds", method] / means["seconds", BASE]
-        slow = ", ".join(f"{table} {times:.0f}×" for table, times in ratio[ratio > TIMES].items())
-        parts.append(f"{method} takes more than {TIMES} times the CPU seconds of {BASE} on: {slow or 'no table'}.")
-    errors = {table: [f"{value:.4g}" for value in row] for table, row in means["error"][[*methods]].iterrows()}
-    seeds = whole.groupby("table").size()
-    parts.append(f"Errors, means of {seeds.min()} to {seeds.max()} seeds\n\n{markdown('table', methods, errors)}")
-    return "\n\n".join(parts)
+def summary(results: pd.DataFrame, methods: Sequence[str]) -> str:
+    """Return Markdown tables of methods and of errors; a method wins by its mean error on the seeds that both have."""
+    errors, seconds, sizes = (results.pivot(index=["table", "seed"], columns="method", values=n) for n in NUMBERS)
+    present = errors.notna().sum(axis=1)
+    common = errors[present == present.groupby("table").transform("max")]  # seeds that all methods of a table have
+    means = common.groupby("table").mean()
+    ranks = common.rank(axis=1).groupby("table").mean().mean()
+    rows, slow = {}, []
+    for method in ranks.sort_values().index:
+        both = errors[[method, BASE]].dropna().groupby("table").mean()
+        times = (seconds[method] / seconds[BASE]).groupby("table").median().dropna()
+        count = errors[method].groupby("table").count().loc[both.index]
+        wins = [both[both.index.isin(part)] for part in (TABLES, SEEN, UNSEEN)]
+        rows[method] = [
+            *(share(part[method] < part[BASE]) if method != BASE else "" for part in wins),
+            f"{ranks[method]:.2f}",
+            f"{seconds[method].median():.1f} ({seconds[method].max():.1f})",
+            f"{times.median():.1f}×",
+            f"{sizes[method].median() / 1024:,.0f}",
+            f"{count.min()} to {count.max()}" if count.min() < count.max() else f"{count.min()}",
+        ]
+        above = [f"{table} {value:.0f}×" for table, value in times.items() if value > TIMES]
+        slow += [f"- {method}: {len(above)} of {len(times)}{': ' if above else ''}{', '.join(above)}"] if above else []
+    head = [f"wins against {BASE}", "seen", "unseen", "mean rank", "CPU seconds, median (largest)"]
+    shown = {table: [f"{row[method]:.4g}".replace("nan", "") for method in methods] for table, row in means.iterrows()}
+    return "\n\n".join(
+        [
+            markdown("method", [*head, f"times {BASE}", "KiB", "seeds"], rows),
+            f"Tables on which a method takes more than {TIMES} times the CPU seconds of {BASE}:",
+            "\n".join(slow) or "none",
+            "Errors, means of the seeds that all methods have; as are the ranks:",
+            markdown("table", methods, shown),
+        ]
+    )
+
+
+def share(wins: pd.Series) -> str:
+    """Return how many of some tables are won, such as `9 of 11 (82 %)`."""
+    return f"{wins.sum()} of {len(wins)} ({wins.mean():.0%})" if len(wins) else ""
+
+
+def page(results: pd.DataFrame, methods: Sequence[str]) -> str:
+    """Return the summary with a heading and the conditions of the measurement."""
+    cpu = next((line.split(":")[1].strip() for line in CPU.open() if "model name" in line), "") if CPU.exists() else ""
+    load = f"load average {os.getloadavg()[1]:.0f} on {os.cpu_count()} cores at the end, other work included"
+    about = f"{datetime.date.today()}, {cpu}, one thread per fit, {load}. At most {ROWS:,} rows per table."
+    return (
+        f"# Win rates on tables\n\nWritten by `python -m benchmarks.tables`. {about}\n\n{summary(results, methods)}\n"
+    )
 
 
 def markdown(first: str, head: Sequence[str], rows: Mapping[Any, Sequence[str]]) -> str:
@@ -275,6 +297,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=600, help="CPU seconds of a table; its later fits are left out")
     parser.add_argument("--tables", default="all", help="seen, unseen, all, or names")
     parser.add_argument("--methods", default="all", help="names, separated by commas")
+    parser.add_argument("--output", type=Path, default=Path("benchmarks/tables.md"), help="where the report is written")
     parser.add_argument("--results", type=Path, default=Path("outputs/benchmarks/tables.jsonl"))
     options = parser.parse_args()
     tables = list({"seen": SEEN, "unseen": UNSEEN, "all": TABLES}.get(options.tables, options.tables.split(",")))
@@ -294,7 +317,8 @@ def main() -> None:
             print(f"{table} {seed} {method}: {results[-1]['error']:.4g}, {results[-1]['seconds']:.1f} s", flush=True)
     frame = pd.DataFrame(results)
     shown = frame["seed"].lt(options.seeds) & frame["table"].isin(tables) & frame["method"].isin(methods)
-    print(report(frame[shown], methods))
+    options.output.write_text(page(frame[shown], methods), encoding="utf-8")
+    print(options.output.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
