@@ -32,12 +32,12 @@ class Audio(SoundFolder):
         files = self.files(split)
         if self.augment is not None and any(file.part is None for file in files):
             rule = "Only training files have copies, so files must have parts."
-            fix = "Set split.column=folder, split.column to a column of {at}labels, or split.test to a folder."
+            fix = "Set {@data.split.column}=folder or to a column of {at}labels, or {@data.split.test} to a folder."
             raise ConfigError(rule, key="augment", got="a split by fractions or groups of rows", fix=fix)
         reader = SoundReader(self, files, named=split is not None and split.group == FILE)
         rows = self.rows_of(reader)
         if split is not None and any(split.fractions) and (reader.counts.sum(axis=1) > 1).any():
             rule = "Windows of one file must be in one part: they resemble each other."
-            fix = "Set split.group=file, which splits files, or split.column=folder."
+            fix = "Set {@data.split.group}=file, which splits files, or {@data.split.column}=folder."
             raise DataError(rule, got="a random split of windows", fix=fix)
         return rows
