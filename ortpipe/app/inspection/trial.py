@@ -44,8 +44,10 @@ def inspect(path: str | Path) -> Inspection:
     """
     file = examine(Path(path))
     inspection = Inspection(Path(path), file)
-    if inspection.unset or not file.results:
+    if inspection.unset:
         return inspection
+    if not file.results:
+        return dataclasses.replace(inspection, error=file.obstacle())
     try:
         rows, result = file.rows, file.prediction(file.results[0])
     except (ConvertError, ModelError) as error:

@@ -105,3 +105,16 @@ def test_trees_that_the_runtime_cannot_load_are_rejected_as_trees(tmp_path: Path
     opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 5)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "trees.onnx")
     assert "trees compare inputs with constants" in inspect(tmp_path / "trees.onnx").text
+
+
+def test_invalid_sizes_are_free_and_a_file_without_floats_says_what_to_train(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[M,3] x) => (int64[M] label)
+      <float[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}> { z = MatMul(x, w) label = ArgMax<axis=1, keepdims=0>(z) }"""
+    model = onnx.parser.parse_model(text)
+    onnx.save(model, tmp_path / "labels.onnx")
+    assert "A model needs a float output to train." in inspect(tmp_path / "labels.onnx").text
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    del model.graph.node[1]
+    model.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, [-1, 4]))
+    onnx.save(model, tmp_path / "invalid.onnx")
+    assert inspect(tmp_path / "invalid.onnx").error is None

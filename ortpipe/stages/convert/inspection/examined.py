@@ -12,12 +12,13 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.errors import ConvertError, ModelError, NoRowsError
+from ortpipe.errors import ConvertError, ModelError, NoRowsError, under
 from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.apart_files import attach
 from ortpipe.graph.core.inference import parsed
 from ortpipe.graph.files import serial
+from ortpipe.graph.importing.batch import plain_dimensions
 from ortpipe.graph.importing.lower import lowered
 from ortpipe.graph.pictures.draw import type_of
 from ortpipe.runtime.session import Session
@@ -101,7 +102,7 @@ class Examined:
         try:
             session, first = Session(self.model, weights=self.weights), None
         except ModelError as error:
-            raise self._obstacle(error) from error
+            raise self.obstacle() or error from error
         for size in SIZES:
             try:
                 session.run(feeds(self.values, self._constants, size, 0), [self.model.graph.output[0].name])
@@ -112,15 +113,16 @@ class Examined:
         assert first is not None
         raise first
 
-    def _obstacle(self, error: ModelError) -> ConvertError | ModelError:
-        """Return convert's reason to reject the file without rows; the given error if it has none."""
+    def obstacle(self) -> ConvertError | None:
+        """Return convert's reason to reject the file without rows; None if it has none, or needs rows to decide."""
         try:
-            convert(None, ConvertConfig(OnnxFile(str(self.path))))
+            with under("convert"):
+                convert(None, ConvertConfig(OnnxFile(str(self.path))))
         except NoRowsError:
-            return error
+            return None
         except ConvertError as reason:
             return reason
-        return error
+        return None
 
 
 def examine(path: Path) -> Examined:
@@ -130,7 +132,7 @@ def examine(path: Path) -> Examined:
         ModelError: the file is missing or damaged.
     """
     model, weights = serial.read_apart(path)
-    low, _ = without_zip_map(lowered(model, weights, []))
+    low, _ = without_zip_map(lowered(plain_dimensions(model), weights, []))
     file = parsed(low)
     attach(file, weights)
     graph = file.graph
