@@ -36,7 +36,7 @@ def rows(folder: Path, short: bool) -> None:
         for part, count in PARTS.items():
             for number in range(2 if short else count):
                 text, name = "".join(chance.choices(LETTERS, k=LENGTH)), f"{part}_{number}.png"
-                _drawn(text, chance).save(folder / "captchas" / name)
+                drawn(text, chance).save(folder / "captchas" / name)
                 table.writerow([name, *map(CLASSES.index, text), part])
 
 
@@ -75,7 +75,7 @@ def _texts(folder: Path, part: str) -> dict[str, str]:
     return {row["file"]: "".join(CLASSES[int(row[f"c{place}"])] for place in range(1, LENGTH + 1)) for row in table}
 
 
-def _drawn(text: str, chance: random.Random) -> Image.Image:
+def drawn(text: str, chance: random.Random) -> Image.Image:
     """Return a captcha: tilted letters on waves, negative in every other band."""
     ink, left = Image.new("L", (WIDTH, HEIGHT)), chance.randrange(6)
     for letter in text:
