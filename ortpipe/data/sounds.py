@@ -40,7 +40,7 @@ class AugmentSound(Config):
                 raise ConfigError(rule, key=name, got=list(limits), fix=fix)
         if self.noise is None and (self.gain is None or self.sounds is not None):
             rule, fix = (
-                "Copies differ by {at}noise or {at}gain.",
+                "Copies, drawn with {at}seed, differ by {at}noise or {at}gain.",
                 "Set {key}=[0, 20], or remove {at}sounds and set gain.",
             )
             raise ConfigError(rule, key="noise", got="null", fix=fix)

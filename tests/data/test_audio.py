@@ -192,7 +192,7 @@ def test_segments_without_sense_are_rejected(folder, rows, words):
 def test_settings_that_contradict_each_other_are_rejected(parts):
     with pytest.raises(ConfigError, match=r"\[least, largest\](.|\n)*Write \[0, 10\]"):
         AugmentSound(noise=(10, 0))
-    with pytest.raises(ConfigError, match="Copies differ by"):
+    with pytest.raises(ConfigError, match="Copies, drawn with seed, differ by"):
         AugmentSound()
     with pytest.raises(ConfigError, match=r"Only training files have copies(.|\n)*split\.column=folder"):
         load(DataConfig(Audio(path=str(parts / "train"), **SIZES, augment=AugmentSound(gain=(0, 1)))))
