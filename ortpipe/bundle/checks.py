@@ -12,14 +12,14 @@ from onnx.reference import ReferenceEvaluator
 from ortpipe.artifact import Arrays, Facts
 from ortpipe.bundle.graphs import BundleGraphs
 from ortpipe.errors import ModelError, TrainError
-from ortpipe.graph import all_nodes
+from ortpipe.graph import all_nodes, having
 from ortpipe.runtime.session import Session
 
 STEPS, ROWS = 3, 4
 FREE = 8  # the size of a free dimension in random rows
 MOST_REFERENCE = 2**22  # bytes of parameters up to which the reference, which is slow, computes a step, too
 TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
-RANDOM = ("Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli")
+RANDOM = having("random")
 
 
 def check(graphs: BundleGraphs, facts: Facts, example: Arrays) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,6 @@ from ortpipe.stages.train.vector import shaped, split
 CONSTANT = 20_000  # steps after which the scalars of an optimizer count as constant
 IR_VERSION, OPSET = 9, 20  # the newest that onnxruntime 1.17 loads
 STANDARD = ("", "ai.onnx.ml")  # domains that each build of onnxruntime has
-CHANGED = ("GroupNormalization", "QuantizeLinear", "DequantizeLinear")  # in opset 21; others have more types there
 
 
 @dataclass(frozen=True)
@@ -124,11 +124,19 @@ def _finished(model: ir.Model) -> onnx.ModelProto:
         rule, fix = "A bundle must run in any onnxruntime.", "Choose derive=native and a file of standard operators."
         raise TrainError(rule, got=f"the operator {others[0].domain}.{others[0].op_type}", fix=fix)
     proto = put_together(*proto_apart(model, deep=True))
-    if not any(node.op_type in CHANGED for node in all_nodes(proto.graph)):
+    newest = max(opset.version for opset in proto.opset_import if not opset.domain)
+    if all(_is_same(node.op_type, newest) for node in all_nodes(proto.graph) if not node.domain):
         proto.ir_version = IR_VERSION
         for opset in proto.opset_import:
-            opset.version = min(opset.version, OPSET)
+            opset.version = min(opset.version, OPSET) if not opset.domain else opset.version
     return proto
+
+
+@functools.cache
+def _is_same(operator: str, opset: int) -> bool:
+    """Return whether an operator has the same inputs and attributes at `OPSET`; most only have more types later."""
+    forms = [onnx.defs.get_schema(operator, min(version, opset), "") for version in (OPSET, opset)]
+    return len({(len(form.inputs), *sorted(form.attributes)) for form in forms}) == 1
 
 
 def _scalars(step: TrainStep, config: TrainConfig, steps: int | None) -> dict[str, np.ndarray]:
