@@ -77,7 +77,8 @@ def files(root: Path) -> list[Path]:
     """Return the files with prose below a folder, or the file itself."""
     if root.is_file():
         return [root]
-    return sorted(path for suffix in ("*.py", "*.md", "*.yaml") for path in root.rglob(suffix))
+    paths = (path for suffix in ("*.py", "*.md", "*.yaml") for path in root.rglob(suffix))
+    return sorted(path for path in paths if "generated" not in path.parts)  # docs/reference/generated
 
 
 def phrases(path: Path) -> list[Found]:

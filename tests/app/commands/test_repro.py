@@ -107,8 +107,8 @@ def test_another_config_code_or_number_is_told_at_the_first_stage_that_differs(
 def test_other_packages_are_told_first(cli: Run, only_run: Callable[[], Path], repro: Repro) -> None:
     assert cli(*SMALL).returncode == 0
     lock = json.loads((only_run() / "run.json").read_text())
-    parts = lock["stages"][4]["parts"]
-    edit(only_run(), 4, parts={**parts, "packages": {**parts["packages"], "scipy": "0.1"}})
+    parts = lock["stages"][5]["parts"]
+    edit(only_run(), 5, parts={**parts, "packages": {**parts["packages"], "scipy": "0.1"}})
     done = repro(only_run())
     assert done.stderr.splitlines()[0].startswith("warning: scipy was 0.1, is ")
     assert (done.returncode, same(done)) == (0, STAGES)
