@@ -16,6 +16,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Arrays, Artifact, Facts
+from ortpipe.bounded import has_file
 from ortpipe.bundle.checks import check
 from ortpipe.bundle.graphs import BundleGraphs, training_graphs
 from ortpipe.errors import TrainError
@@ -45,7 +46,7 @@ def write_bundle(
     Args:
         artifact: a gradient model with its forward outputs, whose weights training starts from.
         config: the optimizer, its settings and the schedule.
-        folder: a new folder.
+        folder: a new folder, or a bundle to replace.
         steps: the number of steps of the schedule; by default, until its numbers are constant.
         most_bytes: the largest size of all files.
         example: rows of the model's inputs for the check; by default, random ones.
@@ -55,6 +56,9 @@ def write_bundle(
         TrainError: the model cannot train outside of ortpipe, the graphs differ from each other, or the size is too
             large; nothing is written.
     """
+    if folder.exists() and not has_file(folder, DESCRIPTION):
+        rule, fix = "A bundle needs a folder of its own.", "Name a new one."
+        raise TrainError(rule, got=f"{folder}, which is no bundle", fix=fix)
     graphs = training_graphs(artifact, config, steps)
     check(graphs, artifact.facts, example or {})
     files = {f"{name}.onnx": model.SerializeToString(deterministic=True) for name, model in graphs.models.items()}
@@ -89,13 +93,11 @@ def _described(
     carried = list(graphs.state)
     return {
         "format": FORMAT,
-        "onnxruntime": f">={RUNTIMES[graphs.models['train'].ir_version]}",
-        "task": facts.task,
-        "classes": None if facts.classes is None else list(facts.classes),
-        "prediction": facts.prediction,
-        "label": facts.label,
+        "onnxruntime": f">={RUNTIMES[max(model.ir_version for model in graphs.models.values())]}",
+        "predictions": [_prediction(head, of) for head, of in facts.predictions.items()],
         "sample_weight": facts.sample_weight,
         "reduction": facts.reduction,
+        "prepared": dict(facts.prepared),
         "columns": {name: list(columns) for name, columns in (facts.columns or {}).items()},
         "parameters": [
             {"name": name, "shape": list(shape), "offset": int(offset)}
@@ -112,6 +114,24 @@ def _described(
     }
 
 
+def _prediction(head: str, facts: Facts) -> dict[str, Any]:
+    """Return the meaning of an output of predict, and the input that holds its labels."""
+    scores = None if facts.classes is None else "logits" if facts.logits == facts.prediction else "probabilities"
+    return {
+        "head": head,
+        "output": facts.prediction,
+        "label": facts.label,
+        "task": facts.task,
+        "classes": None if facts.classes is None else list(facts.classes),
+        "scores": scores,
+        "class_axis": facts.class_axis,
+        "link": facts.link,
+        "levels": list(facts.levels),
+        "padding": facts.padding,
+        "blank": facts.blank,
+    }
+
+
 def _signature(model: onnx.ModelProto) -> dict[str, Any]:
     """Return the inputs and outputs of a graph; a size that is free has its name."""
     return {"inputs": _values(model.graph.input), "outputs": _values(model.graph.output)}
@@ -122,7 +142,7 @@ def _values(infos: Iterable[onnx.ValueInfoProto]) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "dtype": onnx.TensorProto.DataType.Name(kind.elem_type).lower(),
+            "dtype": np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)).name.replace("object", "string"),
             "shape": [size.dim_value if size.HasField("dim_value") else size.dim_param for size in kind.shape.dim],
         }
         for name, kind in values

@@ -105,7 +105,7 @@ def test_a_folder_is_described_by_the_schema_and_used_by_its_readme(
     written = json.loads((folder / "bundle.json").read_text())
     assert written == json.loads(json.dumps(description, default=str))
     jsonschema.validate(written, SCHEMA)
-    assert (written["classes"], written["onnxruntime"]) == ([0, 1, 2, 3], ">=1.17")
+    assert (written["predictions"][0]["classes"], written["onnxruntime"]) == ([0, 1, 2, 3], ">=1.17")
     [code] = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
     monkeypatch.chdir(folder)
     values = {"x": X[:6], "y": CLASSES[:6, None]}
@@ -137,3 +137,6 @@ def test_a_bundle_that_cannot_be_is_rejected_before_anything_is_written(
     with pytest.raises(TrainError, match=message):
         write_bundle(gradient(), TrainConfig(**settings), tmp_path / "bundle", most_bytes=most)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(TrainError, match="which is no bundle"):
+        write_bundle(gradient(), TrainConfig(), tmp_path / "mine")

@@ -28,7 +28,7 @@ EXAMPLES = (
     "ortpipe export tuned --output bundle",
     "ortpipe export tuned --output bundle derive.parameters=[layer1*] train.optimizer.lr=0.01",
 )
-CHANGES = ("derive.", "train.")
+CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundle; of the run
 BUNDLE = "bundle.json"
 ADJUSTMENTS = ("calibration", "threshold")  # settings of evaluate that change a trained model
 
@@ -55,7 +55,7 @@ def run(arguments: Sequence[str]) -> None:
         raise ConfigError("Only a model that ortpipe trained can be exported.", got=origin.name, fix=fix)
     with recorded(origin.run, options.composed) as folder:
         values = read_config(folder)
-        change(values, [pair for pair in options.overrides if pair.startswith(CHANGES)], "export")
+        change(values, _changes(options.overrides), "export")
         check_consent(values, None, trust=options.trust)
         derive_config, train_config = build_key("derive", values["derive"]), build_key("train", values["train"])
         artifact = derive(_trained(folder), derive_config)
@@ -73,6 +73,15 @@ def run(arguments: Sequence[str]) -> None:
     if adjusted := [key for key in ADJUSTMENTS if values["evaluate"].get(key) is not None]:
         print(f"left out: {' and '.join(adjusted)}, which fit the weights of the run alone")
     print(f"bundle  {output}")
+
+
+def _changes(overrides: Sequence[str]) -> list[str]:
+    """Return the pairs that change the recorded config; the others must say where the run is recorded."""
+    pairs = [pair.removeprefix("+").removeprefix("+") for pair in overrides if not pair.startswith(PLACES)]
+    if others := [pair for pair in pairs if not pair.startswith(CHANGES)]:
+        rule, fix = "export changes keys of derive and train.", "Write a pair such as train.optimizer.lr=0.01."
+        raise ConfigError(rule, got=", ".join(others), fix=fix)
+    return pairs
 
 
 def _output(name: str, *, force: bool) -> Path:

@@ -41,7 +41,8 @@ def folder(finished: Path, call: Call, tmp_path: Path) -> Path:
 def test_a_bundle_predicts_as_the_run_and_goes_on_training(folder: Path, call: Call) -> None:
     assert "runs in        onnxruntime >=1.17" in call("export", "run", "--output", "bundle")
     bundle = json.loads(Path("bundle/bundle.json").read_text())
-    assert bundle["classes"] == ["no", "yes"]
+    [meaning] = bundle["predictions"]
+    assert (meaning["classes"], meaning["scores"]) == (["no", "yes"], "probabilities")
     assert bundle["origin"] == {"run": RunRecord.read(folder).id}
     raw = Path("bundle/state.bin").read_bytes()
     places = {tensor["name"]: tensor for tensor in bundle["state"]["tensors"]}
@@ -52,10 +53,10 @@ def test_a_bundle_predicts_as_the_run_and_goes_on_training(folder: Path, call: C
     rows = {"a": np.arange(6, dtype=np.float32), "b": np.array(["red", "blue", "green"] * 2, object)}
     weights = {name: state[name] for name in bundle["weights"]}
     trained = load_artifact(folder / "stages" / "5_train")
-    expected = Session(trained.model).run(rows, [bundle["prediction"]])[0]
+    expected = Session(trained.model).run(rows, [meaning["output"]])[0]
     graph = Session(onnx.load("bundle/predict.onnx"))
-    np.testing.assert_allclose(graph.run({**weights, **rows}, [bundle["prediction"]])[0], expected, rtol=1e-5)
-    batch = {name: array[None] for name, array in rows.items()} | {bundle["label"]: np.array([[[0], [1]] * 3])}
+    np.testing.assert_allclose(graph.run({**weights, **rows}, [meaning["output"]])[0], expected, rtol=1e-5)
+    batch = {name: array[None] for name, array in rows.items()} | {meaning["label"]: np.array([[[0], [1]] * 3])}
     scalars = {name: np.zeros(1, np.float32) + 0.01 for name in bundle["scalars"]}
     *values, losses = Session(onnx.load("bundle/train.onnx")).run({**state, **batch, **scalars})
     assert np.isfinite(losses).all()
@@ -68,6 +69,9 @@ def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: P
     bundle = json.loads(Path("bundle/bundle.json").read_text())
     assert [parameter["name"].partition(".")[0] for parameter in bundle["parameters"]] == ["output", "output"]
     assert (bundle["carried"], bundle["optimizer"]["lr"]) == (["parameters"], 0.5)
+    call("export", "run", "--output", "adapters", "+derive.adapters={rank: 1}")
+    names = [parameter["name"] for parameter in json.loads(Path("adapters/bundle.json").read_text())["parameters"]]
+    assert all("lora" in name or name.endswith(("/L", "/R")) for name in names), names
     text = (folder / "config.yaml").read_text()
     (folder / "config.yaml").write_text(text.replace("  calibration: null", "  calibration: temperature"))
     assert "left out: calibration" in call("export", "run", "--output", "uncalibrated")
@@ -81,6 +85,8 @@ def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: P
         call("export", "run", "--output", "other", "derive.parameters=[nothing]")
     with pytest.raises(ConfigError, match="export changes single keys"):
         call("export", "run", "--output", "other", "train.optimizer=sgd")
+    with pytest.raises(ConfigError, match=r"changes keys of derive and train(.|\n)*got: penalty=none"):
+        call("export", "run", "--output", "other", "penalty=none", "train.epochs=1")
     with pytest.raises(ConfigError, match="--steps must be positive"):
         call("export", "run", "--output", "other", "--steps", "0")
     with pytest.raises(ConfigError, match="RUN must name the run"):
