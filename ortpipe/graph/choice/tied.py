@@ -44,7 +44,8 @@ def copies(graph: ir.Graph, names: Sequence[str]) -> list[Copy]:
 def tie(graph: ir.Graph, names: Sequence[str]) -> list[Copy]:
     """Let the nodes that read a copy of another weight read that one, in place; return the copies.
 
-    A weight's origin lists its copies, so that `restore` writes trained values to each of them.
+    A copy that is an output of the graph stays. A weight's origin lists its copies, so that `restore` writes trained
+    values to each of them.
 
     >>> numbers = ", ".join(map(str, range(16)))
     >>> text = f'''<ir_version: 10, opset_import: ["": 21]> g (float[N,4] X) => (float[N,4] y)
@@ -53,13 +54,13 @@ def tie(graph: ir.Graph, names: Sequence[str]) -> list[Copy]:
     >>> [str(copy) for copy in tie(graph, ["v", "w"])], list(graph.initializers)
     (['w (a copy of v)'], ['v'])
     """
-    tied = copies(graph, names)
+    tied = [copy for copy in copies(graph, names) if not graph.initializers[copy.name].is_graph_output()]
     op = Builder(graph, "tied", before=graph[0])
     for copy in tied:
         value, original = graph.initializers[copy.name], graph.initializers[copy.original]
         axes = list(range(len(value.shape or ())))[::-1] if copy.transposed else []
         same = op.Transpose(original, perm=axes) if copy.transposed else original
-        ir.convenience.replace_all_uses_with(value, same, replace_graph_outputs=True)
+        ir.convenience.replace_all_uses_with(value, same)
         origin = original.meta.get(KEY) or {"initializer": copy.original}
         place = {"transform": [], **(value.meta.get(KEY) or {"initializer": copy.name})}
         place["transform"] = [*place["transform"], *([["permute", *axes]] if axes else [])]
