@@ -193,11 +193,14 @@ def _long_enough(sound: np.ndarray, source: SoundFolder) -> np.ndarray:
 def _takes(source: SoundFolder, files: Sequence[LabelledFile]) -> list[Take]:
     """Return the files, then the copies of those of the training part."""
     takes, first = list[Take](), 0
-    for _, group in itertools.groupby(files, key=lambda file: (file.path, file.part)):
-        segments = [(*_times(source, file), first + place) for place, file in enumerate(group)]
-        path, part = files[first].path, files[first].part
+    for path, group in itertools.groupby(files, key=lambda file: file.path):
+        of_file = list(group)
+        part = of_file[0].part
+        if any(file.part != part for file in of_file):
+            rule, fix = "All segments of a file must be in one part.", "Correct their parts."
+            raise DataError(rule, key="labels", got=f"several parts for {path}", fix=fix)
+        segments = sorted((*_times(source, file), first + place) for place, file in enumerate(of_file))
         first += len(segments)
-        segments = sorted(segments)
         for before, after in itertools.pairwise(segments):
             if after[0] < before[1]:
                 got = f"{after[0]:g} s, before the end of another one at {before[1]:g} s, in {path}"

@@ -189,6 +189,14 @@ def test_segments_without_sense_are_rejected(folder, rows, words):
         Audio(path=str(folder), labels=str(folder / "labels.csv"), **SIZES)()
 
 
+def test_segments_of_one_file_are_in_one_part(folder):
+    table = "file,start,end,label,part\nhigh/h0.wav,0,0.025,1,train\nhigh/h0.wav,0.025,0.05,1,test\n"
+    (folder / "labels.csv").write_text(table)
+    source = Audio(path=str(folder), labels=str(folder / "labels.csv"), outside=0, **SIZES)
+    with pytest.raises(DataError, match=r"must be in one part(.|\n)*h0\.wav"):
+        source(SplitConfig(test=None, column="part"))
+
+
 def test_settings_that_contradict_each_other_are_rejected(parts):
     with pytest.raises(ConfigError, match=r"\[least, largest\](.|\n)*Write \[0, 10\]"):
         AugmentSound(noise=(10, 0))
