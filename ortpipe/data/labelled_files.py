@@ -67,8 +67,7 @@ class LabelledFolder(Windowed):
         if not folder.is_dir():
             rule, fix = "The path of the files must be a folder.", "Check {key} and the split's folders."
             raise DataError(rule, key="path", got=str(folder), fix=fix)
-        paths = [file for file in files_below(folder) if file.suffix.lower() in self.endings and file.name[0] != "."]
-        files = {file.relative_to(folder).as_posix(): file for file in paths}
+        files = {file.relative_to(folder).as_posix(): file for file in visible(folder, self.endings)}
         if not files:
             rule = f"A folder must hold files that end in {', '.join(self.endings)}; links are not followed."
             raise DataError(rule, key="path", got=f"none below {folder}", fix="Name another folder.")
@@ -145,6 +144,15 @@ class LabelledFolder(Windowed):
         except (OSError, ValueError, csv.Error) as error:
             rule, fix = "{key} must be a CSV file in UTF-8.", "Check its path and its content."
             raise DataError(rule, key="labels", got=f"{self.labels}: {error}", fix=fix) from error
+
+
+def visible(folder: Path, endings: Sequence[str]) -> list[Path]:
+    """Return the files below a folder with one of these endings, without hidden files and those in hidden folders."""
+    return [
+        file
+        for file in files_below(folder)
+        if file.suffix.lower() in endings and not any(part[0] == "." for part in file.relative_to(folder).parts)
+    ]
 
 
 def label_array(files: Sequence[LabelledFile]) -> np.ndarray:

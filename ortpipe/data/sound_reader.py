@@ -16,10 +16,10 @@ import numpy as np
 import soundfile
 from scipy.signal import resample_poly
 
-from ortpipe.bounded import MOST_BYTES, files_below, read
+from ortpipe.bounded import MOST_BYTES, read
 from ortpipe.data.config import PARTS
 from ortpipe.data.faults import SHOWN, changed_error
-from ortpipe.data.labelled_files import LabelledFile, label_array
+from ortpipe.data.labelled_files import LabelledFile, label_array, visible
 from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import PIECE, Rows, row_bytes
 from ortpipe.data.sounds import SoundFolder
@@ -242,7 +242,7 @@ def _noises(source: SoundFolder) -> list[Path]:
     if place is None:
         return []
     path = Path(place)
-    files = [path] if path.is_file() else [f for f in files_below(path) if f.suffix.lower() in source.endings]
+    files = [path] if path.is_file() else visible(path, source.endings)
     if not files:
         rule = f"{{key}} must hold files that end in {', '.join(source.endings)}."
         raise DataError(rule, key="augment.sounds", got=f"none in {place}", fix="Check the path.")

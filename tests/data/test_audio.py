@@ -148,6 +148,10 @@ def test_noise_may_come_from_files(parts, tmp_path_factory):
     soundfile.write(hum, np.full(50, 0.5), RATE, subtype="FLOAT")
     augment = AugmentSound(noise=(0, 0), sounds=str(hum.parent))
     rows = load(DataConfig(Audio(path=str(parts), **SIZES, augment=augment), BY_FOLDER)).train.inputs["X"]
+    (hum.parent / ".trash").mkdir()
+    (hum.parent / ".trash" / "1.wav").touch()
+    again = load(DataConfig(Audio(path=str(parts), **SIZES, augment=augment), BY_FOLDER)).train.inputs["X"]
+    np.testing.assert_array_equal(again, rows)
     added = rows[8:] - rows[:8]
     np.testing.assert_allclose(added[:4], added[0, 0], rtol=1e-3)
 

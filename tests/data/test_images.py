@@ -229,6 +229,13 @@ def test_one_picture_is_a_row_to_predict(folder):
     assert rows.inputs["X"].shape == (1, 3, 8, 12)
 
 
+def test_hidden_files_and_folders_are_skipped(folder):
+    for name in (".thumbs/1.png", "cat/.thumbs/2.png", "cat/._3.png"):
+        picture(folder / name)
+    rows = Images(path=str(folder))()
+    assert sorted(rows.label.tolist()) == ["cat"] * 6 + ["dog"] * 6
+
+
 def test_wrong_rows_of_a_table_are_listed_by_line(folder):
     (folder / "labels.csv").write_text("file,label\ncat/c0.png,1\ncat/c0.png,1\ncat/no.png,2\ncat/c1.png,\n")
     with pytest.raises(DataError, match=r"c0.png' again in line 3, 'cat/no.png', which is no(.|\n)*no label in line 5"):
