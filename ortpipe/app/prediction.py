@@ -96,7 +96,8 @@ def _source(rows: Path, settings: Mapping[str, Any], *, trust: bool) -> Any:
     for cls in classes:
         if rows.name.endswith(getattr(cls, "endings", "")):
             values = {**({"label": "label"} if hasattr(cls, "new_rows") else {}), **settings, "path": str(rows)}
-            return cls(**{key: value for key, value in values.items() if key in fields_of(cls)})
+            used = fields_of(cls).keys() - set(getattr(cls, "of_training", ()))
+            return cls(**{key: value for key, value in values.items() if key in used})
     endings = ", ".join(ending for cls in classes for ending in cls.endings)
     raise ConfigError("ROWS must be a file that a data source reads.", got=rows, fix=f"Its name may end in {endings}.")
 

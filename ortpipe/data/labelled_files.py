@@ -46,6 +46,7 @@ class LabelledFolder(Windowed):
     """
 
     endings: ClassVar[tuple[str, ...]]
+    of_training: ClassVar[tuple[str, ...]] = ("labels", "augment", "outside")  # no settings of rows to predict
 
     path: str
     labels: str | None = None

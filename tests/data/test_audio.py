@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from ortpipe.app.lookup import FoundModel
+from ortpipe.app.prediction import predictions
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
 from ortpipe.data.sounds import AugmentSound
@@ -214,6 +216,11 @@ def test_a_file_is_rows_to_predict_and_the_model_says_how_its_sounds_were_prepar
     source = Audio(path=str(parts), **SIZES, hop=50)
     rows = Audio(path=str(parts / "test" / "b" / "4.wav"), **SIZES, hop=50)()
     assert rows.inputs["X"].shape == (7, 100)
-    model = convert(None, ConvertConfig(MLP()), data=load(DataConfig(source, BY_FOLDER))).model
+    artifact = convert(None, ConvertConfig(MLP()), data=load(DataConfig(source, BY_FOLDER)))
+    model = artifact.model
+    recorded = {"name": "audio", "path": "", **SIZES, "labels": "no.csv", "outside": 0, "augment": {"gain": [0, 1]}}
+    found = FoundModel("model", model, {}, artifact.facts.as_json())
+    [(_, size)] = predictions(found, parts / "test" / "b" / "4.wav", recorded)
+    assert size == 4
     prepared = {"source": "audio", "rate": RATE, "channels": 1, "samples": 100, "hop": 50, "scale": 1.0}
     assert read_metadata(model)["prepared"] == prepared

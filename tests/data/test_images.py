@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ortpipe.app.lookup import FoundModel
+from ortpipe.app.prediction import predictions
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
 from ortpipe.data.pictures import Augment
@@ -227,6 +229,19 @@ def test_a_wrong_folder_is_rejected(tmp_path, make, settings, words):
 def test_one_picture_is_a_row_to_predict(folder):
     rows = Images(path=str(folder / "cat" / "c0.png"), labels="labels.csv")()
     assert rows.inputs["X"].shape == (1, 3, 8, 12)
+
+
+def test_a_model_of_copies_and_a_table_of_labels_predicts_a_file_without_them(folder):
+    (folder / "labels.csv").write_text("file,label\ncat/c0.png,1\ndog/more/d0.bmp,2\n")
+    settings = {"labels": str(folder / "labels.csv"), "augment": {"copies": 1, "flip": True}}
+    source = Images(path=str(folder), labels=settings["labels"], augment=Augment(1, flip=True))
+    artifact = convert(None, ConvertConfig(MLP()), data=load(DataConfig(source, SplitConfig(test=None))))
+    found = FoundModel("model", artifact.model, {}, artifact.facts.as_json())
+    (folder / "labels.csv").unlink()
+    recorded = {"name": "images", "path": str(folder), "label": "label", **settings}
+    [(columns, size)] = predictions(found, folder / "cat" / "c1.png", recorded)
+    assert size == 1
+    assert columns["prediction"][0] in (1, 2)
 
 
 def test_hidden_files_and_folders_are_skipped(folder):
