@@ -20,6 +20,7 @@ from ortpipe.data.files import paths_of
 from ortpipe.data.stream import Windowed
 from ortpipe.errors import DataError, nearest
 
+WHOLE = re.compile(r"0|-?[1-9][0-9]*")
 CODE = re.compile(r"-?0\d|.*_")  # 007 and 1_000 are no numbers
 FOLDER = "folder"  # split.column: the folders below the path are the parts
 
@@ -107,7 +108,7 @@ class LabelledFolder(Windowed):
             fault = {
                 f"{name!r}, which is no file below {folder}": name not in files,
                 f"{name!r} again": self._key(row) in seen,
-                "no label": not all(row[of] for of in columns),
+                "no label": not all((row[of] or "").strip() for of in columns),
                 f"the part {row[column]!r}" if column else "": column is not None and row[column] not in PARTS,
             }
             faults += [f"{words} in line {number}" for words, holds in fault.items() if holds][:1]
@@ -118,7 +119,7 @@ class LabelledFolder(Windowed):
             got = f"{', '.join(faults[:SHOWN])} of {self.labels}{more}"
             raise DataError(rule, key="labels", got=got, fix="Correct these rows.")
         for _, row in table:
-            yield row["file"], tuple(row[of] for of in columns), PARTS.index(row[column]) if column else None
+            yield row["file"], tuple(row[of].strip() for of in columns), PARTS.index(row[column]) if column else None
 
     @property
     def _columns(self) -> tuple[str, ...]:
@@ -156,18 +157,32 @@ def visible(folder: Path, endings: Sequence[str]) -> list[Path]:
     ]
 
 
-def label_array(files: Sequence[LabelledFile]) -> np.ndarray:
-    """Return the labels of files, [N] or [N, columns]: numbers if all of a column are, otherwise text."""
-    columns = [_numbers_or_text([file.labels[place] for file in files]) for place in range(len(files[0].labels))]
+def label_array(files: Sequence[LabelledFile], *, table: bool) -> np.ndarray:
+    """Return the labels of files, [N] or [N, columns]: numbers if all of a column are, otherwise text.
+
+    Names of folders are int64 if all are whole numbers, and never floats: they are classes.
+    """
+    cells = [[file.labels[place] for file in files] for place in range(len(files[0].labels))]
+    columns = [(_numbers_or_text if table else _whole_or_text)(texts) for texts in cells]
     return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
+
+
+def _whole_or_text(texts: list[str]) -> np.ndarray:
+    if all(WHOLE.fullmatch(text) and abs(int(text)) < 2**63 for text in texts):
+        return np.array([int(text) for text in texts], np.int64)
+    return np.array(texts)
 
 
 def _numbers_or_text(texts: list[str]) -> np.ndarray:
     if any(CODE.match(text) for text in texts):
         return np.array(texts)
-    for number in (int, float):
+    for number, dtype in ((int, np.int64), (float, np.float64)):
         try:
-            return np.array([number(text) for text in texts])
-        except (ValueError, OverflowError):
+            return np.array([number(text) for text in texts], dtype)
+        except ValueError:
             continue
+        except OverflowError as error:
+            largest = max(texts, key=lambda text: abs(int(text)))
+            rule, fix = "Whole numbers of {key} must fit in 64 bits.", "Write them with a letter, if they name classes."
+            raise DataError(rule, key="labels", got=largest, fix=fix) from error
     return np.array(texts)

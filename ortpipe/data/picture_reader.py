@@ -36,7 +36,7 @@ class PictureReader:
 
     def __init__(self, source: PictureFolder, files: Sequence[LabelledFile]) -> None:
         self._source, self._files, self._rows = source, files, dict[int, Rows]()
-        self._labels = label_array(files)
+        self._labels = label_array(files, table=source.labels is not None)
         self._shape = _first_shape(source, files)
         self.row_bytes = row_bytes([(np.dtype(np.float32), (1, *self._shape))])
         size = max(1, PIECE // self.row_bytes)

@@ -57,7 +57,7 @@ class SoundReader:
         outside = [] if source.outside is None else [LabelledFile(Path(), (str(source.outside),), None)]
         width = len(files[0].labels) - 2 * source.timed
         texts = [LabelledFile(file.path, file.labels[:width], None) for file in files]
-        self._labels = label_array([*texts, *outside])
+        self._labels = label_array([*texts, *outside], table=source.labels is not None)
         self._takes = _takes(source, files)
         self._noises = _noises(source)
         self.row_bytes = row_bytes([(np.dtype(np.float32), (1, source.samples))])

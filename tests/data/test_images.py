@@ -251,6 +251,26 @@ def test_hidden_files_and_folders_are_skipped(folder):
     assert sorted(rows.label.tolist()) == ["cat"] * 6 + ["dog"] * 6
 
 
+@pytest.mark.parametrize("names", [("1.5", "2"), ("1", "nan"), ("1e3", "2"), ("1", "+1"), ("1", "9" * 20), ("1", "2")])
+def test_names_of_folders_are_classes(tmp_path, names):
+    for name in names:
+        picture(tmp_path / name / "1.png")
+    labels = Images(path=str(tmp_path))().label
+    assert sorted(labels.tolist()) == ([1, 2] if names == ("1", "2") else sorted(names))
+
+
+def test_labels_of_a_table_lose_outer_spaces_and_fit_in_64_bits(folder):
+    source = Images(path=str(folder), labels=str(folder / "labels.csv"))
+    (folder / "labels.csv").write_text("file,label\ncat/c0.png,cat \ncat/c1.png,cat\ncat/c2.png, dog\n")
+    assert sorted(source().label.tolist()) == ["cat", "cat", "dog"]
+    (folder / "labels.csv").write_text("file,label\ncat/c0.png, \n")
+    with pytest.raises(DataError, match="no label in line 2"):
+        source()
+    (folder / "labels.csv").write_text(f"file,label\ncat/c0.png,1\ncat/c1.png,{10**20}\n")
+    with pytest.raises(DataError, match=r"must fit in 64 bits(.|\n)*100000000000000000000"):
+        source()
+
+
 def test_wrong_rows_of_a_table_are_listed_by_line(folder):
     (folder / "labels.csv").write_text("file,label\ncat/c0.png,1\ncat/c0.png,1\ncat/no.png,2\ncat/c1.png,\n")
     with pytest.raises(DataError, match=r"c0.png' again in line 3, 'cat/no.png', which is no(.|\n)*no label in line 5"):
