@@ -28,6 +28,14 @@ class Augment(Config):
     shift: Times = 0
     seed: Seed = 0
 
+    def __post_init__(self) -> None:
+        if not self.flip and not self.shift:
+            rule, fix = (
+                "Copies, drawn with {at}seed, differ by {at}flip or {at}shift.",
+                "Set {key}=true, or {at}shift=4.",
+            )
+            raise ConfigError(rule, key="flip", got="false, and shift 0", fix=fix)
+
 
 @dataclass(frozen=True, kw_only=True)
 class PictureFolder(LabelledFolder):

@@ -147,9 +147,9 @@ def test_only_training_rows_are_copied_mirrored_and_moved_by_the_seed(folder):
 
 def test_copies_are_bounded_and_in_memory(folder, monkeypatch):
     with pytest.raises(DataError, match=r"at most 256 MiB(.|\n)*of rows that are streamed"):
-        load(DataConfig(Images(path=str(folder), augment=Augment(), stream=True)))
+        load(DataConfig(Images(path=str(folder), augment=Augment(flip=True), stream=True)))
     with pytest.raises(DataError, match=r"at most 256 MiB(.|\n)*fix: Lower source\.augment\.copies") as error:
-        load(DataConfig(Images(path=str(folder), augment=Augment(copies=10**6))))
+        load(DataConfig(Images(path=str(folder), augment=Augment(copies=10**6, flip=True))))
     assert error.value.key.endswith("augment.copies")
 
 
@@ -280,6 +280,8 @@ def test_wrong_rows_of_a_table_are_listed_by_line(folder):
 
 
 def test_settings_that_contradict_each_other_are_rejected(folder):
+    with pytest.raises(ConfigError, match="Copies, drawn with seed, differ by flip or shift"):
+        Augment(copies=2)
     with pytest.raises(ConfigError, match="one number, or one for each of 3 channels"):
         Images(path=str(folder), mean=(1, 2))
     with pytest.raises(ConfigError, match="uint8 pixels are not normalized"):
