@@ -154,7 +154,7 @@ class SoundReader:
         """Return noise of a length: white, or a random part of a random file, repeated if it is too short."""
         if not self._noises:
             return random.standard_normal(length, np.float32)
-        noise, _ = decoded(self._noises[random.integers(len(self._noises))], self._source.rate)
+        noise, _ = decoded(self._noises[random.integers(len(self._noises))], self._rate)
         return np.resize(np.roll(noise, -int(random.integers(len(noise)))), length)
 
 

@@ -158,6 +158,17 @@ def test_noise_may_come_from_files(parts, tmp_path_factory):
     np.testing.assert_allclose(added[:4], added[0, 0], rtol=1e-3)
 
 
+def test_noise_has_the_rate_of_the_files(parts, tmp_path_factory):
+    hum = tmp_path_factory.mktemp("noise") / "hum.wav"
+    soundfile.write(hum, np.sin(np.arange(400)), 2 * RATE, subtype="FLOAT")
+    augment = AugmentSound(noise=(0, 0), sounds=str(hum))
+    of_files, chosen = (
+        load(DataConfig(Audio(path=str(parts), rate=rate, samples=100, augment=augment), BY_FOLDER)).train.inputs["X"]
+        for rate in (None, RATE)
+    )
+    np.testing.assert_array_equal(of_files, chosen)
+
+
 def test_all_files_that_cannot_be_read_are_listed_by_name(folder):
     broken = {
         "cut": (lambda p: p.write_bytes((folder / "high" / "h0.wav").read_bytes()[:30]), ""),
