@@ -72,6 +72,12 @@ class SoundFolder(LabelledFolder):
     outside: str | int | None = None
     augment: AugmentSound | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.outside is not None and not isinstance(self.label, str) and len(self.label) > 1:
+            rule, fix = "Windows outside of segments have one label.", "Remove {key}, or name one column in {at}label."
+            raise ConfigError(rule, key="outside", got=f"{self.outside!r} for {', '.join(self.label)}", fix=fix)
+
     @property
     def prepared(self) -> dict[str, Any]:
         """The settings by which a window is made from a sound, for the model's metadata."""

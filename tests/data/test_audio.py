@@ -217,6 +217,8 @@ def test_segments_of_one_file_are_in_one_part(folder):
 def test_settings_that_contradict_each_other_are_rejected(parts):
     with pytest.raises(ConfigError, match=r"\[least, largest\](.|\n)*Write \[0, 10\]"):
         AugmentSound(noise=(10, 0))
+    with pytest.raises(ConfigError, match=r"outside of segments have one label(.|\n)*0 for x, y"):
+        Audio(path=str(parts), labels="labels.csv", label=("x", "y"), outside=0)
     with pytest.raises(ConfigError, match="Copies, drawn with seed, differ by"):
         AugmentSound()
     with pytest.raises(ConfigError, match=r"Only training files have copies(.|\n)*split\.column=folder"):
