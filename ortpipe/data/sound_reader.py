@@ -154,7 +154,11 @@ class SoundReader:
         """Return noise of a length: white, or a random part of a random file, repeated if it is too short."""
         if not self._noises:
             return random.standard_normal(length, np.float32)
-        noise, _ = decoded(self._noises[random.integers(len(self._noises))], self._rate)
+        file = self._noises[random.integers(len(self._noises))]
+        try:
+            noise, _ = decoded(file, self._rate)
+        except ValueError as error:
+            raise ValueError(f"its noise {file}: {error}") from error
         return np.resize(np.roll(noise, -int(random.integers(len(noise)))), length)
 
 

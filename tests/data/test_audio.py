@@ -158,6 +158,14 @@ def test_noise_may_come_from_files(parts, tmp_path_factory):
     np.testing.assert_allclose(added[:4], added[0, 0], rtol=1e-3)
 
 
+def test_noise_that_cannot_be_read_is_named(parts, tmp_path_factory):
+    hum = tmp_path_factory.mktemp("noise") / "hum.wav"
+    hum.write_text("no sound")
+    augment = AugmentSound(noise=(0, 0), sounds=str(hum))
+    with pytest.raises(DataError, match=r"1\.wav: its noise .*hum\.wav: Format not recogni"):
+        load(DataConfig(Audio(path=str(parts), **SIZES, augment=augment), BY_FOLDER))
+
+
 def test_noise_has_the_rate_of_the_files(parts, tmp_path_factory):
     hum = tmp_path_factory.mktemp("noise") / "hum.wav"
     soundfile.write(hum, np.sin(np.arange(400)), 2 * RATE, subtype="FLOAT")
