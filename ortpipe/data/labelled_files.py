@@ -56,6 +56,9 @@ class LabelledFolder(Windowed):
     def files(self, split: SplitConfig | None) -> list[LabelledFile]:
         """Return the files of the path and of the split's folders."""
         column = split.column if split is not None else None
+        if self.labels is not None and split is not None and split.files:
+            rule, fix = "With {key}, a column names the parts.", "Set {@data.split.column}=part, and add that column."
+            raise DataError(rule, key="labels", got=f"{', '.join(split.files.values())} as a part", fix=fix)
         files = [file for path, part in paths_of(self.path, split) for file in self._below(Path(path), part, column)]
         classes = {file.labels[0] for file in files if not file.part}
         if self.labels is None and len(classes) < 2 and not Path(self.path).is_file():

@@ -286,6 +286,8 @@ def test_settings_that_contradict_each_other_are_rejected(folder):
         Images(path=str(folder), mean=(1, 2))
     with pytest.raises(ConfigError, match="uint8 pixels are not normalized"):
         Images(path=str(folder), std=(1,), dtype="uint8")
+    with pytest.raises(DataError, match=r"With labels, a column names the parts(.|\n)*split.column=part"):
+        Images(path=str(folder), labels="labels.csv")(SplitConfig(test=str(folder)))
     with pytest.raises(DataError, match=r"split\.column can only be folder"):
         Images(path=str(folder))(SplitConfig(column="part"))
 
