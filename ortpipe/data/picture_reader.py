@@ -132,11 +132,11 @@ def pixels(file: Path, source: PictureFolder) -> np.ndarray:
                 raise ValueError(f"it has more than 8 bits per channel (mode {image.mode})")
             image.load()
             upright = ImageOps.exif_transpose(image).convert("L" if source.color == "grey" else "RGB")
+            array = np.asarray(_cut(_resized(upright, source), source))
     except UnidentifiedImageError as error:
         raise ValueError(f"no picture in one of the formats {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders raise anything for wrong content
         raise ValueError(str(error) or type(error).__name__) from error
-    array = np.asarray(_cut(_resized(upright, source), source))
     array = array[..., None] if array.ndim == 2 else array
     array = array[..., ::-1] if source.color == "bgr" else array
     return array.transpose(2, 0, 1) if source.layout == "channels_first" else array
@@ -152,6 +152,8 @@ def _resized(image: Image.Image, source: PictureFolder) -> Image.Image:
         width, height = (int(size * length / shorter) for length in image.size)
     else:
         height, width = size
+    if width * height > MOST_PIXELS:
+        raise ValueError(f"{width:,} × {height:,} pixels after resize, more than {MOST_PIXELS:,}")
     return image.resize((width, height), Image.Resampling[source.filter.upper()])
 
 

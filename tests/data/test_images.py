@@ -191,6 +191,12 @@ def test_all_pictures_that_cannot_be_read_are_listed_by_file_name(folder):
         assert words in lines[0]
 
 
+def test_a_picture_that_is_too_large_after_resizing_is_rejected(folder):
+    Image.new("L", (1, 20_000)).save(folder / "cat" / "thin.png")
+    with pytest.raises(DataError, match=r"thin\.png: 4,000 × 80,000,000 pixels after resize, more than 67,108,864"):
+        Images(path=str(folder), resize=4000, crop=1)()
+
+
 def one_class(path):
     picture(path / "cat" / "1.png")
 
