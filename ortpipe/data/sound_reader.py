@@ -49,7 +49,7 @@ class SoundReader:
         named: whether the rows have the name of their file as the input `file`, for a split by group.
     """
 
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
     def __init__(self, source: SoundFolder, files: Sequence[LabelledFile], *, named: bool = False) -> None:
         self._source, self._named, self._rate = source, named, source.rate
@@ -84,6 +84,10 @@ class SoundReader:
                 "Correct the times, or set {at}outside.",
             )
             raise DataError(rule, key="labels", got=f"none in {source.labels}", fix=fix)
+        used = np.unique(np.concatenate(list(self._places.values())))
+        lost = len(files) - np.count_nonzero(used < len(files))
+        note = f"{lost:,} of {len(files):,} segments are ignored: no window has its middle in them"
+        self.notes = (note,) if lost else ()
         self.digest, self.labels = hasher.hexdigest(), {"": distinct.values}
 
     def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:

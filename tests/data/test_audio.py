@@ -91,6 +91,17 @@ def test_windows_have_the_label_of_the_segment_around_their_middle(folder):
     assert sorted(Audio(**source)().label.tolist()) == [1, 1, 2, 2]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("outside", [0, None])
+def test_segments_that_hold_no_middle_of_a_window_are_counted(folder, stream, outside):
+    table = "file,start,end,label\nhigh/h0.wav,0,0.005,1\nhigh/h0.wav,0.005,0.02,2\nlow/more/l0.wav,0.049,0.05,1\n"
+    (folder / "labels.csv").write_text(table + "low/more/l1.wav,0,0.05,1\n")
+    source = {"path": str(folder), "labels": str(folder / "labels.csv"), "outside": outside, "stream": stream, **SIZES}
+    split = SplitConfig(0.34, stratify=None, group="file")
+    [note] = [note for note in load(DataConfig(Audio(**source), split)).notes if "segments" in note]
+    assert note == "2 of 4 segments are ignored: no window has its middle in them"
+
+
 def test_silence_is_added_to_short_files_at_the_end_that_is_chosen(tmp_path):
     short = {name: sound(tmp_path / name / "1.wav", 30) for name in "ab"}
     for pad, place in (("start", slice(70, 100)), ("end", slice(0, 30))):
