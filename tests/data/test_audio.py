@@ -80,15 +80,15 @@ def test_a_tone_is_the_same_tone_at_another_rate(tmp_path, rate):
 
 def test_windows_have_the_label_of_the_segment_around_their_middle(folder):
     table = "file,start,end,label\nhigh/h0.wav,0.0125,0.025,1\nhigh/h0.wav,0.0375,0.05,1\nlow/more/l0.wav,0,0.025,2\n"
-    (folder / "labels.csv").write_text(table)
+    (folder / "labels.csv").write_text(table + "low/more/l1.wav,0,0.05,0\n")
     source = {"path": str(folder), "labels": str(folder / "labels.csv"), **SIZES}
     rows = Audio(**source, outside=0)()
     labels = {
         name: [int(y) for x, y in zip(rows.inputs["X"], rows.label, strict=True) if x[0] in sound(folder / name)]
-        for name in ("high/h0.wav", "low/more/l0.wav")
+        for name in ("high/h0.wav", "low/more/l0.wav", "low/more/l1.wav")
     }
-    assert labels == {"high/h0.wav": [0, 1, 0, 1], "low/more/l0.wav": [2, 2, 0, 0]}
-    assert sorted(Audio(**source)().label.tolist()) == [1, 1, 2, 2]
+    assert labels == {"high/h0.wav": [0, 1, 0, 1], "low/more/l0.wav": [2, 2, 0, 0], "low/more/l1.wav": [0] * 4}
+    assert sorted(Audio(**source)().label.tolist()) == [0] * 4 + [1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("stream", [False, True])
