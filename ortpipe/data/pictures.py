@@ -73,6 +73,7 @@ class PictureFolder(LabelledFolder):
     augment: Augment | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         channels = 1 if self.color == "grey" else 3
         for name in ("mean", "std"):
             numbers = getattr(self, name)
