@@ -4,12 +4,13 @@
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data, Rows
+from ortpipe.data.rows import Data, RowSet
 from ortpipe.facts import Facts
 from ortpipe.metrics import shown
 from ortpipe.metrics.predictions import Compared, predicted
@@ -22,7 +23,7 @@ from ortpipe.stages.evaluate.config import VERSION, EvaluateConfig
 from ortpipe.stages.evaluate.stage import measure
 from ortpipe.stages.evaluate.threshold import tuned
 
-FIRST = 1000  # validation rows that show which outputs are labels
+FIRST = 1000  # validation rows that show which outputs are labels, unless all are of one class
 PROPER = ("log_loss", "brier_score", "calibration_error")  # metrics of probabilities, which calibration is for
 
 
@@ -84,7 +85,7 @@ def _adjusted(artifact: Artifact, config: EvaluateConfig, data: Data, runtime: R
         [answer] = answers({"": session}, of.signature, single, rows, config.rows).values()
         return answer.compared(single)[""]
 
-    width, labels = _width_and_labels(artifact, rows.head(FIRST), runtime)
+    width, labels = _width_and_labels(artifact, rows, runtime)
     result, notes, record = artifact, list[str](), dict[str, Any]()
     if config.calibration is not None:
         result, note, record["calibration"] = calibrated(artifact, config.calibration, entries, width)
@@ -99,20 +100,22 @@ def _adjusted(artifact: Artifact, config: EvaluateConfig, data: Data, runtime: R
 
 
 def _width_and_labels(
-    artifact: Artifact, rows: Rows, runtime: RuntimeConfig | None
+    artifact: Artifact, rows: RowSet, runtime: RuntimeConfig | None
 ) -> tuple[int, dict[str, tuple[Any, ...]]]:
     """Return the columns of the prediction, and each output that is the rows' class, with its two classes."""
     facts, graph = artifact.facts, artifact.ir_model().graph
     binary = facts.task == "binary"
     names = [str(output.name) for output in graph.outputs if binary and output.dtype in LABELS]
     session = Session(artifact.ir_model([facts.prediction, *names]), runtime)
-    prediction, *outputs = session.run(feed_inputs(artifact.signature, facts, rows))
-    label, _ = predicted(facts, prediction)
-    kinds: list[tuple[Any, ...]] = [(facts.classes or (0, 1))[:2], (0, 1)]
-    classes_by_output = {
-        name: classes
-        for name, output in zip(names, outputs, strict=True)
-        for classes in kinds
-        if output.reshape(-1).tolist() == [classes[k] for k in label]
-    }
-    return prediction.shape[-1], classes_by_output
+    kinds = list(dict.fromkeys([(facts.classes or (0, 1))[:2], (0, 1)]))
+    width, fitting = 0, dict.fromkeys(names, kinds)
+    for piece in itertools.chain([rows.head(FIRST)], rows.pieces()):
+        prediction, *outputs = session.run(feed_inputs(artifact.signature, facts, piece))
+        label, _ = predicted(facts, prediction)
+        width = prediction.shape[-1]
+        for name, output in zip(names, outputs, strict=True):
+            values = output.reshape(-1).tolist()
+            fitting[name] = [classes for classes in fitting[name] if values == [classes[k] for k in label]]
+        if all(len(fits) < 2 for fits in fitting.values()):  # rows of one class may fit both kinds
+            break
+    return width, {name: fits[0] for name, fits in fitting.items() if fits}

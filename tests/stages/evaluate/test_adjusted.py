@@ -181,6 +181,24 @@ def test_a_usual_threshold_stays_if_no_other_is_better() -> None:
     assert "0.5 stays" in result.facts.lineage[-1]["notes"][0]
 
 
+@pytest.mark.parametrize("classes", [(-1, 1), (0, 2)])
+@pytest.mark.parametrize("indices", [False, True], ids=["classes", "class indices"])
+def test_a_label_output_keeps_its_kind_if_the_first_rows_are_all_of_one_class(from_text, classes, indices) -> None:
+    z = np.sin(np.arange(1200.0) * 7) * 3
+    first = 1 if classes == (-1, 1) else 0  # 1 is a class and an index of (-1, 1), and so is 0 of (0, 2)
+    z[:1000] = (abs(z[:1000]) + 0.1) * (1 if first else -1)
+    kind = (0, 1) if indices else classes
+    text = """g (double[N,1] X) => (double[N,1] p, int64[N,1] label)
+      <double[1] w = {1}, int64 a = {%d}, int64 b = {%d}, double half = {0.5}>
+      { z = Mul(X, w) p = Sigmoid(z) above = Greater(p, half) label = Where(above, b, a) }"""
+    artifact = from_text(text % kind, dtype="float64", task="binary", logits="z", classes=classes)
+    rows = Rows({"X": z[:, None]}, np.array(classes)[(z + np.cos(np.arange(1200)) > 0.8).astype(int)])
+    result = evaluate(artifact, EvaluateConfig(("f1",), calibration="isotonic", baseline=None), data=Data(*[rows] * 3))
+    found = answer(result, rows)
+    np.testing.assert_array_equal(found["label"], np.array(kind)[(found["p"] > 0.5).astype(int)])
+    assert set(found["label"].ravel().tolist()) == set(kind)
+
+
 def test_thresholds_of_many_rows_are_between_quantiles_of_both_classes() -> None:
     p, truth = np.random.default_rng(0).uniform(size=5000), np.zeros(5000, int)
     truth[np.argsort(p)[-20:]] = 1
