@@ -42,7 +42,7 @@ class TeacherConfig(Config):
     folds: Annotated[int, Ge(2), Le(100)] = 5
     alpha: Annotated[float, Ge(0), Le(1)] = 0.3
     augment: NotNegative = 0.0
-    mix: Annotated[float, Ge(0), Le(1)] = 0.3
+    mix: Annotated[float, Ge(0), Le(1)] = 0.5
     neighbors: Annotated[int, Ge(1), Le(1000)] = 5
     seed: Seed = 0
 
