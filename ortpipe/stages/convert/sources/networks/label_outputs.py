@@ -23,7 +23,7 @@ def with_outputs(
     (by Kaplan and Meier) if they are scaled.
 
     Raises:
-        ConvertError: the labels are classes, or several columns with a scale.
+        ConvertError: the labels are classes, or several columns with a scale; or all events are at time 0.
         DataError: labels are no times and events, or there is no event.
     """
     if labels.task != "regression":
@@ -33,6 +33,9 @@ def with_outputs(
         check_survival(data)
         times, events = np.concatenate([label.astype(np.float64) for label, _ in data.train.read_labels()]).T
         points = cut_points(times[events == 1], intervals) if isinstance(intervals, int) else intervals
+        if not points:
+            rule, fix = "{key} need an event after time 0.", "Set {key} to times, such as [30,60,90]."
+            raise ConvertError(rule, key="intervals", got="all events at time 0", fix=fix)
         mean = logits(kaplan_meier(times, events)(np.array(points))) if scaled else np.zeros(1)
         return replace(labels, width=len(points), mean=mean, scale=np.ones(1), levels=points)
     if len(labels.mean) > 1 and labels.scaled:
