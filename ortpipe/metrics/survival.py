@@ -90,8 +90,10 @@ def integrated_brier_score(
     Returns:
         The score between the first and the last time below the largest one in the rows; nan if fewer than two remain.
     """
-    time, event = truth.T
     values, levels = predicted
+    if weight is not None:  # a row of weight 0 is none
+        truth, values, weight = truth[weight > 0], values[weight > 0], weight[weight > 0]
+    time, event = truth.T
     times = levels[0]
     inside = (times < time.max()) & (times >= time.min())
     if inside.sum() < 2:

@@ -21,7 +21,7 @@ from ortpipe import (
     evaluate,
     train,
 )
-from ortpipe.errors import ConfigError, DataError, LossError
+from ortpipe.errors import ConfigError, ConvertError, DataError, LossError
 from ortpipe.metrics import METRICS, survival
 from ortpipe.metrics.survival import concordance, integrated_brier_score, kaplan_meier
 from ortpipe.stages.convert.sources import SOURCES
@@ -169,6 +169,21 @@ def test_weights_of_metrics_count_rows() -> None:
     brier = integrated_brier_score(truth, (probability, levels), weight)
     repeated = integrated_brier_score(truth[again], (probability[again], levels[again]), None)
     assert brier == pytest.approx(repeated, rel=1e-12)
+
+
+def test_a_row_of_weight_0_is_no_row() -> None:
+    truth, _, probability = sampled()
+    weight = np.where(truth[:, 0] > 8, 0, 1 + np.arange(80) % 2)
+    assert truth[weight > 0, 0].max() < TIMES[-1]
+    kept, levels = weight > 0, np.broadcast_to(TIMES, probability.shape)
+    brier = integrated_brier_score(truth, (probability, levels), weight)
+    assert brier == integrated_brier_score(truth[kept], (probability[kept], levels[kept]), weight[kept])
+
+
+def test_events_at_time_0_give_no_cut_points() -> None:
+    data = Data(Rows({"X": X}, np.stack([Y[:, 0] * (Y[:, 1] == 0), Y[:, 1]], axis=1)))
+    with pytest.raises(ConvertError, match=r"need an event after time 0(.|\n)*all events at time 0"):
+        network(data, hidden=(), intervals=4)
 
 
 def test_concordance_counts_all_pairs_by_halves(monkeypatch) -> None:
