@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+from pathlib import Path
 
 import joblib
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 import onnx.parser
 import pandas as pd
 import pytest
+import yaml
 from sklearn.base import BaseEstimator, clone
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
@@ -216,6 +218,15 @@ def test_an_onnx_teacher_of_values_counts_by_its_content(tmp_path):
         taught(data(), dataclasses.replace(config, params={}))
     with pytest.raises(DataError, match=r"the width that the model takes(.|\n)*for the teacher OnnxRegressor"):
         taught(data(inputs={"X": X[:, :2]}), config)
+
+
+def test_the_files_of_settings_and_the_class_have_the_same_defaults():
+    folder = Path(__file__).resolve().parents[3] / "conf" / "data" / "teacher"
+    for file in folder.glob("*.yaml"):
+        settings = yaml.safe_load(file.read_text(encoding="utf-8"))
+        defaults = vars(TeacherConfig(estimator="X"))
+        for name in ("augment", "mix", "neighbors"):  # an .onnx model has another alpha
+            assert settings.get(name, defaults[name]) == defaults[name], f"{name} in {file.name}"
 
 
 NETWORKS = {"mlp": MLP(hidden=(4,), dropout=0.0), "members": Tabular(width=4, members=3, dropout=0.0)}
