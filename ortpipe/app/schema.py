@@ -105,10 +105,6 @@ class RunConfig(Config):
         if self.train.states is not None and self.paths.cache is None:
             rule, fix = "{key} are kept in the cache.", "Set paths.cache, or {key}=null."
             raise ConfigError(rule, key="train.states", got="paths.cache=null", fix=fix)
-        if getattr(self.add_loss.loss, "reads_batch", False) and (self.train.parallel or self.train.accumulate > 1):
-            rule = "The loss cox reads a whole batch: it can be neither split among workers nor accumulated."
-            fix = "Set train.parallel=null, train.accumulate=1 and a larger train.batch_size."
-            raise ConfigError(rule, got="train.parallel, or train.accumulate above 1", fix=fix)
         if self.train.parallel is not None:
             check_engine(self.train.parallel, self.runtime.engine)
         penalized = any(strength for strengths in self.penalty.terms.values() for strength in strengths.values())

@@ -14,6 +14,7 @@ from ortpipe.stages.train.rates import rows_per_epoch
 
 if TYPE_CHECKING:
     from ortpipe.data.labels import check_labels
+    from ortpipe.stages.train.checks import check_rare
     from ortpipe.stages.train.continued import check_states
     from ortpipe.stages.train.full_batch import in_memory
     from ortpipe.stages.train.validation import check_monitor
@@ -36,10 +37,9 @@ def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) ->
 
 
 def check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: Collection[str] = ()) -> None:
-    """Reject a pattern of no trained parameter, metrics that cannot be monitored, and random weights with adapters."""
-    if facts.adapters and config.init == "random":
-        rule = "Adapters need the model's own weights; they start at zero."
-        raise TrainError(rule, key="init", got="random", fix="Set {key}=keep, or leave out {@derive.adapters}.")
+    """Reject a pattern of no trained parameter, metrics that cannot be monitored, and settings of `checks.py`."""
+    if facts.adapters or config.parallel or config.accumulate > 1:
+        check_rare(config, facts)
     for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(values, Mapping):
             globs.select(list(values), facts.parameters, TrainError, key, fixed_names)

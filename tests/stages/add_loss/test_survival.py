@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.parser
 import onnx_ir as ir
 import pytest
 
@@ -13,6 +14,7 @@ from ortpipe import (
     ConvertConfig,
     Data,
     EvaluateConfig,
+    Given,
     Rows,
     TrainConfig,
     add_loss,
@@ -21,9 +23,11 @@ from ortpipe import (
     evaluate,
     train,
 )
-from ortpipe.errors import ConfigError, ConvertError, DataError, LossError
+from ortpipe.errors import ConfigError, ConvertError, DataError, LossError, TrainError
 from ortpipe.metrics import METRICS, survival
 from ortpipe.metrics.survival import concordance, integrated_brier_score, kaplan_meier
+from ortpipe.stages.add_loss.config import HeadLoss
+from ortpipe.stages.convert.prediction.meaning import OutputSettings
 from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.evaluate.answers import Answers
@@ -79,6 +83,20 @@ def test_a_linear_network_on_full_batches_has_the_coefficients_of_scikit_surviva
     gradient = derive(add_loss(model, AddLossConfig(LOSSES["cox"]()), data=data))
     trained = train(gradient, TrainConfig(OPTIMIZERS["lbfgs"](), epochs=100), data=data)
     np.testing.assert_allclose(trained.initializers["output.weight"].ravel(), COX, atol=1e-3)
+
+
+@pytest.mark.parametrize("head", ["", "risk"])
+def test_parts_of_a_batch_are_rejected_for_the_prediction_and_for_heads(head) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (double[N,2] X) => (double[N,1] y, double[N,1] risk)
+      <double[2,1] w = {1, 2}, double[2,1] v = {2, 1}> { y = MatMul(X, w) risk = MatMul(X, v) }"""
+    label = {"label": Y[:, :1], "heads": {"risk": Y}} if head else {"label": Y}
+    data, cox = Data(Rows({"X": X}, **label)), LOSSES["cox"]()
+    heads = {"risk": OutputSettings(task="regression")} if head else {}
+    model = convert(onnx.parser.parse_model(text), ConvertConfig(Given(task="regression", heads=heads)), data=data)
+    loss = AddLossConfig(LOSSES["l2"](), heads={"risk": HeadLoss(cox)}) if head else AddLossConfig(cox)
+    gradient = derive(add_loss(model, loss, data=data), data=data)
+    with pytest.raises(TrainError, match=r"cox reads a whole batch(.|\n)*accumulate=4" + (".*'risk'" if head else "")):
+        train(gradient, TrainConfig(OPTIMIZERS["sgd"](), epochs=1, accumulate=4), data=data)
 
 
 def test_scikit_survival_still_has_these_coefficients() -> None:
