@@ -106,6 +106,20 @@ def test_scikit_survival_still_has_these_coefficients() -> None:
     np.testing.assert_allclose(fitted.coef_, COX, rtol=1e-6)
 
 
+def test_a_file_of_a_network_keeps_its_cut_points(run) -> None:
+    data = Data(Rows({"X": X}, Y))
+    model = network(data, hidden=(), intervals=4)
+    again = convert(model.model, data=data)
+    assert again.facts.levels == model.facts.levels
+    losses = [add_loss(each, AddLossConfig(LOSSES["discrete_hazard"]()), data=data) for each in (model, again)]
+    first, second = (run(each.model, {"X": X, "label": Y})["loss"] for each in losses)
+    assert first == pytest.approx(second, rel=1e-12)
+    trained = train(derive(losses[0]), TrainConfig(OPTIMIZERS["sgd"](), epochs=1), data=data)
+    final = convert(trained.model, data=data)
+    with pytest.raises(LossError, match="stores no cut points"):  # its prediction is no logit of a hazard
+        add_loss(final, AddLossConfig(LOSSES["discrete_hazard"]()), data=data)
+
+
 def test_an_ensemble_has_the_mean_of_its_members_losses(run) -> None:
     data = Data(Rows({"X": X}, Y))
     model = network(data, "tabular", members=3, width=4, outputs=1, scale_target=False)
@@ -235,7 +249,7 @@ def test_settings_and_models_that_do_not_fit_are_rejected(from_text) -> None:
         add_loss(from_text(WIDE), AddLossConfig(LOSSES["cox"]()))
     with pytest.raises(LossError, match="cox has no row weights"):
         add_loss(from_text(LINE), AddLossConfig(LOSSES["cox"](), sample_weight=True))
-    with pytest.raises(LossError, match="Only a network by config"):
+    with pytest.raises(LossError, match="stores no cut points"):
         add_loss(from_text(WIDE), AddLossConfig(LOSSES["discrete_hazard"]()))
     with pytest.raises(ConfigError, match="times in ascending order"):
         LOSSES["discrete_hazard"](cuts=(5, 5))

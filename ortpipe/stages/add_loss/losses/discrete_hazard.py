@@ -48,11 +48,9 @@ class DiscreteHazard(LossConfig):
     def of(self, facts: Facts) -> "DiscreteHazard":
         """Return the loss with the cut points that the model stores."""
         if not facts.levels:
-            rule = "Only a network by config chooses the cut points from the training rows."
-            fix = (
-                "Set {key}=[30,60,90], or choose convert=auto or mlp; from Python, give that network the setting cuts."
-            )
-            raise LossError(rule, key="loss.cuts", got=f"{self.cuts}, for another model", fix=fix)
+            rule = "Only a network by config, or a start from one, has cut points: they are those of its training rows."
+            fix = "Set {key}=[30,60,90], or choose convert=auto or mlp; from Python, set that network's intervals."
+            raise LossError(rule, key="loss.cuts", got=f"{self.cuts}, for a model that stores no cut points", fix=fix)
         return replace(self, cuts=facts.levels)
 
     @property

@@ -1,5 +1,6 @@
 """An .onnx file's model on its way to a forward model: opened at a loadable opset, then changed step by step."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,13 +80,16 @@ class Reading:
         """Return a function from an output of real rows, or None, to its meaning."""
         settings = OutputSettings(self.config.task, self.config.scores, self.classes, self.config.class_axis)
         written = {str(self.metadata.get("prediction")): self.metadata, **self.metadata.get("heads", {})}
-        explicit = _explicit(name, self.config.heads.get(name, settings), written.get(name, {}))
+        of_file = written.get(name, {})
+        explicit = _explicit(name, self.config.heads.get(name, settings), of_file)
+        levels = () if of_file.get("link") else tuple(of_file.get("levels", ()))  # with a link, the values are final
         output, rows = query.value(self.graph, name), None if self.data is None or is_head else self.data.train
 
         def meaning(values: np.ndarray | None) -> Meaning:
             labels, per_row = (None, ()) if rows is None else (rows.labels, rows.head(1).label.shape[1:])
             sizes, is_labelled = query.sizes(output), self.labelled and not is_head
-            return Prediction(name, sizes, is_labelled, head, explicit, values, is_head, labels, per_row).meaning()
+            read = Prediction(name, sizes, is_labelled, head, explicit, values, is_head, labels, per_row).meaning()
+            return dataclasses.replace(read, levels=levels)
 
         return meaning
 
