@@ -18,7 +18,7 @@ from ortpipe.data.teacher.features import Features, of_fitted
 from ortpipe.data.teacher.mixed import mixed, places_of
 from ortpipe.errors import DataError
 
-VERSION = 1  # raised whenever the predictions for equal rows change
+VERSION = 2  # raised whenever the predictions for equal rows change
 NO_KEY = ("path", "trust", "alpha")  # settings that do not change the predictions; a file counts by its content
 
 

@@ -29,6 +29,7 @@ from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import SHARES, Data, Rows
 from ortpipe.data.teacher import TeacherConfig, taught
 from ortpipe.errors import ConfigError, DataError, LossError, ModelError
+from ortpipe.facts import Facts, write_metadata
 from ortpipe.pipeline.store import Store
 from ortpipe.runtime.onnx_teacher import OnnxClassifier
 from ortpipe.runtime.session import Session
@@ -218,6 +219,40 @@ def test_an_onnx_teacher_of_values_counts_by_its_content(tmp_path):
         taught(data(), dataclasses.replace(config, params={}))
     with pytest.raises(DataError, match=r"the width that the model takes(.|\n)*for the teacher OnnxRegressor"):
         taught(data(inputs={"X": X[:, :2]}), config)
+
+
+def written(folder, end, **facts):
+    """Return a file of ortpipe whose prediction y is `end` of z = X·w, [N, 1]."""
+    text = "g (double[N,3] X) => (double[N,K] y) <double[3,1] w = {1, 0.25, 0}> { z = MatMul(X, w) n = Neg(z) "
+    text += f"y = {end} }}"
+    model = onnx.load(path := onnx_file(folder, text))
+    write_metadata(model, Facts(**{"task": "binary", "logits": "y", "classes": (0, 1)} | facts, **PLACES))
+    onnx.save(model, path)
+    return TeacherConfig(path=path, **ONNX)
+
+
+PLACES = {"inputs": ("X",), "outputs": ("y",), "prediction": "y", "parameters": ("w",)}
+VALUE = {"task": "regression", "logits": None, "classes": None}
+
+
+def test_a_file_of_ortpipe_teaches_the_mean_of_a_log_link_for_any_number_of_rows(tmp_path):
+    config, x = written(tmp_path, "Identity(z)", link="log", **VALUE), np.tile(X, (50, 1))
+    got = taught(Data(Rows({"X": x}, np.ones(3000))), config).train.label
+    assert np.allclose(got, np.exp(x[:, 0] + x[:, 1] / 4), rtol=1e-12)
+
+
+@pytest.mark.parametrize("threshold", [None, 0.9])
+def test_a_file_of_ortpipe_teaches_the_probabilities_of_opposite_scores(tmp_path, threshold):
+    config = written(tmp_path, "Concat <axis = 1> (n, z)", opposite=True, threshold=threshold)
+    label = (VALUES > 0).astype(int)
+    got = taught(data(label), config).train.heads[SHARES]
+    assert np.allclose(got[:, 1], 1 / (1 + np.exp(-(X[:40, 0] + X[:40, 1] / 4))), rtol=1e-12)
+
+
+@pytest.mark.parametrize("link", ["quantiles", "risk", "survival"])
+def test_a_file_of_ortpipe_that_predicts_no_value_is_no_teacher(tmp_path, link):
+    with pytest.raises(ModelError, match=f"of these kinds: regression(.|\n)*of kind {link}"):
+        taught(data(), written(tmp_path, "Identity(z)", link=link, **VALUE))
 
 
 def test_the_files_of_settings_and_the_class_have_the_same_defaults():
