@@ -12,6 +12,7 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.facts import Facts
+from ortpipe.graph.core import query
 from ortpipe.metrics import shown
 from ortpipe.metrics.predictions import Compared, predicted
 from ortpipe.runtime.config import RuntimeConfig
@@ -89,7 +90,7 @@ def _adjusted(artifact: Artifact, config: EvaluateConfig, data: Data, runtime: R
     result, notes, record = artifact, list[str](), dict[str, Any]()
     if config.calibration is not None:
         result, note, record["calibration"] = calibrated(artifact, config.calibration, entries, width)
-        notes.append(note)
+        notes += [note, *_uncalibrated(artifact)]
     if config.threshold is not None:
         value, note, record["threshold"] = tuned(entries(result, result.facts), config.threshold, facts)
         result = Artifact(result.ir_model(), dataclasses.replace(result.facts, threshold=value), result.tensors)
@@ -97,6 +98,15 @@ def _adjusted(artifact: Artifact, config: EvaluateConfig, data: Data, runtime: R
     if result.facts.threshold is not None or config.calibration == "isotonic":
         result = with_labels(result, labels, width)
     return Adjusted(result, notes, record)
+
+
+def _uncalibrated(artifact: Artifact) -> list[str]:
+    """Return a note about each output of floats, besides the prediction, that is computed from it or its logits."""
+    facts, graph = artifact.facts, artifact.ir_model().graph
+    changed = {v for name, v in query.values(graph).items() if name in (facts.prediction, facts.logits)}
+    others = [v for v in graph.outputs if v.name != facts.prediction and v.dtype not in LABELS]
+    names = [str(v.name) for v in others if changed & query.ancestors([v])]
+    return [f"calibration: only output {facts.prediction!r} is calibrated, {name!r} is not" for name in names]
 
 
 def _width_and_labels(

@@ -199,6 +199,19 @@ def test_a_label_output_keeps_its_kind_if_the_first_rows_are_all_of_one_class(fr
     assert set(found["label"].ravel().tolist()) == set(kind)
 
 
+@pytest.mark.parametrize("prediction", ["z", "p"])
+def test_a_note_names_each_output_that_stays_uncalibrated(from_text, prediction: str) -> None:
+    text = """g (double[N,2] X) => (double[N,1] z, double[N,1] p, double[N,1] h)
+      <double[2,1] w = {3, 0.5}> { h = MatMul(X, w) z = Identity(h) p = Sigmoid(z) }"""
+    artifact = from_text(text, dtype="float64", prediction=prediction, task="binary", logits="z", classes=(0, 1))
+    x = np.random.default_rng(0).normal(size=(100, 2))
+    rows = Rows({"X": x}, (x[:, 0] + x[:, 1] > 0).astype(np.int64))
+    result = evaluate(artifact, EvaluateConfig(calibration="temperature", baseline=None), data=Data(*[rows] * 3))
+    notes = [note for note in result.facts.lineage[-1]["notes"] if "only output" in note]
+    other = "p" if prediction == "z" else "z"
+    assert notes == [f"calibration: only output {prediction!r} is calibrated, {other!r} is not"]
+
+
 def test_thresholds_of_many_rows_are_between_quantiles_of_both_classes() -> None:
     p, truth = np.random.default_rng(0).uniform(size=5000), np.zeros(5000, int)
     truth[np.argsort(p)[-20:]] = 1
