@@ -18,6 +18,7 @@ def change(values: dict[str, Any], pairs: Sequence[str], command: str) -> None:
         value = None if pair.is_delete() or pair.is_sweep_override() else pair.value()
         chooses = isinstance(node, dict) and isinstance(node.get(last), dict) and not isinstance(value, dict)
         if not isinstance(node, dict) or chooses or pair.is_delete() or pair.is_sweep_override() or "/" in last:
-            rule = f"{command} changes single keys of the recorded config."
-            raise ConfigError(rule, got=pair.input_line, fix="Write key=value, such as train.epochs=5.")
+            rule, key = f"{command} changes single keys of the recorded config.", pair.key_or_group.replace("/", ".")
+            choice = f"'{key}={{name: {pair.value()}}}'" if isinstance(pair.value(), str) else "train.epochs=5"
+            raise ConfigError(rule, got=pair.input_line, fix=f"Write key=value, such as {choice}.")
         node[last] = value

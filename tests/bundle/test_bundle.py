@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -108,12 +109,14 @@ def test_a_folder_is_described_by_the_schema_and_used_by_its_readme(
     assert (written["predictions"][0]["classes"], written["onnxruntime"]) == ([0, 1, 2, 3], ">=1.17")
     [code] = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
     monkeypatch.chdir(folder)
-    values = {"x": X[:6], "y": CLASSES[:6, None]}
-    exec(code, values)
+    namespace = dict[str, Any]()
+    exec(code, namespace)
+    batches, labels = X.reshape(4, 6, 3), CLASSES.reshape(4, 6, 1)
+    losses = [*namespace["fit"](batches[:1], labels[:1]), *namespace["fit"](batches[1:], labels[1:])]
     graphs = training_graphs(gradient(), TrainConfig(OPTIMIZERS["adam"](lr=0.01)), steps=5)
-    expected = trained(dict(graphs.state), graphs, 1)
-    np.testing.assert_allclose(values["losses"], expected["losses"], rtol=1e-6)
-    np.testing.assert_allclose(values["state"]["parameters"], expected["parameters"], rtol=1e-6)
+    expected = trained(dict(graphs.state), graphs, 4)
+    np.testing.assert_allclose(losses, expected["losses"], rtol=1e-6)
+    np.testing.assert_allclose(namespace["state"]["parameters"], expected["parameters"], rtol=1e-6)
 
 
 def test_numbers_of_an_optimizer_end_where_they_are_constant() -> None:

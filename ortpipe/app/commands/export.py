@@ -77,8 +77,8 @@ def run(arguments: Sequence[str]) -> None:
 
 def _changes(overrides: Sequence[str]) -> list[str]:
     """Return the pairs that change the recorded config; the others must say where the run is recorded."""
-    pairs = [pair.removeprefix("+").removeprefix("+") for pair in overrides if not pair.startswith(PLACES)]
-    if others := [pair for pair in pairs if not pair.startswith(CHANGES)]:
+    pairs = [pair.lstrip("+") for pair in overrides if not pair.startswith(PLACES)]
+    if others := [pair for pair in pairs if not pair.replace("/", ".").startswith(CHANGES)]:
         rule, fix = "export changes keys of derive and train.", "Write a pair such as train.optimizer.lr=0.01."
         raise ConfigError(rule, got=", ".join(others), fix=fix)
     return pairs
