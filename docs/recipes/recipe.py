@@ -72,6 +72,8 @@ def main(recipe: ModuleType, arguments: Iterable[str]) -> None:
         recipe.rows(folder, given.short)
         print(f"wrote {', '.join(sorted(path.name for path in folder.iterdir()))} in {folder}")
         return
+    if not any((folder / file).exists() for file in FILES):
+        parser.error(f"there is no model in {folder}: run the commands of the page before this one, in the same folder")
     results = {file: recipe.dropin(folder / file, folder) for file in FILES if (folder / file).exists()}
     (folder / "dropin.json").write_text(json.dumps(results))
     for file, result in results.items():

@@ -161,5 +161,5 @@ def add_text(column: pa.Array, name: str, position: Position, faults: Faults) ->
     rows = np.flatnonzero(~matches(column.cast("string"), NUMBER))
     cells = [(repr(column[row].as_py()), position, row) for row in rows[:CELLS].tolist()]
     rule = "Row weights, and labels in several columns, must be numbers."
-    fix = "Correct it, name the marks of missing values in {at}missing, or choose another column."
+    fix = "Correct it, such as 1 and 0 for yes and no; name marks of missing values in {at}missing; or choose another."
     faults.add(rule, name, cells, len(rows), fix)

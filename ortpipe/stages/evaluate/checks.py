@@ -73,7 +73,10 @@ def _check_counts(facts: Facts, key: str, rows: RowSet) -> None:
     least = f"{FEWEST} validation rows of each class" if binary else "validation rows of two classes"
     actual = ", ".join(f"{n} of {names[k]!r}" if k < len(names) else str(n) for k, n in enumerate(counts[:10]))
     raise EvaluateError(
-        f"{{key}} needs at least {least}.", key=key, got=actual, fix="Set {@data.split.validation}=0.3."
+        f"{{key}} needs at least {least}.",
+        key=key,
+        got=actual,
+        fix="Set {@data.split.validation}=0.3, or give more rows.",
     )
 
 
