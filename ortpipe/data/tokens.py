@@ -1,6 +1,5 @@
 """Token ids of a text column, by the tokenizer.json beside a model."""
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 
 from ortpipe.bounded import parse_json, read
+from ortpipe.data.packages import require
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.errors import ConfigError, DataError, OrtpipeError, nearest
+from ortpipe.errors import DataError, OrtpipeError, nearest
 from ortpipe.settings import Config, Count
 
 FILE = "tokenizer.json"
@@ -80,9 +80,7 @@ class TokensConfig(Config):
             content = read(path)
             if (growth := _growth(parse_json(content).get("normalizer"))) > MOST_GROWTH:
                 raise ValueError(f"its Replace steps make a text up to {growth:,} times as long")
-            if importlib.util.find_spec("tokenizers") is None:
-                rule, fix = "Reading a tokenizer.json needs the package tokenizers.", "pip install 'ortpipe[text]'"
-                raise ConfigError(rule, key="tokens.path", got="tokenizers is not installed", fix=fix)
+            require("tokenizers", "a tokenizer.json", "text", key="tokens.path")
             from tokenizers import Tokenizer
 
             return Tokenizer.from_buffer(content)

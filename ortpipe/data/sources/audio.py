@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.packages import require
 from ortpipe.data.rows import RowSet
 from ortpipe.data.sounds import SoundFolder
 from ortpipe.doors import later
@@ -26,9 +26,7 @@ class Audio(SoundFolder):
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read the files: from disk again for every epoch if the rows are streamed."""
-        if importlib.util.find_spec("soundfile") is None:
-            rule, fix = "Reading sound files needs the package soundfile.", "pip install 'ortpipe[audio]'"
-            raise ConfigError(rule, key="path", got="soundfile is not installed", fix=fix)
+        require("soundfile", "sound files", "audio")
         files = self.files(split)
         if self.augment is not None and any(file.part is None for file in files):
             rule = "Only training files have copies, so files must have parts."

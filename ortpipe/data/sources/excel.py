@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,11 +15,12 @@ from ortpipe.bounded import MOST_BYTES
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import files_with_parts
 from ortpipe.data.groups import Group, group_of
+from ortpipe.data.packages import require
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import TableReader
-from ortpipe.errors import ConfigError, DataError, OrtpipeError, nearest
+from ortpipe.errors import DataError, OrtpipeError, nearest
 
 MOST_CELLS = 2**26  # of a sheet, empty ones included
 MISSING = (None, "", "#N/A")
@@ -56,9 +56,7 @@ class Excel(TableSource):
 
     def _read(self, file: Path) -> tuple[pa.Schema, Group]:
         """Return a sheet's schema and rows; raise if the file is too large or not of Excel."""
-        if importlib.util.find_spec("openpyxl") is None:
-            rule, fix = "Reading an Excel file needs the package openpyxl.", "pip install 'ortpipe[excel]'"
-            raise ConfigError(rule, key="path", got="openpyxl is not installed", fix=fix)
+        require("openpyxl", "an Excel file", "excel")
         import openpyxl
 
         try:

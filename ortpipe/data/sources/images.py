@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ortpipe.data.config import SplitConfig
+from ortpipe.data.packages import require
 from ortpipe.data.pictures import PictureFolder
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.data.stream import LIMIT
 from ortpipe.doors import later
-from ortpipe.errors import ConfigError, DataError
+from ortpipe.errors import DataError
 
 if TYPE_CHECKING:  # they import Pillow
     from ortpipe.data.picture_reader import PictureReader, augmented
@@ -25,9 +25,7 @@ class Images(PictureFolder):
 
     def __call__(self, split: SplitConfig | None = None) -> RowSet:
         """Read the pictures: from disk again for every epoch if the rows are streamed."""
-        if importlib.util.find_spec("PIL") is None:
-            rule, fix = "Reading pictures needs the package Pillow.", "pip install 'ortpipe[image]'"
-            raise ConfigError(rule, key="path", got="Pillow is not installed", fix=fix)
+        require("PIL", "pictures", "image", package="Pillow")
         return self.rows_of(PictureReader(self, self.files(split)))
 
     def augmented(self, train: RowSet) -> RowSet:
