@@ -66,11 +66,17 @@ class Faults:
         [(value, position, row)] = cells[:1]
         first = f"{value} in column {column!r}, {position(row)}"
         others = [f"{value} in {position(row)}" for value, position, row in cells[1:]]
-        return DataError(rule, got=", ".join([first, *others]) + _more(count - len(cells)), fix=fix)
+        return DataError(rule, got=", ".join([first, *others]) + more(count - len(cells)), fix=fix)
 
 
-def _more(count: int) -> str:
+def more(count: int) -> str:
+    """Return how many are left out, for the end of a list."""
     return f", and {count:,} more" if count > 0 else ""
+
+
+def listed(faults: Sequence[str], separator: str = "; ") -> str:
+    """Return the first faults, and how many more there are."""
+    return separator.join(faults[:SHOWN]) + more(len(faults) - SHOWN)
 
 
 def raise_all(errors: Sequence[DataError]) -> None:
@@ -86,7 +92,7 @@ def raise_all(errors: Sequence[DataError]) -> None:
 def format_cells(cells: Sequence[Cell], count: int) -> str:
     """Return the first cells with their positions, and how many of `count` are left out."""
     shown = [f"{value!r} in {position(row)}" for value, position, row in cells[:SHOWN]]
-    return ", ".join(shown) + _more(count - len(shown))
+    return ", ".join(shown) + more(count - len(shown))
 
 
 def changed_error(actual: str) -> DataError:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ortpipe.bounded import TEXT, files_below, read
 from ortpipe.data.config import PARTS, SplitConfig
-from ortpipe.data.faults import SHOWN
+from ortpipe.data.faults import listed
 from ortpipe.data.files import paths_of
 from ortpipe.data.stream import Windowed
 from ortpipe.errors import DataError, nearest
@@ -118,9 +118,9 @@ class LabelledFolder(Windowed):
             seen.add(self._key(row))
         if faults:
             rule = "Each row of {key} must have another file, its labels, and a part if split.column is set."
-            more = f", and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
-            got = f"{', '.join(faults[:SHOWN])} of {self.labels}{more}"
-            raise DataError(rule, key="labels", got=got, fix="Correct these rows.")
+            raise DataError(
+                rule, key="labels", got=f"{listed(faults, ', ')} of {self.labels}", fix="Correct these rows."
+            )
         for _, row in table:
             yield row["file"], tuple(row[of].strip() for of in columns), PARTS.index(row[column]) if column else None
 

@@ -1,17 +1,33 @@
 """Labels as class indices, and labels of a row's elements, such as steps or pixels."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from ortpipe.data.faults import more
 from ortpipe.data.feed_errors import format_shape, reject_classes, reject_several
 from ortpipe.data.feeds import name_head, sizes_match
 from ortpipe.data.rows import SHARES, Rows, RowSet
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts
 
+SHOWN = 3  # the largest number of wrong labels in a message
 MOST_CLASSES = 20  # up to so many different integers are classes, if nothing else tells
+
+
+def wrong_labels(rows: RowSet, part: str, places: Callable[[np.ndarray], np.ndarray]) -> str | None:
+    """Return the first wrong labels of a part of the data, and how many there are; None if there are none.
+
+    `places` returns the places of the wrong ones in an array of labels.
+    """
+    first, count, shown = 0, 0, list[str]()
+    for label, _ in rows.read_labels():
+        wrong = places(label)
+        shown += [f"{label[place].tolist()} in row {first + place}" for place in wrong[: SHOWN - len(shown)]]
+        first, count = first + len(label), count + len(wrong)
+    rest = f"{more(count - len(shown))}, of the {first:,} rows to {part}, counted from 0"
+    return ", ".join(shown) + rest if count else None
 
 
 def check_labels(facts: Facts, rows: RowSet) -> None:

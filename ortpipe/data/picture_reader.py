@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ortpipe.bounded import read
 from ortpipe.data.config import PARTS
-from ortpipe.data.faults import SHOWN, changed_error
+from ortpipe.data.faults import changed_error, listed
 from ortpipe.data.labelled_files import LabelledFile, label_array
 from ortpipe.data.pictures import PictureFolder
 from ortpipe.data.reader import Labelled
@@ -112,10 +112,9 @@ def _size(shape: tuple[int, ...], source: PictureFolder) -> str:
 
 
 def _reject(faults: Sequence[str]) -> None:
-    more = f", and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
     rule = "All pictures must be readable and, after {at}resize and {at}crop, of one size."
     fix = "Repair or remove them; set {at}resize and {at}crop for pictures of several sizes."
-    raise DataError(rule, key="path", got="; ".join(faults[:SHOWN]) + more, fix=fix)
+    raise DataError(rule, key="path", got=listed(faults), fix=fix)
 
 
 def pixels(file: Path, source: PictureFolder) -> np.ndarray:

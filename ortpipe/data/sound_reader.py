@@ -18,7 +18,7 @@ from scipy.signal import resample_poly
 
 from ortpipe.bounded import MOST_BYTES, read
 from ortpipe.data.config import PARTS
-from ortpipe.data.faults import SHOWN, changed_error
+from ortpipe.data.faults import changed_error, listed
 from ortpipe.data.labelled_files import LabelledFile, label_array, visible
 from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import PIECE, Rows, row_bytes
@@ -258,7 +258,6 @@ def _noises(source: SoundFolder) -> list[Path]:
 
 
 def _reject(faults: Sequence[str]) -> None:
-    more = f", and {len(faults) - SHOWN:,} more" if len(faults) > SHOWN else ""
     rule = "All sound files must be readable, of one rate, and as long as a window."
     fix = "Repair or remove them; set {at}rate, lower {at}samples, or set {at}pad."
-    raise DataError(rule, key="path", got="; ".join(faults[:SHOWN]) + more, fix=fix)
+    raise DataError(rule, key="path", got=listed(faults), fix=fix)

@@ -2,30 +2,29 @@
 
 import numpy as np
 
+from ortpipe.data.labels import wrong_labels
 from ortpipe.data.rows import Data
 from ortpipe.errors import DataError
 
 RULE = "Survival needs two label columns, in this order: a time that is not negative, and an event, 1 or 0 (censored)."
-SHOWN = 3  # the largest number of wrong labels in a message
 
 
 def check_survival(data: Data) -> None:
     """Raise DataError for labels that are no times and events, and for training rows without an event."""
     for part, rows in {"train": data.train, "validate": data.validation, "test": data.test}.items():
-        first, count, shown, events = 0, 0, list[str](), 0
-        for label, _ in rows.read_labels() if rows is not None else ():
-            _check_form(label)
-            time, event = label[:, 0].astype(np.float64), label[:, 1].astype(np.float64)
-            wrong = np.flatnonzero(~((time >= 0) & np.isfinite(time) & np.isin(event, (0, 1))))
-            shown += [f"{label[i].tolist()} in row {first + i}" for i in wrong[: SHOWN - len(shown)]]
-            first, count, events = first + len(label), count + len(wrong), events + int((event == 1).sum())
-        if count:
-            more = f", and {count - len(shown):,} more" if count > len(shown) else ""
-            got = f"{', '.join(shown)}{more}, of the {first:,} rows to {part}, counted from 0"
-            raise DataError(RULE, got=got, fix="Correct these rows, or the order of {@data.source.label}=[time,event].")
-        if part == "train" and not events:
-            fix = "Check the column of events: 1 means that the event occurred at the time."
-            raise DataError("Survival needs an event in the training rows.", got="only censored rows", fix=fix)
+        if rows is not None and (wrong := wrong_labels(rows, part, _wrong)):
+            fix = "Correct these rows, or the order of {@data.source.label}=[time,event]."
+            raise DataError(RULE, got=wrong, fix=fix)
+    if not any((label[:, 1] == 1).any() for label, _ in data.train.read_labels()):
+        fix = "Check the column of events: 1 means that the event occurred at the time."
+        raise DataError("Survival needs an event in the training rows.", got="only censored rows", fix=fix)
+
+
+def _wrong(label: np.ndarray) -> np.ndarray:
+    """Return the places of labels that are no times and events."""
+    _check_form(label)
+    time, event = label.astype(np.float64).T
+    return np.flatnonzero(~((time >= 0) & np.isfinite(time) & np.isin(event, (0, 1))))
 
 
 def _check_form(label: np.ndarray) -> None:
