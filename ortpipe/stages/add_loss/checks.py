@@ -16,6 +16,7 @@ from ortpipe.graph.core.inference import infer
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.domains import check_labels
 from ortpipe.stages.add_loss.losses import LOSSES, Loss, Scores
+from ortpipe.stages.add_loss.mean_link import link_of
 
 
 def check_all(facts: Facts, config: AddLossConfig, data: Data | None) -> Facts:
@@ -114,9 +115,7 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
     bound = getattr(loss, "labels", None)
     if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
         check_labels(bound, LOSSES.name_of(type(loss)), data, config.padding)
-    link = getattr(loss, "link", None)
-    link = None if link == "identity" else link
-    return {"padding": config.padding, "blank": blank, "link": link, "levels": getattr(loss, "levels", ())}
+    return {"padding": config.padding, "blank": blank, "link": link_of(loss), "levels": getattr(loss, "levels", ())}
 
 
 def _other_task(facts: Facts, loss: Any, head: str) -> LossError:

@@ -16,6 +16,7 @@ from ortpipe.errors import LossError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.config import HeadLoss
 from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.add_loss.mean_link import link_of
 from ortpipe.stages.add_loss.scores import Scores
 
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
@@ -31,7 +32,7 @@ def write_form(op: Builder, config: HeadLoss, scores: Scores, head: str) -> tupl
         LossError: the prediction has another number of columns than the loss needs, or more axes, or is final already.
     """
     loss: Any = config.loss
-    link = None if loss.link == "identity" else loss.link
+    link = link_of(loss)
     notes = [f"{LOG}{f', of head {head!r}' if head else ''}"] if link == "log" else []
     if link in (None, "log"):
         return {"link": link, "levels": ()}, notes
