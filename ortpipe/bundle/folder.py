@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -20,6 +17,7 @@ from ortpipe.bounded import has_file
 from ortpipe.bundle.checks import check
 from ortpipe.bundle.graphs import BundleGraphs, training_graphs
 from ortpipe.errors import TrainError
+from ortpipe.files import atomic_folder
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 
@@ -71,7 +69,9 @@ def write_bundle(
     if most_bytes is not None and size > most_bytes:
         rule = f"The bundle must have at most {most_bytes:,} bytes."
         raise TrainError(rule, got=f"{size:,}", fix="Allow more, or train fewer parameters, with a simpler optimizer.")
-    _write(files, folder)
+    with atomic_folder(folder) as partial:
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
     return description
 
 
@@ -147,16 +147,3 @@ def _values(infos: Iterable[onnx.ValueInfoProto]) -> list[dict[str, Any]]:
         }
         for name, kind in values
     ]
-
-
-def _write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write a folder that appears whole."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
-        whole = Path(temporary) / "bundle"
-        whole.mkdir()
-        for name, content in files.items():
-            (whole / name).write_bytes(content)
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(whole, folder)
