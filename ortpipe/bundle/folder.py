@@ -109,6 +109,7 @@ def _described(
         "weights": list(graphs.weights),
         "optimizer": {"name": OPTIMIZERS.name_of(type(config.optimizer)), **vars(config.optimizer)},
         "batch_size": config.batch_size,
+        "seed": config.seed,
         "graphs": {name: _signature(model) for name, model in graphs.models.items()},
         "state": {"file": STATE, "tensors": tensors},
     }

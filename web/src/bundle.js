@@ -1,0 +1,126 @@
+// Where the files of a bundle come from, and what they hold.
+
+import { TrainerError, shown } from "./errors.js";
+
+const TYPES = {
+  float32: Float32Array,
+  float64: Float64Array,
+  float16: globalThis.Float16Array ?? Uint16Array,
+  int64: BigInt64Array,
+  int32: Int32Array,
+  int8: Int8Array,
+  uint8: Uint8Array,
+  bool: Uint8Array,
+  string: Array,
+};
+
+export const isNode = typeof process !== "undefined" && Boolean(process.versions?.node);
+
+/** Return the class of an array of a dtype. */
+export function typeOf(dtype, name) {
+  if (TYPES[dtype]) return TYPES[dtype];
+  throw new TrainerError("This package knows the dtypes of bundles.", `${dtype} of ${name}`, "Use a newer package.");
+}
+
+/** Return bytes of a Blob, File, ArrayBuffer, array of bytes or text. */
+export async function bytesOf(value, name) {
+  if (typeof value === "string") return new TextEncoder().encode(value);
+  if (value instanceof ArrayBuffer) return new Uint8Array(value);
+  if (ArrayBuffer.isView(value)) return new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
+  if (typeof value?.arrayBuffer === "function") return new Uint8Array(await value.arrayBuffer());
+  throw new TrainerError(`${name} must be bytes.`, shown(value), "Pass a File, Blob, ArrayBuffer or Uint8Array.");
+}
+
+/** Return a function that reads a file of a bundle by its name. */
+function reader(source) {
+  if (source instanceof URL) source = source.href;
+  if (typeof source === "string") {
+    const isRemote = /^(https?|blob|data):/.test(source);
+    if (isNode && !isRemote) return fromFolder(source);
+    const base = new URL(source.endsWith("/") ? source : `${source}/`, globalThis.location?.href);
+    return async (name) => {
+      const response = await fetch(new URL(name, base));
+      if (!response.ok) throw new Error(`HTTP ${response.status} ${response.statusText}`);
+      return new Uint8Array(await response.arrayBuffer());
+    };
+  }
+  if (source === null || typeof source !== "object")
+    throw new TrainerError("A bundle is a URL, a folder or its files.", shown(source), 'Write Trainer.load("bundle/").');
+  const files =
+    typeof source[Symbol.iterator] === "function"
+      ? Object.fromEntries([...source].map((file) => [file?.name, file]))
+      : source;
+  return async (name) => {
+    if (files[name] === undefined) throw new Error(`not among ${Object.keys(files).join(", ") || "no files"}`);
+    return bytesOf(files[name], name);
+  };
+}
+
+function fromFolder(source) {
+  return async (name) => {
+    const [{ readFile }, { join }, { fileURLToPath }] = await Promise.all(
+      ["fs/promises", "path", "url"].map((module) => import(/* @vite-ignore */ `node:${module}`)),
+    );
+    return new Uint8Array(await readFile(join(source.startsWith("file:") ? fileURLToPath(source) : source, name)));
+  };
+}
+
+/**
+ * Read a bundle.
+ *
+ * @returns its description, the arrays of state.bin by name, and the bytes of its graphs by name.
+ */
+export async function readBundle(source, graphs) {
+  const read = reader(source);
+  const file = async (name) => {
+    try {
+      return await read(name);
+    } catch (error) {
+      if (error instanceof TrainerError) throw error;
+      const fix = "Pass the folder that `ortpipe export RUN --output FOLDER` wrote, with all its files.";
+      throw new TrainerError(`A bundle needs ${name}.`, error.message, fix);
+    }
+  };
+  const description = parsed(await file("bundle.json"));
+  const names = [description.state.file, ...graphs.map((graph) => `${graph}.onnx`)];
+  const contents = await Promise.all(names.map(file));
+  await Promise.all(names.map((name, place) => checkDigest(name, contents[place], description.files[name])));
+  const entries = graphs.map((graph, place) => [graph, contents[place + 1]]);
+  return { description, arrays: unpacked(description.state.tensors, contents[0]), graphs: Object.fromEntries(entries) };
+}
+
+function parsed(bytes) {
+  const rule = "bundle.json must describe a bundle.";
+  const fix = "Pass the folder that `ortpipe export RUN --output FOLDER` wrote.";
+  let description;
+  try {
+    description = JSON.parse(new TextDecoder().decode(bytes));
+  } catch (error) {
+    throw new TrainerError(rule, error.message, fix);
+  }
+  if (description?.format !== 1)
+    throw new TrainerError(rule, `format ${shown(description?.format)}, while this package reads 1`, fix);
+  return description;
+}
+
+async function checkDigest(name, content, expected) {
+  if (!globalThis.crypto?.subtle) return; // pages from plain http:// have no digests, except on localhost
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", content));
+  const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  if (expected && found !== expected)
+    throw new TrainerError(`${name} must be the file of this bundle.`, `SHA-256 ${found}`, "Export the bundle again.");
+}
+
+/** Return the arrays of a packed file by name; `tensors` lists their dtypes, shapes and offsets in bytes. */
+export function unpacked(tensors, content) {
+  const arrays = {};
+  for (const { name, dtype, shape, offset } of tensors) {
+    const type = typeOf(dtype, name);
+    const size = shape.reduce((a, b) => a * b, 1) * type.BYTES_PER_ELEMENT;
+    if (offset + size > content.byteLength)
+      throw new TrainerError("The file of the state must be whole.", `${content.byteLength} bytes`, "Write it again.");
+    const data = new type(content.slice(offset, offset + size).buffer); // a copy: offsets need not be aligned
+    arrays[name] = { dtype, shape, data };
+  }
+  return arrays;
+}
