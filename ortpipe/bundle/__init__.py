@@ -1,10 +1,10 @@
 """Bundles: folders with everything that trains and predicts in any onnxruntime, without ortpipe and Python.
 
 Names: `training_graphs` returns the graphs of a gradient model as `BundleGraphs`; `write_bundle` checks them and writes
-the folder.
+the folder. `read_bundle` returns the description of a folder, and `read_state` its arrays.
 
-Read first: `graphs.py` (the four graphs), `folder.py` (the files and bundle.json) and `checks.py` (the check of what
-was written).
+Read first: `graphs.py` (the four graphs), `folder.py` (the files and bundle.json) and `checks.py` (the check of
+the files).
 """
 
 from typing import TYPE_CHECKING
@@ -14,5 +14,6 @@ from ortpipe.doors import door
 if TYPE_CHECKING:
     from ortpipe.bundle.folder import write_bundle
     from ortpipe.bundle.graphs import BundleGraphs, training_graphs
+    from ortpipe.bundle.reading import read_bundle, read_state
 else:
     __getattr__, __dir__, __all__ = door(__name__)

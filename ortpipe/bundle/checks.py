@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortpipe.artifact import Arrays, Facts
 from ortpipe.bundle.graphs import BundleGraphs
+from ortpipe.bundle.reading import read_bundle, read_state
 from ortpipe.errors import ModelError, TrainError
 from ortpipe.graph import all_nodes, having
 from ortpipe.runtime.session import Session
@@ -22,43 +24,58 @@ TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 RANDOM = having("random")
 
 
-def check(graphs: BundleGraphs, facts: Facts, example: Arrays) -> None:
-    """Raise TrainError if a graph does not run, or three steps of `train`, `step` and the reference differ.
+def check(folder: Path, graphs: BundleGraphs, facts: Facts, example: Arrays) -> float:
+    """Return the loss of some rows; raise TrainError if a written graph does not run, or if graphs differ.
 
-    BundleGraphs that draw random numbers are only run.
+    Three steps of `train` and `step`, from the state of state.bin, must agree with each other, and with the reference
+    implementation where it is fast enough. Graphs that draw random numbers are only run.
     """
+    models = {name: onnx.load(folder / f"{name}.onnx") for name in graphs.models}
+    arrays = read_state(folder, read_bundle(folder))
+    state = {name: arrays[name] for name in graphs.state}
     try:
-        sessions = {name: Session(model) for name, model in graphs.models.items()}
-        data = _rows(graphs, facts, sessions["predict"], example)
+        sessions = {name: Session(model) for name, model in models.items()}
+        data = _rows(graphs, facts, example)
         scalars = {name: np.resize(array[:STEPS], STEPS) for name, array in graphs.scalars.items()}
-        epoch = sessions["train"].run({**graphs.state, **data, **scalars})
-        values, losses = [*graphs.state.values()], []
-        for place in range(STEPS):
-            fed = {name: np.asarray(array[place]) for name, array in (*data.items(), *scalars.items())}
-            *values, loss = sessions["step"].run({**dict(zip(graphs.state, values, strict=True)), **fed})
-            losses.append(loss)
-        weights = {name: value for name, value in zip(graphs.state, values, strict=True) if name in graphs.weights}
-        sessions["validate"].run({**weights, **{name: array[0] for name, array in data.items()}})
+        epoch = sessions["train"].run({**state, **data, **scalars})
+        feeds = [{n: np.asarray(a[place]) for n, a in (*data.items(), *scalars.items())} for place in range(STEPS)]
+        steps = _steps(sessions["step"].run, state, feeds)
+        [loss] = sessions["validate"].run(_of_rows(graphs, state, data))
     except ModelError as error:
         rule, fix = (
             "The graphs of a bundle must run.",
             "Train it with ortpipe first; report this if it trains.",
         )
         raise TrainError(rule, got=str(error.got), fix=fix) from error
-    if any(node.op_type in RANDOM for node in all_nodes(graphs.models["step"].graph)):
-        return
-    _compare("step", [*values, np.array(losses)], epoch)
-    if graphs.state[graphs.weights[0]].nbytes <= MOST_REFERENCE:
-        fed = {name: np.asarray(array[0]) for name, array in (*data.items(), *scalars.items())}
+    if any(node.op_type in RANDOM for node in all_nodes(models["step"].graph)):
+        return float(loss)
+    _compare("step", steps, epoch)
+    if state[graphs.weights[0]].nbytes <= MOST_REFERENCE:
         # The reference lacks some operators, and warns of overflows that the graphs expect.
         with contextlib.suppress(NotImplementedError, RuntimeError), np.errstate(all="ignore"):
-            reference = _reference(graphs.models["step"], {**graphs.state, **fed})
-            _compare("the reference of ONNX", reference, sessions["step"].run({**graphs.state, **fed}))
+            reference = ReferenceEvaluator(models["step"])
+            _compare("the reference of ONNX", _steps(lambda fed: reference.run(None, dict(fed)), state, feeds), epoch)
+    return float(loss)
 
 
-def _reference(model: onnx.ModelProto, feeds: Arrays) -> Sequence[np.ndarray]:
-    results: Sequence[np.ndarray] = ReferenceEvaluator(model).run(None, dict(feeds))
-    return results
+def loss_of_rows(graphs: BundleGraphs, facts: Facts, example: Arrays) -> float:
+    """Return the loss of the rows that `check` uses."""
+    [loss] = Session(graphs.models["validate"]).run(_of_rows(graphs, graphs.state, _rows(graphs, facts, example)))
+    return float(loss)
+
+
+def _of_rows(graphs: BundleGraphs, state: Arrays, data: Arrays) -> dict[str, np.ndarray]:
+    """Return the inputs of `validate` for the first batch."""
+    return {**{name: state[name] for name in graphs.weights}, **{name: array[0] for name, array in data.items()}}
+
+
+def _steps(run: Callable[[Arrays], Sequence[np.ndarray]], state: Arrays, feeds: Sequence[Arrays]) -> list[np.ndarray]:
+    """Return the state and the losses after some steps, each in one call."""
+    values, losses = [*state.values()], []
+    for fed in feeds:
+        *values, loss = run({**dict(zip(state, values, strict=True)), **fed})
+        losses.append(loss)
+    return [*values, np.array(losses)]
 
 
 def _compare(name: str, actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> None:
@@ -71,7 +88,7 @@ def _compare(name: str, actual: Sequence[np.ndarray], expected: Sequence[np.ndar
             raise TrainError(rule, got=f"{name} differs from train by {difference:.2g} after {STEPS} steps", fix=fix)
 
 
-def _rows(graphs: BundleGraphs, facts: Facts, predict: Session, example: Arrays) -> dict[str, np.ndarray]:
+def _rows(graphs: BundleGraphs, facts: Facts, example: Arrays) -> dict[str, np.ndarray]:
     """Return rows of every input of the epoch, [STEPS, ROWS, …]: those of the example, or random ones, and labels."""
     rng, rows = np.random.default_rng(0), dict[str, np.ndarray]()
     declared = {value.name: value.type.tensor_type for value in graphs.models["step"].graph.input}

@@ -14,15 +14,17 @@ import onnx
 
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.bounded import has_file
-from ortpipe.bundle.checks import check
+from ortpipe.bundle.checks import check, loss_of_rows
 from ortpipe.bundle.graphs import BundleGraphs, training_graphs
+from ortpipe.bundle.half import halved
+from ortpipe.bundle.reading import DESCRIPTION, FORMAT, STATE
 from ortpipe.errors import TrainError
 from ortpipe.files import atomic_folder
+from ortpipe.graph import set_initializers
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 
-FORMAT = 1
-DESCRIPTION, STATE, README = "bundle.json", "state.bin", "README.md"
+README = "README.md"
 TEXT = Path(__file__).with_name("README.md")
 RUNTIMES = {9: "1.17", 10: "1.18"}  # by the IR version of the graphs
 
@@ -32,47 +34,68 @@ def write_bundle(
     config: TrainConfig,
     folder: Path,
     *,
+    trained: Artifact | None = None,
     steps: int | None = None,
+    float16: bool = False,
     most_bytes: int | None = None,
     example: Arrays | None = None,
     origin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Write a bundle that trains and predicts with nothing but onnxruntime; return its description.
 
-    The graphs are checked before the folder appears: see `checks.check`.
+    The files are checked before the folder appears: see `checks.check`.
 
     Args:
         artifact: a gradient model with its forward outputs, whose weights training starts from.
         config: the optimizer, its settings and the schedule.
         folder: a new folder, or a bundle to replace.
+        trained: a result of `train`, whose weights training starts from instead.
         steps: the number of steps of the schedule; by default, until its numbers are constant.
+        float16: store the state and constants in float16; the graphs compute in float32. The description's `storage`
+            has the loss of the example rows with float32 and with float16 numbers.
         most_bytes: the largest size of all files.
         example: rows of the model's inputs for the check; by default, random ones.
         origin: the origin of the model, for the description.
 
     Raises:
-        TrainError: the model cannot train outside of ortpipe, the graphs differ from each other, or the size is too
-            large; nothing is written.
+        TrainError: the model cannot train outside of ortpipe, the graphs differ from each other, the size is too
+            large, or a number for float16; nothing is written.
     """
     if folder.exists() and not has_file(folder, DESCRIPTION):
         rule, fix = "A bundle needs a folder of its own.", "Name a new one."
         raise TrainError(rule, got=f"{folder}, which is no bundle", fix=fix)
-    graphs = training_graphs(artifact, config, steps)
-    check(graphs, artifact.facts, example or {})
+    exact = training_graphs(artifact if trained is None else _started(artifact, trained), config, steps)
+    graphs = halved(exact) if float16 else exact
     files = {f"{name}.onnx": model.SerializeToString(deterministic=True) for name, model in graphs.models.items()}
     files[STATE], tensors = _packed({**graphs.state, **{f"scalars/{n}": a for n, a in graphs.scalars.items()}})
     description = _described(graphs, artifact.facts, tensors, config)
     description |= {"origin": dict(origin or {}), "ortpipe": version("ortpipe")}
     description["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    files |= {DESCRIPTION: json.dumps(description, indent=1, default=str).encode(), README: TEXT.read_bytes()}
-    size = sum(map(len, files.values()))
+    size = sum(map(len, (*files.values(), _json(description), TEXT.read_bytes())))
     if most_bytes is not None and size > most_bytes:
         rule = f"The bundle must have at most {most_bytes:,} bytes."
-        raise TrainError(rule, got=f"{size:,}", fix="Allow more, or train fewer parameters, with a simpler optimizer.")
+        fix = "Allow more, store float16, or train fewer parameters, with a simpler optimizer."
+        raise TrainError(rule, got=f"{size:,}", fix=fix)
     with atomic_folder(folder) as partial:
-        for name, content in files.items():
+        for name, content in (files | {DESCRIPTION: _json(description), README: TEXT.read_bytes()}).items():
             (partial / name).write_bytes(content)
+        stored = check(partial, graphs, artifact.facts, example or {})
+        if float16:
+            loss = loss_of_rows(exact, artifact.facts, example or {})
+            description["storage"] = {"dtype": "float16", "loss": stored, "float32_loss": loss}
+            (partial / DESCRIPTION).write_bytes(_json(description))
     return description
+
+
+def _started(artifact: Artifact, trained: Artifact) -> Artifact:
+    """Return a gradient model with the weights of a trained one."""
+    model = artifact.ir_model()
+    set_initializers(model, {n: a for n, a in trained.initializers.items() if n in artifact.initializers})
+    return Artifact(model, artifact.facts, artifact.tensors)
+
+
+def _json(description: Mapping[str, Any]) -> bytes:
+    return json.dumps(description, indent=1, default=str).encode()
 
 
 def _packed(arrays: Arrays) -> tuple[bytes, list[dict[str, Any]]]:

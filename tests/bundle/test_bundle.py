@@ -9,6 +9,7 @@ import jsonschema
 import numpy as np
 import onnx
 import onnx.parser
+import onnx_ir
 import pytest
 
 from ortpipe import (
@@ -24,7 +25,7 @@ from ortpipe import (
     derive,
     train,
 )
-from ortpipe.bundle import training_graphs, write_bundle
+from ortpipe.bundle import read_state, training_graphs, write_bundle
 from ortpipe.errors import TrainError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig, Lora
@@ -117,6 +118,30 @@ def test_a_folder_is_described_by_the_schema_and_used_by_its_readme(
     expected = trained(dict(graphs.state), graphs, 4)
     np.testing.assert_allclose(losses, expected["losses"], rtol=1e-6)
     np.testing.assert_allclose(namespace["state"]["parameters"], expected["parameters"], rtol=1e-6)
+
+
+def test_float16_halves_state_and_constants_and_tells_what_the_loss_becomes(tmp_path: Path) -> None:
+    artifact, config = gradient(DeriveConfig(parameters=("v",))), TrainConfig(OPTIMIZERS["sgd"]())
+    trained = train(gradient(), config, data=Data(Rows({"X": X}, CLASSES)))
+    description = write_bundle(artifact, config, tmp_path / "half", trained=trained, float16=True)
+    jsonschema.validate(json.loads((tmp_path / "half" / "bundle.json").read_text()), SCHEMA)
+    exact = write_bundle(artifact, config, tmp_path / "exact", trained=trained)
+    storage = description["storage"]
+    assert storage["loss"] != storage["float32_loss"]
+    assert storage["loss"] == pytest.approx(storage["float32_loss"], rel=1e-3)
+    one = read_state(tmp_path / "half", description)["parameters"]
+    other = read_state(tmp_path / "exact", exact)["parameters"]
+    assert one.dtype == np.float32
+    np.testing.assert_array_equal(one, other.astype(np.float16))
+    np.testing.assert_array_equal(other.reshape(16, 4), trained.initializers["v"])
+    frozen = {t.name for t in onnx.load(tmp_path / "half" / "predict.onnx").graph.initializer if t.data_type == 10}
+    assert not frozen  # all have fewer than 64 numbers
+    large = gradient()
+    model = large.ir_model()
+    model.graph.initializers["v"].const_value = onnx_ir.tensor(np.full((16, 4), 1e5, np.float32), name="v")
+    with pytest.raises(TrainError, match=r"at most 65,504(.|\n)*got: 1e\+05 in parameters"):
+        write_bundle(Artifact(model, large.facts), config, tmp_path / "other", float16=True)
+    assert not (tmp_path / "other").exists()
 
 
 def test_numbers_of_an_optimizer_end_where_they_are_constant() -> None:

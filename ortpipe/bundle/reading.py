@@ -1,0 +1,54 @@
+"""Read the folder of a bundle, which may come from another user."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortpipe.bounded import MOST_BYTES, parse_json, read_below
+from ortpipe.errors import ModelError
+
+FORMAT = 1
+DESCRIPTION, STATE = "bundle.json", "state.bin"
+GRAPHS = ("train", "step", "predict", "validate")
+PARTS = {"parameters": list, "carried": list, "rows": list, "scalars": list, "graphs": dict, "state": dict}
+PARTS |= {"weights": list, "predictions": list, "files": dict, "origin": dict, "optimizer": dict, "onnxruntime": str}
+
+
+def read_bundle(folder: Path) -> dict[str, Any]:
+    """Return the description of a bundle.
+
+    Raises:
+        ModelError: bundle.json is missing or damaged, or is of another format.
+    """
+    try:
+        description = parse_json(read_below(folder, DESCRIPTION))
+        wrong = [name for name, kind in PARTS.items() if not isinstance(description[name], kind)]
+        if description["format"] != FORMAT or wrong or not {*GRAPHS} <= {*description["graphs"]}:
+            raise ValueError(f"format {description['format']!r:.20}, wrong entries: {', '.join(wrong) or 'none'}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, DESCRIPTION, error) from error
+    return dict(description)
+
+
+def read_state(folder: Path, description: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the arrays of state.bin by name; those in float16 are cast to float32, in which the graphs compute.
+
+    Raises:
+        ModelError: state.bin is missing, or shorter than bundle.json says.
+    """
+    try:
+        raw, arrays = read_below(folder, STATE, MOST_BYTES), dict[str, np.ndarray]()
+        for tensor in description["state"]["tensors"]:
+            dtype = np.dtype(str(tensor["dtype"])).newbyteorder("<")
+            array = np.frombuffer(raw, dtype, math.prod(tensor["shape"]), tensor["offset"]).reshape(tensor["shape"])
+            arrays[tensor["name"]] = array.astype(np.float32 if dtype.itemsize == 2 else dtype.newbyteorder("="))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _damaged(folder, STATE, error) from error
+    return arrays
+
+
+def _damaged(folder: Path, name: str, error: Exception) -> ModelError:
+    got = f"{folder / name}: {error or type(error).__name__}"
+    return ModelError("A bundle must have the files that ortpipe export writes.", got=got, fix="Export it again.")
