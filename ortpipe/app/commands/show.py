@@ -4,6 +4,7 @@ import collections
 import json
 import math
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.crate import UNLICENSED, write_crate
 from ortpipe.app.table import section
-from ortpipe.errors import ConfigError
+from ortpipe.bounded import MOST_BYTES, has_file, read_below
+from ortpipe.bundle import read_bundle, read_state
+from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
-from ortpipe.graph import all_nodes, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
+from ortpipe.graph import all_nodes, read_apart, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
 from ortpipe.metrics.titles import label
 from ortpipe.stages.convert.sources import FITTED
 
@@ -29,13 +32,16 @@ EXAMPLES = (
     "ortpipe show outputs/runs/DATE/TIME --crate run.zip",
 )
 DIGEST_LETTERS = 12
+BUNDLE, GRAPHS = "bundle.json", ("train", "step", "predict", "validate")
 
 
 def run(arguments: Sequence[str]) -> None:
     """Print one model."""
     parser = Parser("show", ABOUT, EXAMPLES)
-    parser.add_argument("subject", metavar="FILE|RUN|DIGEST", help=HELP)
-    parser.add_argument("--stage", help="of a run: the stage whose result is shown; by default the last one")
+    parser.add_argument("subject", metavar="FILE|RUN|DIGEST", help=f"{HELP}, or a bundle")
+    parser.add_argument(
+        "--stage", help="of a run: the stage whose result is shown, by default the last one; of a bundle: the graph"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="everything but the graph, as JSON")
     form.add_argument("--mermaid", action="store_true", help="the graph as a Mermaid flowchart")
@@ -51,7 +57,12 @@ def run(arguments: Sequence[str]) -> None:
         archive = named(options.crate, "--crate", ".zip")
         print(f"crate    {write_crate(Path(options.subject), archive, options.license or UNLICENSED)}")
         return
-    subject = find(options.subject, options.composed, options.stage)
+    folder = Path(options.subject)
+    bundle = read_bundle(folder) if has_file(folder, BUNDLE) else None
+    if bundle is None:
+        subject = find(options.subject, options.composed, options.stage)
+    else:
+        subject = _graph_of_bundle(folder, bundle, options.stage or "predict")
     parameters = tuple(subject.facts.get("parameters", ()))
     if options.mermaid:
         print(to_mermaid(subject.model, parameters), end="")
@@ -61,9 +72,9 @@ def run(arguments: Sequence[str]) -> None:
         picture = named(options.svg, "--svg", ".svg")
         print(f"picture  {atomic_write(picture, to_svg(subject.model, parameters))}")
     elif options.json:
-        print(json.dumps(describe(subject), indent=1))
+        print(json.dumps(describe(subject) | ({} if bundle is None else {"bundle": bundle}), indent=1))
     else:
-        print(_text(subject), end="")
+        print(_text(subject, () if bundle is None else _about_bundle(folder, bundle)), end="")
 
 
 def named(name: str, option: str, ending: str) -> Path:
@@ -108,7 +119,31 @@ def _tensor(tensor: onnx.TensorProto) -> dict[str, Any]:
     return {"type": type_of(tensor), "numbers": count, "bytes": size}
 
 
-def _text(subject: FoundModel) -> str:
+def _graph_of_bundle(folder: Path, bundle: dict[str, Any], graph: str) -> FoundModel:
+    """Return a graph of a bundle, with the arrays of its state."""
+    if graph not in GRAPHS:
+        raise ConfigError("--stage must be a graph of the bundle.", got=graph, fix=nearest(graph, GRAPHS))
+    model, weights = read_apart(folder / f"{graph}.onnx")
+    facts = {"task": bundle["predictions"][0].get("task")} if bundle["predictions"] else {}
+    return FoundModel(f"{folder} ({graph})", model, weights, facts, read_state(folder, bundle))
+
+
+def _about_bundle(folder: Path, bundle: dict[str, Any]) -> list[str]:
+    """Return lines about a bundle: its optimizer and its origin, and whether its files are those of the export."""
+    optimizer = ", ".join(f"{key} {value}" for key, value in bundle["optimizer"].items())
+    about = {"onnxruntime": bundle["onnxruntime"], "optimizer": optimizer}
+    about |= {key: str(value)[:32] for key, value in bundle["origin"].items()}
+    contents = {name: read_below(folder, name, MOST_BYTES) for name in bundle["files"] if has_file(folder, name)}
+    files = [
+        [name, f"{len(contents[name]):,} bytes", "" if sha256(contents[name]).hexdigest() == digest else "changed"]
+        if name in contents
+        else [name, "missing", ""]
+        for name, digest in bundle["files"].items()
+    ]
+    return [*section("bundle", ([key, value] for key, value in about.items())), *section("files", files)]
+
+
+def _text(subject: FoundModel, about: Sequence[str] = ()) -> str:
     description = describe(subject)
     opsets = ", ".join(f"{domain} {version}" for domain, version in description["opsets"].items())
     lines = [
@@ -117,6 +152,7 @@ def _text(subject: FoundModel) -> str:
         f"model     {description['task'] or 'unknown to ortpipe'}; opset {opsets}; IR {description['ir_version']}; "
         f"{description['bytes']:,} bytes; {description['nodes']:,} nodes",
         f"operators {', '.join(f'{name} {count:,}' for name, count in description['operators'].items())}",
+        *about,
         *section("inputs", ([name, kind] for name, kind in description["inputs"].items())),
         *section("outputs", ([name, kind] for name, kind in description["outputs"].items())),
     ]
