@@ -244,6 +244,7 @@ def test_every_example_is_run_below() -> None:
         "slope × ink",
         "positions",
         "log_p",
+        "write_bundle(",
         "run.save(",
         "teacher=forest",
         "evaluate(train(",
@@ -265,6 +266,13 @@ def test_the_file_with_new_weights_of_the_tutorial_predicts(folder: Path) -> Non
     if not (folder / "scans.trained.onnx").exists():
         pytest.skip("the commands of the tutorial write the file")
     assert float(_printed(_example('InferenceSession("scans'), folder)[0]) > 0.9
+
+
+def test_the_example_of_a_bundle_writes_it(folder: Path) -> None:
+    if not (folder / "ready").exists():
+        pytest.skip("a command of the page trains it")
+    _printed(_example("write_bundle("), folder)
+    assert (folder / "from_python" / "train.onnx").exists()
 
 
 @WITH_TORCH

@@ -1,24 +1,31 @@
 """ortpipe export: write a trained model as a bundle, which trains and predicts in any onnxruntime."""
 
-from collections.abc import Sequence
+import contextlib
+import hashlib
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from ortpipe import Artifact, derive
+import numpy as np
+
+from ortpipe import FLOW, Artifact, DeriveConfig, TrainConfig, derive, load_artifact
 from ortpipe.app.changes import change
-from ortpipe.app.compose import Parser
+from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import check_consent
 from ortpipe.app.local_path import local
-from ortpipe.app.lookup import recorded
+from ortpipe.app.lookup import recorded, tracked
 from ortpipe.app.run.example import read_example
 from ortpipe.app.run.folder import stage_artifact
-from ortpipe.app.run.record import RunRecord, read_config
+from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.schema import build_key
 from ortpipe.app.table import aligned
 from ortpipe.app.tracking import origin_of
-from ortpipe.bounded import has_file
-from ortpipe.bundle import write_bundle
-from ortpipe.errors import ConfigError, under
+from ortpipe.bounded import MOST_BYTES, has_file, read_below
+from ortpipe.bundle import read_bundle, write_bundle
+from ortpipe.errors import ConfigError, ModelError, TrackingError, under
 from ortpipe.graph import set_initializers
+from ortpipe.pipeline.digest import identity, key_of, versions
 
 ABOUT = """Write a trained model as a bundle: a folder with graphs that train and predict in any onnxruntime
 from 1.17 on, in any language, without ortpipe. bundle.json describes them, and README.md shows
@@ -29,50 +36,135 @@ EXAMPLES = (
     "ortpipe export tuned --output bundle derive.parameters=[layer1*] train.optimizer.lr=0.01",
 )
 CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundle; of the run
-BUNDLE = "bundle.json"
+BUNDLE, ARTIFACT = "bundle.json", "artifact.json"
 ADJUSTMENTS = ("calibration", "threshold")  # settings of evaluate that change a trained model
+# Settings of train about a run's rows and epochs, which the program that uses a bundle decides
+UNUSED = {"accumulate", "checkpoint", "drop_last", "early_stop", "init", "parallel", "seed", "shuffle", "states"}
+UNUSED |= {"validate_every"}
+PACKAGES = ("ortpipe", "onnx", "onnx-ir", "numpy")  # whose versions may change a bundle
+
+
+class Subject(NamedTuple):
+    """A model to export, and the settings of its run."""
+
+    model: Artifact  # with a loss and trained weights
+    values: dict[str, Any]  # of the config; of an artifact, the defaults
+    example: Mapping[str, np.ndarray]
+    origin: dict[str, str]
+    mlflow: str | None = None  # the id of its run
 
 
 def run(arguments: Sequence[str]) -> None:
     """Write one bundle."""
     parser = Parser("export", ABOUT, EXAMPLES)
-    about = "a run's folder, the id of an MLflow run, or models:/NAME@ALIAS"
+    about = "a run's folder, the id of an MLflow run, models:/NAME@ALIAS, or the folder of an artifact with a loss"
     parser.add_argument("run", metavar="RUN", help=about)
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder of the bundle")
     parser.add_argument("--steps", type=int, help="steps of the schedule; default: until its numbers are constant")
+    parser.add_argument("--float16", action="store_true", help="store numbers in half the bytes; compute in float32")
     parser.add_argument("--max-size", type=int, metavar="BYTES", help="the largest size of the bundle")
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     parser.add_argument("--trust", action="store_true", help="execute the code that the record names")
     options = parser.read(arguments)
-    output = _output(options.output, force=options.force)
+    output = local(options.output, "--output")
     for flag, number in (("--steps", options.steps), ("--max-size", options.max_size)):
         if number is not None and number < 1:
             raise ConfigError(f"{flag} must be positive.", got=number, fix=f"Leave {flag} out, or write {flag} 1000.")
-    with under("RUN"):
-        origin = origin_of(options.run, options.composed.values["recorder"])
-    if origin.run is None:
-        fix = "Train it by a run with start=MODEL first."
-        raise ConfigError("Only a model that ortpipe trained can be exported.", got=origin.name, fix=fix)
-    with recorded(origin.run, options.composed) as folder:
-        values = read_config(folder)
+    with _subject(options.run, options.composed) as subject:
+        values = subject.values
         change(values, _changes(options.overrides), "export")
         check_consent(values, None, trust=options.trust)
         derive_config, train_config = build_key("derive", values["derive"]), build_key("train", values["train"])
-        artifact = derive(_trained(folder), derive_config)
-        description = write_bundle(
-            artifact,
-            train_config,
-            output,
-            steps=options.steps,
-            most_bytes=options.max_size,
-            example=read_example(folder),
-            origin={"run": RunRecord.read(folder).id},
-        )
+        _check_used(options.overrides, train_config, subject.model)
+        settings = {"steps": options.steps, "float16": options.float16, "most_bytes": options.max_size}
+        key = _key(subject.model, derive_config, train_config, settings)
+        if _is_unchanged(output, key):
+            print(f"bundle  {output} (cached: the model and the options are unchanged)")
+            return
+        _check_output(output, force=options.force)
+        model = subject.model if subject.model.facts.gradients else derive(subject.model, derive_config)
+        origin = {**subject.origin, "key": key}
+        description = write_bundle(model, train_config, output, example=subject.example, origin=origin, **settings)
+    _print(description, output, values)
+    if subject.mlflow is not None:
+        _record(output, subject.mlflow, options.composed)
+    print(f"bundle  {output}")
+
+
+def _key(model: Artifact, derive_config: DeriveConfig, train_config: TrainConfig, settings: dict[str, Any]) -> str:
+    """Return the hash of everything that a bundle depends on."""
+    configs = {"derive": identity(derive_config), "train": identity(train_config), "settings": settings}
+    stages = {stage.name: stage.version for stage in FLOW}
+    return key_of({"model": model.digest(), **configs, "stages": stages, "packages": versions(PACKAGES)})
+
+
+def _print(description: Mapping[str, Any], output: Path, values: Mapping[str, Any]) -> None:
     sizes = [[name, f"{(output / name).stat().st_size:,} bytes"] for name in (*description["files"], BUNDLE)]
     print("\n".join(aligned([*sizes, ["runs in", f"onnxruntime {description['onnxruntime']}"]])))
-    if adjusted := [key for key in ADJUSTMENTS if values["evaluate"].get(key) is not None]:
+    if (storage := description.get("storage")) is not None:
+        before, after = storage["float32_loss"], storage["loss"]
+        print(f"float16: the loss of the example rows is {after:.7g}; {before:.7g} in float32")
+    if adjusted := [key for key in ADJUSTMENTS if values.get("evaluate", {}).get(key) is not None]:
         print(f"left out: {' and '.join(adjusted)}, which fit the weights of the run alone")
-    print(f"bundle  {output}")
+
+
+@contextlib.contextmanager
+def _subject(name: str, composed: Composition) -> Iterator[Subject]:
+    """Yield the model of a run or an artifact; a stage's artifact in the folder of a run counts as the run."""
+    path = Path(name)
+    if has_file(path, ARTIFACT) and not (path.parent.name == "stages" and has_file(path.parents[1], FILE)):
+        artifact = load_artifact(path)
+        if artifact.facts.loss is None:
+            rule, fix = "An artifact needs a loss to be exported.", "Name one of add_loss, penalty or derive, or a run."
+            raise ConfigError(rule, got=name, fix=fix)
+        yield Subject(
+            artifact, {"derive": {}, "train": {"optimizer": {"name": "sgd"}}}, {}, {"artifact": artifact.digest()}
+        )
+        return
+    with under("RUN"):
+        origin = origin_of(str(path.parents[1]) if has_file(path, ARTIFACT) else name, composed.values["recorder"])
+    if origin.run is None:
+        fix = "Train it by a run with start=MODEL first."
+        raise ConfigError("Only a model that ortpipe trained can be exported.", got=origin.name, fix=fix)
+    with recorded(origin.run, composed) as folder:
+        record = RunRecord.read(folder)
+        mlflow = record.mlflow if has_file(Path(origin.run), FILE) else origin.run
+        yield Subject(_trained(folder), read_config(folder), read_example(folder), {"run": record.id}, mlflow)
+
+
+def _check_used(overrides: Sequence[str], config: TrainConfig, model: Artifact) -> None:
+    """Raise if a bundle does not depend on a key that the command changes."""
+    keys = [pair.lstrip("+~").partition("=")[0].replace("/", ".") for pair in overrides]
+    unused = {f"train.{name}" for name in UNUSED | (set() if config.schedule_per == "epoch" else {"epochs"})}
+    if rejected := [key for key in keys if ".".join(key.split(".")[:2]) in unused]:
+        fix = "Leave them out: the program that uses the bundle chooses its rows and epochs; --steps sets a schedule."
+        raise ConfigError("export changes only settings that a bundle uses.", got=", ".join(rejected), fix=fix)
+    if model.facts.gradients and (rejected := [key for key in keys if key.startswith("derive.")]):
+        fix = "Leave them out, or export an artifact of add_loss or penalty."
+        raise ConfigError("A model with gradients takes no settings of derive.", got=", ".join(rejected), fix=fix)
+
+
+def _is_unchanged(output: Path, key: str) -> bool:
+    """Return whether a folder holds the complete bundle of the same model and options."""
+    try:
+        description = read_bundle(output)
+        contents = {name: read_below(output, name, MOST_BYTES) for name in description["files"]}
+    except (ModelError, OSError, ValueError):
+        return False
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    return description["origin"].get("key") == key and digests == description["files"]
+
+
+def _record(output: Path, run_id: str, composed: Composition) -> None:
+    """Add a bundle to the artifacts of its MLflow run; a failure is only reported."""
+    place = f"bundles/{output.name}"
+    try:
+        with tracked(run_id, composed.tracking_uri) as client:
+            client.log_artifacts(run_id, str(output), place)
+    except (ConfigError, TrackingError) as error:
+        print(f"warning: the bundle is not recorded in MLflow: {error.got}", file=sys.stderr)
+    else:
+        print(f"MLflow run  {run_id}, artifact {place}")
 
 
 def _changes(overrides: Sequence[str]) -> list[str]:
@@ -84,13 +176,11 @@ def _changes(overrides: Sequence[str]) -> list[str]:
     return pairs
 
 
-def _output(name: str, *, force: bool) -> Path:
-    """Return the folder to write, which must be new, or with --force a bundle."""
-    output = local(name, "--output")
+def _check_output(output: Path, *, force: bool) -> None:
+    """Raise if the folder exists, unless it is a bundle to replace."""
     if output.exists() and not (force and has_file(output, BUNDLE)):
         fix = "Name another, or remove it." if force else "Name another, or add --force to replace a bundle."
         raise ConfigError("The output must not exist yet.", got=output, fix=fix)
-    return output
 
 
 def _trained(folder: Path) -> Artifact:

@@ -11,8 +11,9 @@ import pytest
 
 from ortpipe import run
 from ortpipe.app.run.record import RunRecord
+from ortpipe.app.tracking import client_at
 from ortpipe.artifact_folder import load_artifact
-from ortpipe.errors import ConfigError, DeriveError
+from ortpipe.errors import ConfigError, DeriveError, ModelError, TrainError
 from ortpipe.runtime.session import Session
 
 ARGUMENTS = ("~experiment", "data=csv", "data.source.path=rows.csv", "data.source.label=y", "convert=mlp")
@@ -43,7 +44,7 @@ def test_a_bundle_predicts_as_the_run_and_goes_on_training(folder: Path, call: C
     bundle = json.loads(Path("bundle/bundle.json").read_text())
     [meaning] = bundle["predictions"]
     assert (meaning["classes"], meaning["scores"]) == (["no", "yes"], "probabilities")
-    assert bundle["origin"] == {"run": RunRecord.read(folder).id}
+    assert bundle["origin"]["run"] == RunRecord.read(folder).id
     raw = Path("bundle/state.bin").read_bytes()
     places = {tensor["name"]: tensor for tensor in bundle["state"]["tensors"]}
     state = {
@@ -87,8 +88,62 @@ def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: P
         call("export", "run", "--output", "other", "train.optimizer=sgd")
     with pytest.raises(ConfigError, match=r"changes keys of derive and train(.|\n)*got: penalty=none"):
         call("export", "run", "--output", "other", "penalty=none", "train.epochs=1")
+    with pytest.raises(ConfigError, match=r"only settings that a bundle uses(.|\n)*got: train.shuffle, train.epochs"):
+        call("export", "run", "--output", "other", "train.shuffle=false", "train.epochs=1", "train.optimizer.lr=0.1")
+    with pytest.raises(TrainError, match=r"at most 1,000 bytes(.|\n)*got: \d+,\d+"):
+        call("export", "run", "--output", "other", "--max-size", "1000")
     with pytest.raises(ConfigError, match="--steps must be positive"):
         call("export", "run", "--output", "other", "--steps", "0")
     with pytest.raises(ConfigError, match="RUN must name the run"):
         call("export", "none", "--output", "other")
     assert not Path("other").exists()
+
+
+def test_an_unchanged_export_is_a_cache_hit_and_show_reads_it(folder: Path, call: Call) -> None:
+    call("export", "run", "--output", "bundle", "--float16")
+    before = Path("bundle/state.bin").stat().st_mtime_ns
+    text = call("export", "run", "--output", "bundle", "--float16")
+    assert text == "bundle  bundle (cached: the model and the options are unchanged)\n"
+    assert Path("bundle/state.bin").stat().st_mtime_ns == before
+    with pytest.raises(ConfigError, match="must not exist yet"):
+        call("export", "run", "--output", "bundle")
+    shown = call("show", "bundle", "--stage", "step")
+    assert f"run          {RunRecord.read(folder).id}" in shown
+    assert "changed" not in shown
+    description = json.loads(Path("bundle/bundle.json").read_text())
+    assert json.loads(call("show", "bundle", "--json"))["bundle"] == description
+    Path("bundle/state.bin").write_bytes(Path("bundle/state.bin").read_bytes() + b"x")
+    assert "changed" in call("show", "bundle")
+    with pytest.raises(ConfigError, match="must not exist yet"):
+        call("export", "run", "--output", "bundle", "--float16")
+    with pytest.raises(ConfigError, match="Did you mean 'train'"):
+        call("show", "bundle", "--stage", "trian")
+    Path("bundle/bundle.json").write_text('{"format": 2}')
+    with pytest.raises(ModelError, match="Export it again"):
+        call("show", "bundle")
+
+
+@pytest.mark.usefixtures("folder")
+def test_artifacts_with_a_loss_are_exported_and_stages_count_as_their_run(call: Call) -> None:
+    call("export", "run/stages/5_train", "--output", "of_run")
+    assert "run" in json.loads(Path("of_run/bundle.json").read_text())["origin"]
+    for name in ("3_penalty", "4_derive", "5_train"):
+        shutil.copytree(Path("run/stages") / name, name)
+    call("export", "3_penalty", "--output", "of_loss", "train.optimizer.lr=0.1")
+    assert json.loads(Path("of_loss/bundle.json").read_text())["optimizer"] == {"name": "sgd", "lr": 0.1}
+    with pytest.raises(ConfigError, match=r"takes no settings of derive(.|\n)*got: derive.frozen"):
+        call("export", "4_derive", "--output", "other", "derive.frozen=[a]")
+    with pytest.raises(ConfigError, match="needs a loss"):
+        call("export", "5_train", "--output", "other")
+
+
+def test_the_bundle_is_an_artifact_of_its_mlflow_run(
+    folder: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"sqlite:///{folder.parent}/mlflow.db"
+    place = f"recorder.tracking_uri={uri}"
+    call("sync", "run", place)
+    run_id = json.loads((folder / "mlflow.json").read_text())["run_id"]
+    assert f"MLflow run  {run_id}, artifact bundles/bundle" in call("export", run_id, "--output", "bundle", place)
+    names = {Path(entry.path).name for entry in client_at(uri).list_artifacts(run_id, "bundles/bundle")}
+    assert names == {path.name for path in Path("bundle").iterdir()}
