@@ -15,11 +15,12 @@ const pause = () => new Promise((resolve) => setTimeout(resolve));
 /** Return onnxruntime: a module, or what a specifier or URL imports; by default that of Node, or of the web. */
 async function runtimeOf(runtime) {
   if (runtime && typeof runtime !== "string") return runtime;
-  const names = runtime ? [runtime] : isNode ? ["onnxruntime-node", "onnxruntime-web"] : ["onnxruntime-web"];
+  const named = (name) => () => import(/* @vite-ignore */ name);
+  const web = () => import("onnxruntime-web"); // in this form, for bundlers
   let problem;
-  for (const name of names) {
+  for (const load of runtime ? [named(runtime)] : isNode ? [named("onnxruntime-node"), web] : [web]) {
     try {
-      const module = await import(/* @vite-ignore */ name);
+      const module = await load();
       return module.InferenceSession ? module : module.default;
     } catch (error) {
       problem ??= error;

@@ -1,7 +1,9 @@
 /** Train and use models of `ortpipe export` in a browser or Node. */
 
+import { isNode } from "./bundle.js";
 import { Engine } from "./engine.js";
 import { TrainerError } from "./errors.js";
+import { Remote } from "./remote.js";
 
 export { TrainerError } from "./errors.js";
 export { order } from "./order.js";
@@ -20,7 +22,8 @@ export class Trainer {
   static async load(source, options = {}) {
     const unknown = Object.keys(options).find((name) => !OPTIONS.includes(name));
     if (unknown) throw new TrainerError(`load knows the options ${OPTIONS.join(", ")}.`, unknown, "Correct the name.");
-    const engine = await Engine.load(source, options);
+    const { worker = !isNode && typeof Worker !== "undefined", ...others } = options;
+    const engine = await (worker ? Remote : Engine).load(source, others);
     return new Trainer(engine, engine.description);
   }
 
