@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
+from ortpipe.errors import ConfigError
 from ortpipe.settings import Fix, Must, checked
 
 
@@ -39,3 +40,9 @@ def cache_folder(cache: str, outputs: str) -> Path:
 def local(path: str, key: str) -> Path:
     """Return a path that a setting or an argument gives; reject a URI, whose scheme would name a new local folder."""
     return Path(checked(path, LocalPath, key))
+
+
+def reject_existing(*outputs: Path, force: bool, fix: str = "Name another, or add --force.") -> None:
+    """Reject files and folders to write that exist, unless `force` replaces them."""
+    if existing := [str(output) for output in outputs if output.exists() and not force]:
+        raise ConfigError("The output must not exist yet.", got=", ".join(existing), fix=fix)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.local_path import local
+from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import HELP, find
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
@@ -46,10 +46,7 @@ def run(arguments: Sequence[str]) -> None:
         rule = "The name of an adapter file must end in .onnx_adapter."
         raise ConfigError(rule, got=output, fix="Change its ending.")
     model_file = output.with_suffix(".onnx")
-    if existing_files := [file for file in (output, model_file) if file.exists() and not options.force]:
-        raise ConfigError(
-            "The output must not exist yet.", got=some(list(map(str, existing_files))), fix="Add --force."
-        )
+    reject_existing(output, model_file, force=options.force, fix="Add --force.")
     subject = find(options.subject, options.composed)
     adapters = {name: Adapter(**fact) for name, fact in subject.facts.get("adapters", {}).items()}
     if not adapters or any(f"parameter/{name}" not in subject.tensors for name in adapters):

@@ -13,7 +13,7 @@ from ortpipe import FLOW, Artifact, DeriveConfig, TrainConfig, derive, load_arti
 from ortpipe.app.changes import change
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import check_consent
-from ortpipe.app.local_path import local
+from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import recorded, tracked
 from ortpipe.app.run.example import read_example
 from ortpipe.app.run.folder import stage_artifact
@@ -178,9 +178,8 @@ def _changes(overrides: Sequence[str]) -> list[str]:
 
 def _check_output(output: Path, *, force: bool) -> None:
     """Raise if the folder exists, unless it is a bundle to replace."""
-    if output.exists() and not (force and has_file(output, BUNDLE)):
-        fix = "Name another, or remove it." if force else "Name another, or add --force to replace a bundle."
-        raise ConfigError("The output must not exist yet.", got=output, fix=fix)
+    fix = "Name another, or remove it." if force else "Name another, or add --force to replace a bundle."
+    reject_existing(output, force=force and has_file(output, BUNDLE), fix=fix)
 
 
 def _trained(folder: Path) -> Artifact:

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.local_path import local
+from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.table import aligned
 from ortpipe.autodiff import gradient_apart
 from ortpipe.errors import ConfigError, words
@@ -65,8 +65,7 @@ def run(arguments: Sequence[str]) -> None:
     if output.suffix != ".onnx":
         rule, fix = "The derivatives are written as an .onnx file.", f"Write --output {output.stem or 'new'}.onnx."
         raise ConfigError(rule, got=options.output, fix=fix)
-    if output.exists() and not options.force:
-        raise ConfigError("The output must not exist yet.", got=output, fix="Name another, or add --force.")
+    reject_existing(output, force=options.force)
     model, weights = read_apart(Path(options.model))
     value_names = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}
     of, wrt = (

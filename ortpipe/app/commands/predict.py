@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.local_path import local
+from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.prediction import predictions
 from ortpipe.app.pulse import PULSE
@@ -73,8 +73,8 @@ def _check_files(rows: Path, output: Path | None, *, force: bool) -> None:
         raise ConfigError(f"--output must be {WRITES}.", got=repr(str(output)), fix=f"Name {WRITES}.")
     if not rows.is_file():
         raise ConfigError("ROWS must be a file that exists.", got=rows, fix="Check the path.")
-    if output is not None and output.exists() and not (force and output.is_file() and not output.samefile(rows)):
-        raise ConfigError("The output must not exist yet.", got=output, fix="Name another, or add --force.")
+    if output is not None:
+        reject_existing(output, force=force and output.is_file() and not output.samefile(rows))
 
 
 def predict(

@@ -11,7 +11,7 @@ from safetensors.numpy import save
 from ortpipe import Data, Facts, OrtpipeError
 from ortpipe.app.compose import Parser
 from ortpipe.app.consent import executes
-from ortpipe.app.local_path import local
+from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.folder import SOURCE, kept_input
 from ortpipe.app.schema import build_key
@@ -75,8 +75,7 @@ def run(arguments: Sequence[str]) -> None:
     output = local(options.output, "--output") if options.output else default_output
     output = file if not options.output and (options.in_place or not file.exists()) else output
     is_same_file = output.exists() and file.exists() and output.samefile(file)
-    if output.exists() and not is_same_file and not options.force:
-        raise ConfigError("The output must not exist yet.", got=output, fix="Name another, or add --force.")
+    reject_existing(output, force=is_same_file or options.force)
     subject = find(options.subject, options.composed, options.stage)
     if "parameters" not in subject.facts:
         fix = "Name a run, or a model.onnx that ortpipe wrote."

@@ -8,7 +8,7 @@ from typing import Any
 from ortpipe import FLOW, Artifact, Facts, save_artifact
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser
-from ortpipe.app.local_path import local
+from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import find
 from ortpipe.app.run.screen import Screen, table
 from ortpipe.app.schema import all_at_once, check
@@ -120,12 +120,9 @@ def _check_target(target: Path, force: bool) -> None:
     if target.suffix not in ("", ".onnx") and not target.is_dir():
         rule, fix = "The output must be an .onnx file or a folder.", f"Write --output {target.stem}.onnx."
         raise ConfigError(rule, got=target, fix=fix)
-    if not target.exists():
-        return
-    if not force:
-        raise ConfigError("The output must not exist yet.", got=target, fix="Name another, or add --force.")
+    reject_existing(target, force=force)
     replaceable = target.is_file() if target.suffix == ".onnx" else (target / "artifact.json").is_file()
-    if not replaceable:
+    if target.exists() and not replaceable:
         fix = "Name an .onnx file or a folder of an artifact."
         raise ConfigError("--force overwrites only a model or an artifact.", got=target, fix=fix)
 
