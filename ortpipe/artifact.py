@@ -19,7 +19,7 @@ from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
 from ortpipe.facts import write_metadata
 from ortpipe.graph.core.apart import is_large_weight, sealed
-from ortpipe.graph.core.metadata import without_metadata
+from ortpipe.graph.core.protos import without_metadata
 from ortpipe.hashing import Hasher
 
 if TYPE_CHECKING:  # for notebooks, and for new models: onnx-ir imports sympy, which takes 0.4 s

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import onnx
 
 from ortpipe.doors import later
-from ortpipe.graph.core.metadata import PREFIX
+from ortpipe.graph.core.protos import PREFIX
 
 if TYPE_CHECKING:
     from ortpipe.facts_json import read_facts

@@ -9,7 +9,7 @@ import onnx
 from ortpipe.bounded import parse_json
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.facts import REQUIRED, Facts, HeadFacts, metadata_of
-from ortpipe.graph.core.metadata import PREFIX
+from ortpipe.graph.core.protos import PREFIX
 from ortpipe.settings import checked, fields_of
 
 REBUILD = "Read it with the version that wrote it, or run the stages again."

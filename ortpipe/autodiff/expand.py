@@ -10,9 +10,10 @@ from ortpipe.autodiff.expansions import EXPANSIONS
 from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.walk import active, operands
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, replace, used_names
+from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.rewrite import replace
 from ortpipe.graph.importing import functions
 from ortpipe.graph.importing.sizes import fold_sizes
 

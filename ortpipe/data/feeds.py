@@ -1,7 +1,7 @@
 """Rows as a model's feeds: bound by name, cast to the input's dtype, labels mapped to class indices."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ortpipe.data.labels import class_index, class_shares, fit_label
 else:
     later(__name__)
+
+Feed = Callable[[Rows], dict[str, np.ndarray]]  # some rows → a model's inputs
 
 
 def feeds(model: onnx.ModelProto, facts: Facts, rows: Rows) -> dict[str, np.ndarray]:

@@ -20,7 +20,8 @@ from ortpipe.fast.convolutions import as_convolution, find_kernel_gradient, flip
 from ortpipe.fast.epoch import EpochGraph, maker_for_one
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.runtime.session import Session
 
 DOMAIN = "com.microsoft.nchwc"

@@ -17,7 +17,8 @@ from ortpipe.autodiff import FAR, Window
 from ortpipe.fast.epoch import EpochGraph
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import rewrite
 
 
 class KernelGradient(NamedTuple):

@@ -22,8 +22,9 @@ from ortpipe.fast.hoist import hoist, replace_output, sink
 from ortpipe.fast.stacks import stacked
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
+from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.protos import graphs
+from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.layout import Layout
 from ortpipe.stages.train.speed import Speed

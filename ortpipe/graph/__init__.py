@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from ortpipe.graph.core.check import checked, clean, finish, finish_apart, proto_apart
     from ortpipe.graph.core.edit import keep_outputs, set_initializers
     from ortpipe.graph.core.inference import infer, parsed
-    from ortpipe.graph.core.metadata import without_metadata
     from ortpipe.graph.core.operators import having
-    from ortpipe.graph.core.protos import all_nodes, is_quantized
+    from ortpipe.graph.core.protos import all_nodes, is_quantized, without_metadata
     from ortpipe.graph.core.types import OPSET
     from ortpipe.graph.files import serial
     from ortpipe.graph.files.serial import read_apart, write_atomically

@@ -20,7 +20,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.train import engine
+from ortpipe.stages.train import epoch_graph
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
@@ -155,7 +155,7 @@ def assert_same_training(source, data, count, monkeypatch, **options):
         clean(model)
         counts.append(sum((node.domain, node.op_type) == (DOMAIN, "Conv") for node in model.graph.all_nodes()))
 
-    monkeypatch.setattr(engine, "clean", counted)
+    monkeypatch.setattr(epoch_graph, "clean", counted)
     blocks = train(source, config, data=data).tensors
     monkeypatch.setattr(blocked, "block_size", lambda: None)
     plain = train(source, config, data=data).tensors

@@ -6,7 +6,8 @@ from typing import Any
 from onnx_ir import Node, Value
 
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import Rewrite
 
 
 def log(op: Builder, node: Node) -> Sequence[Value] | None:

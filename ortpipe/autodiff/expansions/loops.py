@@ -11,8 +11,9 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.rewrite import Rewrite
 
 COMPARISONS = having("orders")
 INTEGERS = (ir.DataType.INT32, ir.DataType.INT64)

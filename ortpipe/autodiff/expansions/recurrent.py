@@ -12,7 +12,8 @@ from onnx_ir import Graph, Node, Value
 
 from ortpipe.autodiff.expansions.loops import flipped, listed
 from ortpipe.errors import DeriveError
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import Rewrite
 
 # activation: its attributes with their ONNX defaults; None where the default of onnxruntime's kernels differs.
 # This table is local because the names are attribute values, and some are no operators.

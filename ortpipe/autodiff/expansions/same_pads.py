@@ -6,7 +6,8 @@ import numpy as np
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.windows import FAR, auto_pad, spatial, unpadded
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import Rewrite
 
 
 def conv(op: Builder, node: Node) -> Sequence[Value] | None:

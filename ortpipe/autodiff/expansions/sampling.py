@@ -10,7 +10,8 @@ import numpy as np
 from onnx_ir import DataType, Node, Value
 
 from ortpipe.autodiff.open_shapes import ranked
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import Rewrite
 
 A = -0.75  # of Keys' cubic convolution
 # mode → the first neighbour k, and the coefficients of 1, r, r² … (rows) in each weight (columns)

@@ -8,7 +8,8 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff.expansions.loops import listed
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import Rewrite
 
 
 def at(op: Builder, node: Node) -> Sequence[Value]:

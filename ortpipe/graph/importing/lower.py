@@ -20,13 +20,14 @@ from onnx import version_converter
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, Rewrite, rewrite, used_names
+from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.check import FAILURES, inferred
 from ortpipe.graph.core.doubles import FORMS
 from ortpipe.graph.core.inference import infer, parsed
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.protos import all_nodes
 from ortpipe.graph.core.query import called, sizes
+from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.graph.core.sound import FIX, check_valid
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.graph.files.serial import OLDEST_IR_VERSION

@@ -15,11 +15,12 @@ from onnx import version_converter
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import FAILURES, inferred
 from ortpipe.graph.core.inference import parsed
 from ortpipe.graph.core.protos import all_nodes
 from ortpipe.graph.core.query import called, constant
+from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.graph.core.types import OPSET
 from ortpipe.graph.importing.functions import is_function, with_bodies, write_defaults
 from ortpipe.graph.importing.sizes import fold_sizes

@@ -11,9 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, rewrite, used_names
+from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.rewrite import rewrite
 
 LARGEST_FOLDED = 1024  # elements; sizes, axes and indices are small, larger arrays are data
 INTEGERS = (ir.DataType.INT64, ir.DataType.INT32, ir.DataType.BOOL)

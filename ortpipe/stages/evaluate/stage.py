@@ -19,6 +19,7 @@ from ortpipe.graph.core import apart
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.check import proto_apart
 from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.core.protos import is_quantized
 from ortpipe.metrics import UNWEIGHTED, shown
 from ortpipe.metrics.predictions import Compared, rows_at_most
 from ortpipe.runtime.config import RuntimeConfig
@@ -121,7 +122,7 @@ def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, 
     """Return predictions of each state on the test rows, and the trained model's metrics on the validation rows."""
     artifact, facts, model = work.artifact, work.artifact.facts, work.artifact.signature
     states = [state for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)]
-    states += [INT8] if any(node.op_type == "QuantizeLinear" and not node.domain for node in model.graph.node) else []
+    states += [INT8] if is_quantized(model) else []
     is_large = sum(array.nbytes for array in artifact.initializers.values()) > apart.LARGE_MODEL
     tested, validation = dict[str, Answers](), dict[str, float]()
     for group in [[state] for state in states] if is_large else [states]:  # of a large model, only one in memory

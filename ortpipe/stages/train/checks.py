@@ -5,7 +5,7 @@ from ortpipe.errors import TrainError
 from ortpipe.stages.train.config import TrainConfig
 
 
-def check_rare(config: TrainConfig, facts: Facts) -> None:
+def check_init_and_batches(config: TrainConfig, facts: Facts) -> None:
     """Reject random weights with adapters, and parts of a batch for a risk, whose loss reads a whole batch."""
     if facts.adapters and config.init == "random":
         rule = "Adapters need the model's own weights; they start at zero."

@@ -13,7 +13,7 @@ from ortpipe.graph.core.check import finish
 from ortpipe.graph.forms.modes import set_seeds
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import ClipConfig
-from ortpipe.stages.train.engine import Runs, loader
+from ortpipe.stages.train.epoch_graph import Runs, loader
 from ortpipe.stages.train.mini_batch import EpochLoop
 from ortpipe.stages.train.step import ITERATE, PARAMETER, TrainStep, build_step, gradients_of
 from ortpipe.stages.train.training import Training

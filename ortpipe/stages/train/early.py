@@ -1,23 +1,19 @@
 """Checks of train's settings by facts alone, before any stage runs."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.doors import later
-from ortpipe.errors import TrainError
-from ortpipe.graph.core import globs
-from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.rates import rows_per_epoch
+from ortpipe.stages.train.training import check_settings
 
 if TYPE_CHECKING:
     from ortpipe.data.labels import check_labels
-    from ortpipe.stages.train.checks import check_rare
     from ortpipe.stages.train.continued import check_states
     from ortpipe.stages.train.full_batch import in_memory
-    from ortpipe.stages.train.validation import check_monitor
 else:
     later(__name__)
 
@@ -34,14 +30,3 @@ def check(facts: Facts, config: TrainConfig, *, data: Data, **others: object) ->
         in_memory(data)
     else:
         rows_per_epoch(config, len(data.train))
-
-
-def check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: Collection[str] = ()) -> None:
-    """Reject a pattern of no trained parameter, metrics that cannot be monitored, and settings of `checks.py`."""
-    if facts.adapters or config.parallel or config.accumulate > 1:
-        check_rare(config, facts)
-    for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
-        if isinstance(values, Mapping):
-            globs.select(list(values), facts.parameters, TrainError, key, fixed_names)
-    if config.early_stop.monitor != LOSS:
-        check_monitor(config.early_stop.monitor, facts, data)

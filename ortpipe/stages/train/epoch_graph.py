@@ -1,10 +1,30 @@
-"""An epoch as one graph: a Scan over batches whose body is the train step."""
+"""An epoch as one graph, loaded once per batch size: a Scan over batches whose body is the train step."""
 
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import onnx
 import onnx_ir as ir
 
-from ortpipe.graph.core.builder import Names, used_names
+from ortpipe.doors import later
+from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.builder import Names, gc_paused, used_names
+from ortpipe.graph.core.check import clean, proto_apart
+from ortpipe.graph.core.operators import is_random
 from ortpipe.graph.core.types import IR_VERSION
-from ortpipe.stages.train.step import TrainStep
+from ortpipe.runtime.config import RuntimeConfig
+from ortpipe.runtime.session import Session
+from ortpipe.stages.train.speed import speed
+from ortpipe.stages.train.step import TrainStep, build_step
+from ortpipe.stages.train.training import Training
+
+if TYPE_CHECKING:
+    from ortpipe.stages.train.random_draws import with_seeds
+    from ortpipe.stages.train.xla_engine import load_in_xla
+else:
+    later(__name__)
 
 BATCHES = "batches"  # the first dimension of every scanned input
 
@@ -27,3 +47,46 @@ def build_epoch(step: TrainStep) -> ir.Model:
     losses.name, losses.shape = names.fresh("losses"), ir.Shape([BATCHES])
     graph = ir.Graph(inputs, node.outputs, nodes=[node], opset_imports=dict(body.opset_imports), name="epoch")
     return ir.Model(graph, ir_version=IR_VERSION)
+
+
+class Runs(Protocol):
+    """An epoch graph, ready to run."""
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs in order."""
+
+
+Load = Callable[[int, int], Runs]  # an epoch's number, a batch size
+
+
+def runs_in_onnxruntime(runtime: RuntimeConfig | None) -> bool:
+    """Return whether onnxruntime runs the epoch graph."""
+    return runtime is None or runtime.engine == "onnxruntime"
+
+
+def loader(training: Training, step: TrainStep) -> Load:
+    """Return a function that loads the epoch graph for an epoch and a batch size; it takes over the step."""
+    steps, random = [step], any(map(is_random, step.graph.all_nodes()))
+
+    @functools.cache
+    @gc_paused()
+    def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
+        step = steps.pop() if steps else build_step(training.artifact, training.config)  # cheaper than a copy for each
+        model = build_epoch(step)
+        speed().rewrite(model, size, step.seed, step.gradients, training.runtime)
+        clean(model)
+        return proto_apart(model, deep=True)  # checked by derive, and again by the runtime
+
+    if not runs_in_onnxruntime(training.runtime):
+        in_xla: Load = load_in_xla(training, sized, random=random)
+        return in_xla
+    if random:
+        seeded: Load = with_seeds(sized, training.config.seed, functools.partial(load_session, training.runtime))
+        return seeded
+    load = functools.cache(lambda size: load_session(training.runtime, *sized(size)))
+    return lambda number, size: load(size)
+
+
+def load_session(runtime: RuntimeConfig | None, model: onnx.ModelProto, weights: Weights) -> Session:
+    """Return a session of a training graph."""
+    return Session(model, runtime, weights=weights, **speed().prepare(model))

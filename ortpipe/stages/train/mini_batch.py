@@ -11,7 +11,7 @@ from ortpipe.artifact import Arrays, under
 from ortpipe.data.batches import Batches
 from ortpipe.doors import later
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.engine import loader, runs_in_onnxruntime
+from ortpipe.stages.train.epoch_graph import loader, runs_in_onnxruntime
 from ortpipe.stages.train.epoch_results import EarlyStop, Epoch, Losses
 from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import TrainStep, build_step

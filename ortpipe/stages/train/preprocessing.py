@@ -7,6 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
+from ortpipe.data.feeds import Feed
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
@@ -14,7 +15,6 @@ from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.operators import is_random
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.training import Feed
 
 BLOCK = 1024  # rows per run, always the same number, so that a row's result does not depend on the others
 SOME, FEWER = 64, 37  # rows for the test which nodes work row by row

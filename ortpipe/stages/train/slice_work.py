@@ -5,17 +5,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Facts
 from ortpipe.data.batches import Batches
 from ortpipe.data.rows import Data
+from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.parallel import SliceWork, slice_bounds, subtree_sums, subtrees
-from ortpipe.stages.train.engine import load_session, loader
-from ortpipe.stages.train.plan import plan
+from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.epoch_graph import load_session, loader
 from ortpipe.stages.train.slice_draws import SEED, draw_by_seed, seeds
-from ortpipe.stages.train.step import build_step, loss_seed
-from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.step import build_step, set_seed, types_of
+from ortpipe.stages.train.training import Training, plan
 from ortpipe.stages.train.validation import input_types
 
 Plan = Callable[[], Training]
@@ -104,7 +106,7 @@ def gradient_work(planned: Plan, wide: str) -> SliceWork:
     names = [str(facts.loss), *facts.gradients.values(), *facts.statistics.values()]
     model = training.artifact.ir_model(names)
     draw_by_seed(model)
-    loss_seed(model, facts, training.config)
+    _loss_seed(model, facts, training.config)
     types = input_types(model)
     batches = _Batches(training, {*types} - {*facts.gradients, *facts.statistics})
     run = load_session(training.runtime, *finish_apart(model, deep=True)).run
@@ -171,3 +173,10 @@ def _times(array: np.ndarray, share: float, kind: Any) -> np.ndarray:
     """Return an array times a share, computed in a type; the array is reused if it can be."""
     reused = array if array.flags.writeable and array.dtype == kind else None
     return np.asarray(np.multiply(array, np.dtype(kind).type(share), out=reused, dtype=kind))
+
+
+def _loss_seed(model: ir.Model, facts: Facts, config: TrainConfig) -> None:
+    """Start the backward pass of a gradient model at the loss scale."""
+    values = query.values(model.graph)
+    narrow, _, _ = types_of(values[str(facts.loss)], {name: values[name] for name in facts.gradients})
+    set_seed(values[str(facts.output_gradient)], config, narrow)

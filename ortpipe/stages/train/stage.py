@@ -24,9 +24,7 @@ from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import typed
 from ortpipe.stages.train import mini_batch
 from ortpipe.stages.train.config import VERSION, TrainConfig
-from ortpipe.stages.train.early import check_settings
-from ortpipe.stages.train.plan import plan
-from ortpipe.stages.train.training import Checkpoint, Training
+from ortpipe.stages.train.training import Checkpoint, Training, check_settings, plan
 
 if TYPE_CHECKING:  # for models, settings and results beyond a plain training
     from ortpipe.graph.forms.modes import to_inference

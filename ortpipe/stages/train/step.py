@@ -100,16 +100,9 @@ def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:
     model = artifact.ir_model([str(facts.loss), *facts.gradients.values(), *facts.statistics.values()])
     if config.parallel is not None:
         values = query.values(model.graph)
-        wide = _types(values[str(facts.loss)], {name: values[name] for name in facts.gradients})[1]
+        wide = types_of(values[str(facts.loss)], {name: values[name] for name in facts.gradients})[1]
         return in_parallel(model, facts, config.parallel, wide)
     return model if config.accumulate == 1 else accumulated(model, facts)
-
-
-def loss_seed(model: ir.Model, facts: Facts, config: TrainConfig) -> None:
-    """Start the backward pass of a gradient model at the loss scale."""
-    values = query.values(model.graph)
-    narrow, _, _ = _types(values[str(facts.loss)], {name: values[name] for name in facts.gradients})
-    _set_seed(values[str(facts.output_gradient)], config, narrow)
 
 
 @gc_paused()
@@ -123,7 +116,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, flat: bool = False) -
     moved = {by_name[name]: by_name[new] for name, new in facts.statistics.items()}
     batch = [i for i in graph.inputs if i not in {*parameters.values(), *moved, seed}]
     arrays = {name: artifact.initializers[name] for name in parameters}
-    narrow, wide, mixed = _types(loss, parameters)
+    narrow, wide, mixed = types_of(loss, parameters)
     layout = speed().layout(Layout({name: array.shape for name, array in arrays.items()}), arrays)
     links = _links(config, layout.shapes, narrow)
     if flat or mixed or not all(link.linear for link in links):
@@ -133,7 +126,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, flat: bool = False) -
     carried = {value: update.next_values[value] for value in update.variables.values()} | moved
     for name in (*facts.gradients, *facts.statistics):
         graph.initializers.pop(name).const_value = None  # graph passes treat values with a const_value as constants
-    _set_seed(seed, config, narrow)
+    set_seed(seed, config, narrow)
     _set_ends(op, carried, [*batch, *update.scalars], loss, wide)
     return TrainStep(
         graph,
@@ -148,7 +141,7 @@ def build_step(artifact: Artifact, config: TrainConfig, *, flat: bool = False) -
     )
 
 
-def _types(loss: ir.Value, parameters: Values) -> tuple[ir.DataType, ir.DataType, bool]:
+def types_of(loss: ir.Value, parameters: Values) -> tuple[ir.DataType, ir.DataType, bool]:
     """Return the narrowest type of the loss and the parameters, that of updates, and whether any differs from it."""
     types = {value.dtype for value in (loss, *parameters.values()) if value.dtype is not None}
     wide = ir.DataType.DOUBLE if ir.DataType.DOUBLE in types else ir.DataType.FLOAT
@@ -201,7 +194,7 @@ def _write_update(
     return update
 
 
-def _set_seed(seed: ir.Value, config: TrainConfig, narrow: ir.DataType) -> None:
+def set_seed(seed: ir.Value, config: TrainConfig, narrow: ir.DataType) -> None:
     """Start the backward pass at the loss scale."""
     assert seed.dtype is not None
     scale = loss_scale(config, narrow) if narrow in HALVES else 1

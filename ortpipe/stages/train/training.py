@@ -1,23 +1,30 @@
-"""The plan of a run: train's checked arguments and the initial values."""
+"""The plan of a run: train's checked arguments, the inputs of its steps, and the initial values."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import onnx
 
-from ortpipe.artifact import Arrays, Artifact, under
-from ortpipe.data.rows import Data, Rows
+from ortpipe.artifact import Arrays, Artifact, Facts, under
+from ortpipe.data.feeds import Feed, feeds
+from ortpipe.data.rows import Data
 from ortpipe.doors import later
+from ortpipe.errors import TrainError
+from ortpipe.graph.core import globs
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.config import LOSS, TrainConfig
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for adapters, parts of batches, text, and validation rows
+    from ortpipe.stages.train.checks import check_init_and_batches
+    from ortpipe.stages.train.preprocessing import without_preprocessing
     from ortpipe.stages.train.random_weights import random_parameters
+    from ortpipe.stages.train.validation import Validation as validation
+    from ortpipe.stages.train.validation import check_monitor
 else:
     later(__name__)
-
-Feed = Callable[[Rows], dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -69,3 +76,33 @@ class Training:
             parameters = random_parameters(self.artifact.ir_model().graph, parameters, self.config.seed)
         halves = {name: array.astype(np.float32) for name, array in parameters.items() if array.dtype.itemsize == 2}
         return {**parameters, **halves, **{name: arrays[name] for name in facts.statistics}}
+
+
+def plan(
+    artifact: Artifact,
+    config: TrainConfig,
+    data: Data,
+    runtime: RuntimeConfig | None,
+    report: Callable[[object], None],
+    start: Checkpoint | Arrays | None,
+) -> Training:
+    """Return the plan of a run, whose steps read the results of the model's preprocessing."""
+    facts, model, rest = artifact.facts, artifact.signature, artifact
+    feed: Feed = functools.partial(feeds, model, facts)
+    read = [value.type.tensor_type.elem_type for value in model.graph.input if value.name in facts.inputs]
+    if data.train.head(1).kept or onnx.TensorProto.STRING in read:  # text and raw columns of a table
+        rest, feed = without_preprocessing(artifact, data.train, feed, runtime)
+    rows, watched = data.validation, config.early_stop.monitor
+    validate = None if rows is None else validation(rest, rows, watched, runtime, feed)
+    return Training(rest, config, data, runtime, report, start, validate, feed, artifact)
+
+
+def check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: Collection[str] = ()) -> None:
+    """Reject a pattern of no trained parameter, metrics that cannot be monitored, and settings of `checks.py`."""
+    if facts.adapters or config.parallel or config.accumulate > 1:
+        check_init_and_batches(config, facts)
+    for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
+        if isinstance(values, Mapping):
+            globs.select(list(values), facts.parameters, TrainError, key, fixed_names)
+    if config.early_stop.monitor != LOSS:
+        check_monitor(config.early_stop.monitor, facts, data)

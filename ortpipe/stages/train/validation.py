@@ -4,6 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
+from ortpipe.data.feeds import Feed
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph.forms.modes import to_inference
@@ -13,7 +14,6 @@ from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import LOSS
-from ortpipe.stages.train.training import Feed
 
 KEPT = 200_000  # the most rows that a metric is computed on, evenly spaced
 Piece = tuple[int, Arrays, np.ndarray | None, np.ndarray | None]  # rows, feeds, labels, weights

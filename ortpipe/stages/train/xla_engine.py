@@ -8,8 +8,7 @@ import onnx
 from ortpipe.graph.core.apart import Weights
 from ortpipe.runtime import xla
 from ortpipe.stages.train.devices import device_count, slice_places
-from ortpipe.stages.train.engine import Runs
-from ortpipe.stages.train.epoch_graph import BATCHES
+from ortpipe.stages.train.epoch_graph import BATCHES, Runs
 from ortpipe.stages.train.sliced import SLICES
 from ortpipe.stages.train.training import Remark, Training
 

@@ -4,8 +4,8 @@ import numpy as np
 import onnx.parser
 import onnx_ir as ir
 
-from ortpipe.graph.core.builder import rewrite
 from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.runtime.session import Session
 
 TEXT = """<ir_version: 10, opset_import: ["" : 21]> g (float[2] x) => (float[2] y, float[2] z)

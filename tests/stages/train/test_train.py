@@ -30,7 +30,7 @@ from ortpipe.stages.derive.engines import ENGINES
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
-from ortpipe.stages.train import engine, mini_batch
+from ortpipe.stages.train import epoch_graph, mini_batch
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -603,7 +603,7 @@ def test_a_large_step_without_a_plan_of_its_memory_gives_the_same_bytes(network,
     seen = []
     monkeypatch.setattr(speed(), "prepare", lambda model: {"planned": False})
     monkeypatch.setattr(
-        engine, "Session", lambda *a, planned, **b: seen.append(planned) or Session(*a, **b, planned=planned)
+        epoch_graph, "Session", lambda *a, planned, **b: seen.append(planned) or Session(*a, **b, planned=planned)
     )
     assert train(source, config, data=diabetes).digest() == planned
     assert seen
@@ -624,7 +624,7 @@ class SeenSession(Session):
 def single_steps(monkeypatch):
     steps = []
     monkeypatch.setattr(SeenSession, "steps", steps, raising=False)
-    monkeypatch.setattr(engine, "Session", SeenSession)
+    monkeypatch.setattr(epoch_graph, "Session", SeenSession)
     return steps
 
 
@@ -698,12 +698,12 @@ def test_an_interruption_amid_single_steps_goes_back_to_the_last_whole_epoch(net
             super().run_into(feeds, results)
 
     monkeypatch.setattr(SeenSession, "steps", [], raising=False)
-    monkeypatch.setattr(engine, "Session", Interrupted)
+    monkeypatch.setattr(epoch_graph, "Session", Interrupted)
     monkeypatch.setattr(mini_batch, "LARGE_STATE", 0)
     with pytest.raises(KeyboardInterrupt):
         train(source, config, data=diabetes, report=told.append)
     assert told[-1].epochs == 2
-    monkeypatch.setattr(engine, "Session", SeenSession)
+    monkeypatch.setattr(epoch_graph, "Session", SeenSession)
     assert train(source, config, data=diabetes, start=told[-1]).digest() == whole.digest()
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import Rewrite
 from ortpipe.stages.convert.dialects.forms import inputs_of, is_read, rank_of, unsupported
 from ortpipe.stages.convert.dialects.layers import layer_normalization
 

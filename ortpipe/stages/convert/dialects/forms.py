@@ -7,9 +7,10 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.query import called
+from ortpipe.graph.core.rewrite import Rewrite
 
 MICROSOFT = "com.microsoft"
 

@@ -7,7 +7,8 @@ from typing import Any
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
-from ortpipe.graph.core.builder import Builder, Rewrite
+from ortpipe.graph.core.builder import Builder
+from ortpipe.graph.core.rewrite import Rewrite
 from ortpipe.stages.convert.dialects.forms import attributes_of, inputs_of, is_read, rank_of, unsupported
 
 EPSILON = 1e-12  # default of com.microsoft's normalizations

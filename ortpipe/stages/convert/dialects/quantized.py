@@ -14,10 +14,11 @@ import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import clean
 from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, attributes_of, inputs_of, rank_of, unsupported, with_ranks
 from ortpipe.stages.convert.dialects.integers import INTEGERS, Integers, QuantizedValue, per_channel, stop_gradient
 

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Rewrite, rewrite
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import mark
+from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.kernels import couple, kernel
 
 ML = "ai.onnx.ml"

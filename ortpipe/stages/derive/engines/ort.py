@@ -10,9 +10,10 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff import between, operands
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, Rewrite, replace, rewrite, used_names
+from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.inference import infer
+from ortpipe.graph.core.rewrite import Rewrite, replace, rewrite
 from ortpipe.graph.core.types import same
 from ortpipe.runtime.gradient_builder import gradient_model
 from ortpipe.settings import Config

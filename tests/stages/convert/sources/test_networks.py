@@ -28,7 +28,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig, WeightsFrom
 from ortpipe.stages.convert.sources import SOURCES
-from ortpipe.stages.convert.sources.networks.labels import read_labels
+from ortpipe.stages.convert.sources.networks.network import read_labels
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.stage import derive

@@ -10,8 +10,8 @@ import pytest
 from engines import ort
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph.core.builder import rewrite
 from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES

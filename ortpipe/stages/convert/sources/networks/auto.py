@@ -13,10 +13,9 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.sources.catalogue import SOURCES
 from ortpipe.stages.convert.sources.networks.label_outputs import reject_no_rows
-from ortpipe.stages.convert.sources.networks.labels import LabelKind, read_labels
 from ortpipe.stages.convert.sources.networks.layers import Layers
 from ortpipe.stages.convert.sources.networks.mlp import MLP
-from ortpipe.stages.convert.sources.networks.network import Network, TableNetwork
+from ortpipe.stages.convert.sources.networks.network import LabelKind, Network, TableNetwork, read_labels
 from ortpipe.stages.convert.sources.networks.tabular import Tabular
 
 FEW_ROWS = 100  # below this number of training rows, a linear model

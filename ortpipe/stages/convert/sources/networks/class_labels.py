@@ -9,7 +9,7 @@ from ortpipe.data.labels import MOST_CLASSES
 from ortpipe.errors import ConvertError
 from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd
+from ortpipe.stages.convert.sources.networks.network import LabelKind, NetworkEnd
 from ortpipe.stages.convert.sources.outputs import plain_classes, two_columns
 
 FEWEST_ROWS, ENOUGH_ROWS = 5, 20  # of a class; and rows per integer on average, with which their frequencies are known

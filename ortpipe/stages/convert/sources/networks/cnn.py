@@ -10,7 +10,6 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
 from ortpipe.settings import Count, Share
-from ortpipe.stages.convert.sources.networks.labels import LabelKind, moments
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.networks.more_layers import (
     check_not_float64,
@@ -20,7 +19,7 @@ from ortpipe.stages.convert.sources.networks.more_layers import (
     only_input,
     reshape,
 )
-from ortpipe.stages.convert.sources.networks.network import Network, number_input
+from ortpipe.stages.convert.sources.networks.network import LabelKind, Network, moments, number_input
 
 LEAST = 2  # rows and columns of a pooling window
 

@@ -17,10 +17,9 @@ from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources.networks.dates import date_numbers
-from ortpipe.stages.convert.sources.networks.labels import moments
 from ortpipe.stages.convert.sources.networks.layers import Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.networks.more_layers import embedding, flat, side_by_side
-from ortpipe.stages.convert.sources.networks.network import TableNetwork, number_input
+from ortpipe.stages.convert.sources.networks.network import TableNetwork, moments, number_input
 from ortpipe.stages.convert.sources.outputs import code_of_words
 
 PARTS = ("days", "month", "day", "weekday", "hour")  # of a date; parts that never vary are left out

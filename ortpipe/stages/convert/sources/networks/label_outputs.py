@@ -9,7 +9,7 @@ from ortpipe.data.rows import Data
 from ortpipe.data.survival import check_survival
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.metrics.survival import kaplan_meier
-from ortpipe.stages.convert.sources.networks.labels import LabelKind
+from ortpipe.stages.convert.sources.networks.network import LabelKind
 
 
 def with_outputs(

@@ -9,9 +9,8 @@ from ortpipe.data.rows import Rows
 from ortpipe.doors import later
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Count, Share
-from ortpipe.stages.convert.sources.networks.labels import LabelKind
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, Norm
-from ortpipe.stages.convert.sources.networks.network import TableNetwork
+from ortpipe.stages.convert.sources.networks.network import LabelKind, TableNetwork
 
 if TYPE_CHECKING:
     from ortpipe.stages.convert.sources.networks.more_layers import norm, residual_blocks

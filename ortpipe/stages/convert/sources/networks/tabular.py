@@ -12,10 +12,9 @@ from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
 from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures, table_features, word_vectors
-from ortpipe.stages.convert.sources.networks.labels import LabelKind, NetworkEnd
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.networks.more_layers import flat, full, normal, side_by_side, signs, uniform
-from ortpipe.stages.convert.sources.networks.network import TableNetwork
+from ortpipe.stages.convert.sources.networks.network import LabelKind, NetworkEnd, TableNetwork
 from ortpipe.stages.convert.sources.outputs import two_columns
 
 Numbers = Literal["piecewise", "periodic", "plain"]

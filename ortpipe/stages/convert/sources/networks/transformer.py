@@ -9,10 +9,9 @@ import onnx_ir as ir
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.settings import Count, Seed, Share
-from ortpipe.stages.convert.sources.networks.labels import LabelKind
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.networks.more_layers import full, norm, normal, only_input, reshape, uniform
-from ortpipe.stages.convert.sources.networks.network import Network, number_input
+from ortpipe.stages.convert.sources.networks.network import LabelKind, Network, number_input
 
 FAR = -1e4  # added to the scores of padding; within float16's range
 
