@@ -45,7 +45,7 @@ def predictions(
     outputs = [column.prediction for column in facts.predictions.values()]
     with under("data", "source"):
         for feeds, columns, size in _pieces(subject, facts, rows, settings, keep, trust=trust):
-            arrays = session.run(feeds, outputs)
+            arrays = session.predict(feeds, outputs)
             for (head, column), array in zip(facts.predictions.items(), arrays, strict=True):
                 columns |= as_columns(column, array, f"{head}_" if head else "")
             yield columns, size

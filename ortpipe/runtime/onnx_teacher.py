@@ -54,7 +54,7 @@ class OnnxRegressor:
 
     def _outputs(self, rows: Rows) -> np.ndarray:
         feeds = (feed_inputs(self._model, self._read, piece) for piece in rows.pieces())
-        return np.concatenate([self._session.run(feed, [self._read.prediction])[0] for feed in feeds])
+        return np.concatenate([self._session.predict(feed, [self._read.prediction])[0] for feed in feeds])
 
     def _output_of(self, name: str | None) -> str:
         floats = [o.name for o in self._model.graph.output if o.type.tensor_type.elem_type in FLOATS]

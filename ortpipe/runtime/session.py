@@ -15,6 +15,7 @@ from ortpipe.graph.core.formulas import Model
 from ortpipe.graph.core.protos import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
+from ortpipe.runtime.memory import Shapes
 
 if TYPE_CHECKING:  # for models that are checked here, large models, other devices, subnormal numbers and known bugs
     from ortpipe.graph.core.apart_files import serialized
@@ -66,6 +67,7 @@ class Session:
         if provider != "cpu":
             check_compiled_in(provider)
         self._around: Callable[[], Any] = flushed if flushes else contextlib.nullcontext
+        self._shapes = Shapes(model.graph)
         options = _options(runtime.threads, fused=fused, planned=planned, flushes=flushes)
         self._session = _loaded(model, weights, options, provider)
         if provider != "cpu":
@@ -83,6 +85,18 @@ class Session:
         """Return the named outputs, or all of them; raise on inputs with an unknown name, shape or type."""
         names, safe = list(outputs) if outputs is not None else None, self._safe(feeds)
         return self._guarded(lambda options: list(self._session.run(names, safe, options)))
+
+    def rows_at_once(self, feeds: Mapping[str, np.ndarray]) -> int:
+        """Return the number of rows, of sizes as those of `feeds`, whose values fit in memory together."""
+        return self._shapes.rows_at_once(feeds)
+
+    def predict(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
+        """Return outputs that have one entry per row, as all inputs do; large values are computed part by part."""
+        rows, size = len(next(iter(feeds.values()))), self.rows_at_once(feeds)
+        if rows <= size:
+            return self.run(feeds, outputs)
+        parts = ({name: array[first : first + size] for name, array in feeds.items()} for first in range(0, rows, size))
+        return [np.concatenate(arrays) for arrays in zip(*(self.run(part, outputs) for part in parts), strict=True)]
 
     def run_into(self, feeds: Mapping[str, np.ndarray], results: Mapping[str, np.ndarray]) -> None:
         """Write outputs into the given arrays, which must have their shapes and types in C order.

@@ -152,3 +152,20 @@ def test_a_convolution_that_only_a_branch_reads_does_not_end_the_process():
     [relu], [turned] = session.run({"x": x}), session.run({"x": -x})  # the sign of the input takes the branch
     np.testing.assert_allclose(relu, np.maximum(turned, 0), rtol=1e-5)
     assert (turned < 0).any()
+
+
+WIDE = """
+<ir_version: 10, opset_import: ["" : 21]>
+g (float[N, K] X) => (float[N] mean)
+<int64[2] wide = {1, 100000}, int64[1] one = {1}>
+{ row = ReduceMean<keepdims = 1>(X, one)  many = Expand(row, wide)  mean = ReduceMax<keepdims = 0>(many, one) }
+"""
+
+
+def test_rows_whose_values_are_large_are_predicted_in_parts():
+    own = Session(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(WIDE)))
+    feeds = {"X": np.arange(1_600, dtype=np.float32).reshape(800, 2)}
+    assert own.rows_at_once(feeds) == 2**27 // 400_000  # 400,000 bytes of `many` per row
+    [mean] = own.predict(feeds, ["mean"])
+    np.testing.assert_array_equal(mean, feeds["X"].mean(axis=1))
+    assert Session(onnx.parser.parse_model(TEXT)).rows_at_once({"X": X, "Z": Z}) == 2**27 // 12

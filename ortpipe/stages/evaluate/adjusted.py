@@ -120,7 +120,9 @@ def _width_and_labels(
     kinds = list(dict.fromkeys([(facts.classes or (0, 1))[:2], (0, 1)]))
     width, fitting = 0, dict.fromkeys(names, kinds)
     for piece in itertools.chain([rows.head(FIRST)], rows.pieces()):
-        prediction, *outputs = session.run(feed_inputs(artifact.signature, facts, piece))
+        prediction, *outputs = session.predict(
+            feed_inputs(artifact.signature, facts, piece), [facts.prediction, *names]
+        )
         label, _ = predicted(facts, prediction)
         width = prediction.shape[-1]
         for name, output in zip(names, outputs, strict=True):

@@ -48,7 +48,7 @@ def answers(
         labels.append({head: truth(part, piece.of(head).label) for head, part in parts.items()})
         weights += [] if piece.sample_weight is None else [piece.sample_weight]
         for state, session in sessions.items():
-            predictions[state].append(dict(zip(parts, session.run(fed, outputs), strict=True)))
+            predictions[state].append(dict(zip(parts, session.predict(fed, outputs), strict=True)))
     weight = np.concatenate(weights) if weights else None
     return {state: Answers(_joined(labels), _joined(pieces), weight) for state, pieces in predictions.items()}
 

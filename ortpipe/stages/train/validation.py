@@ -1,5 +1,7 @@
 """Evaluate the validation rows with the current parameters: the loss, and the monitored metric."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import onnx_ir as ir
 
@@ -33,14 +35,14 @@ class Validation:
         model = artifact.ir_model([name for name in outputs if name is not None])
         to_inference(model)
         self._types = input_types(model)
-        self._held = None if rows.on_disk else [self._read(piece) for piece in rows.pieces()]
         self._every = -(-self._count // min(KEPT, rows_at_most(self._watched, rows.of(self._head))))
         self._session = Session(model, runtime)
+        self._held = None if rows.on_disk else list(self._pieces())
 
     def __call__(self, values: Arrays) -> dict[str, float]:
         """Return the loss per row, and the monitored metric by its name if there is one, with these parameters."""
         parameters = {n: array.astype(self._types[n], copy=False) for n, array in values.items() if n in self._types}
-        pieces = self._held or map(self._read, self._rows.pieces())
+        pieces = self._held or self._pieces()
         mean, seen, total, penalty = self._facts.reduction == "mean", 0, 0.0, 0.0
         sampled: list[tuple[np.ndarray, ...]] = []
         for count, fed, label, weight in pieces:
@@ -58,6 +60,12 @@ class Validation:
             entries = compared(self._watched, truths, predictions, weights[0] if weights else None)
             metrics[self._metric] = METRICS[self._metric](*entries)
         return metrics
+
+    def _pieces(self) -> Iterator[Piece]:
+        """Yield the rows in pieces that fit in memory with the values that the model computes from them."""
+        for piece in self._rows.pieces():
+            size = self._session.rows_at_once(self._feed(piece.head(1)))
+            yield from (self._read(piece.take(slice(at, at + size))) for at in range(0, len(piece), size))
 
     def _read(self, rows: Rows) -> Piece:
         fed = {k: v for k, v in self._feed(rows).items() if k in self._types}
