@@ -61,13 +61,17 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def need(package: str) -> None:
+    if not (WEB / "node_modules" / package).exists():
+        pytest.skip(f"needs {package}: npm install --ignore-scripts in web/")
+
+
 @pytest.mark.skipif(NODE is None, reason="needs Node")
 @pytest.mark.parametrize("runtime", ["onnxruntime-node", "onnxruntime-web"])
 def test_a_bundle_trains_in_node_as_in_python(runtime: str, bundles: Path) -> None:
-    if not (WEB / "node_modules" / runtime).exists():
-        pytest.skip(f"needs {runtime}: npm install --ignore-scripts in web/")
+    need(runtime)
     environment = {**os.environ, "BUNDLES": str(bundles), "RUNTIME": runtime}
-    command = [str(NODE), "--test", *map(str, sorted(WEB.glob("test/*.test.js")))]
+    command = [str(NODE), "--test", "--expose-gc", *map(str, sorted(WEB.glob("test/*.test.js")))]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -81,3 +85,21 @@ def test_rows_are_in_the_order_of_numpy() -> None:
     orders = json.loads(subprocess.run(command, cwd=WEB, capture_output=True, text=True, check=True).stdout)
     for (count, *seed), rows in zip(cases, orders, strict=True):
         assert rows == np.random.default_rng(seed).permutation(count).tolist()
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_the_types_hold() -> None:
+    need("typescript")
+    options = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", "--lib", "es2022,dom,dom.iterable"]
+    command = [str(NODE), "node_modules/typescript/bin/tsc", *options, "test/types.ts"]
+    done = subprocess.run(command, cwd=WEB, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_the_package_has_at_most_30_kb() -> None:
+    need("esbuild")
+    options = ["--bundle", "--minify", "--format=esm", "--platform=neutral", "--external:onnxruntime-web"]
+    command = [str(NODE), "node_modules/esbuild/bin/esbuild", "src/index.js", *options]
+    done = subprocess.run(command, cwd=WEB, capture_output=True, check=True)
+    assert len(done.stdout) <= 30_000

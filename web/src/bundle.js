@@ -5,7 +5,7 @@ import { TrainerError, shown } from "./errors.js";
 const TYPES = {
   float32: Float32Array,
   float64: Float64Array,
-  float16: globalThis.Float16Array ?? Uint16Array,
+  float16: globalThis.Float16Array, // not in Node 20
   int64: BigInt64Array,
   int32: Int32Array,
   int8: Int8Array,
@@ -15,6 +15,9 @@ const TYPES = {
 };
 
 export const isNode = typeof process !== "undefined" && Boolean(process.versions?.node);
+
+/** Return a module of Node; bundlers for browsers must not see an import. */
+export const nodeModule = (name) => process.getBuiltinModule(`node:${name}`);
 
 /** Return the class of an array of a dtype. */
 export function typeOf(dtype, name) {
@@ -45,7 +48,11 @@ function reader(source) {
     };
   }
   if (source === null || typeof source !== "object")
-    throw new TrainerError("A bundle is a URL, a folder or its files.", shown(source), 'Write Trainer.load("bundle/").');
+    throw new TrainerError(
+      "A bundle is a URL, a folder or its files.",
+      shown(source),
+      'Write Trainer.load("bundle/").',
+    );
   const files =
     typeof source[Symbol.iterator] === "function"
       ? Object.fromEntries([...source].map((file) => [file?.name, file]))
@@ -57,12 +64,9 @@ function reader(source) {
 }
 
 function fromFolder(source) {
-  return async (name) => {
-    const [{ readFile }, { join }, { fileURLToPath }] = await Promise.all(
-      ["fs/promises", "path", "url"].map((module) => import(/* @vite-ignore */ `node:${module}`)),
-    );
-    return new Uint8Array(await readFile(join(source.startsWith("file:") ? fileURLToPath(source) : source, name)));
-  };
+  const [{ readFile }, { join }, { fileURLToPath }] = ["fs/promises", "path", "url"].map(nodeModule);
+  const folder = source.startsWith("file:") ? fileURLToPath(source) : source;
+  return async (name) => new Uint8Array(await readFile(join(folder, name)));
 }
 
 /**
@@ -111,16 +115,32 @@ async function checkDigest(name, content, expected) {
     throw new TrainerError(`${name} must be the file of this bundle.`, `SHA-256 ${found}`, "Export the bundle again.");
 }
 
-/** Return the arrays of a packed file by name; `tensors` lists their dtypes, shapes and offsets in bytes. */
+/** Return the float32 numbers of float16 bits: sign, 5 bits of exponent, 10 of fraction. */
+function halves(bits) {
+  return Float32Array.from(bits, (half) => {
+    const [exponent, fraction] = [(half >> 10) & 31, half & 1023];
+    const size =
+      exponent === 0
+        ? fraction * 2 ** -24
+        : exponent < 31
+          ? (1 + fraction / 1024) * 2 ** (exponent - 15)
+          : fraction
+            ? NaN
+            : Infinity;
+    return half & 32768 ? -size : size;
+  });
+}
+
+/** Return the arrays of a packed file by name; `tensors` lists their dtypes, shapes and offsets. float16 becomes float32. */
 export function unpacked(tensors, content) {
   const arrays = {};
   for (const { name, dtype, shape, offset } of tensors) {
-    const type = typeOf(dtype, name);
+    const type = dtype === "float16" ? Uint16Array : typeOf(dtype, name);
     const size = shape.reduce((a, b) => a * b, 1) * type.BYTES_PER_ELEMENT;
     if (offset + size > content.byteLength)
       throw new TrainerError("The file of the state must be whole.", `${content.byteLength} bytes`, "Write it again.");
     const data = new type(content.slice(offset, offset + size).buffer); // a copy: offsets need not be aligned
-    arrays[name] = { dtype, shape, data };
+    arrays[name] = dtype === "float16" ? { dtype: "float32", shape, data: halves(data) } : { dtype, shape, data };
   }
   return arrays;
 }

@@ -1,6 +1,6 @@
 // Trains and predicts in this thread.
 
-import { TrainerError, shown } from "./errors.js";
+import { TrainerError, closed, shown } from "./errors.js";
 import { bytesOf, isNode, readBundle } from "./bundle.js";
 import { order } from "./order.js";
 import { encodeLabels, encodeRows, taken } from "./rows.js";
@@ -10,7 +10,6 @@ import * as store from "./store.js";
 const CHUNK_BYTES = 8 * 2 ** 20; // rows that one call trains on
 const CHUNK_TIME = 50; // milliseconds that one call should take: between calls a page draws, and signals count
 const now = () => performance.now();
-const pause = () => new Promise((resolve) => setTimeout(resolve));
 
 /** Return onnxruntime: a module, or what a specifier or URL imports; by default that of Node, or of the web. */
 async function runtimeOf(runtime) {
@@ -35,7 +34,11 @@ async function runtimeOf(runtime) {
 function positive(value, name, fallback) {
   const number = value ?? fallback;
   if (Number.isSafeInteger(number) && number > 0) return number;
-  throw new TrainerError(`${name} must be a whole number of at least 1.`, shown(value), `Leave ${name} out, or write ${name}: ${fallback}.`);
+  throw new TrainerError(
+    `${name} must be a whole number of at least 1.`,
+    shown(value),
+    `Leave ${name} out, or write ${name}: ${fallback}.`,
+  );
 }
 
 function known(options, names, method) {
@@ -53,6 +56,8 @@ export class Engine {
   #lock = Promise.resolve(); // one call of onnxruntime at a time
   #busy = ""; // the method that changes the state right now
   #most = Infinity; // batches in one call
+  #closed = false;
+  #paused = 0; // when this thread last had time for others
 
   static async load(source, { runtime, threads, session, graph } = {}) {
     if (graph !== undefined && !["train", "step"].includes(graph))
@@ -84,10 +89,15 @@ export class Engine {
     return this.#changing("fit", async () => {
       const losses = [];
       for (let number = 0; number < epochs; number++) {
-        const numbers = options.shuffle === false ? Uint32Array.from({ length: count }, (_, row) => row) : order(count, seed, this.#done.epochs + 1);
+        const numbers =
+          options.shuffle === false
+            ? Uint32Array.from({ length: count }, (_, row) => row)
+            : order(count, seed, this.#done.epochs + 1);
         const stepLosses = await this.#epoch(arrays, numbers, Math.min(batchSize, count), options.signal);
         let total = 0;
-        stepLosses.forEach((loss, step) => (total += loss * Math.min(batchSize, count - step * Math.min(batchSize, count))));
+        stepLosses.forEach(
+          (loss, step) => (total += loss * Math.min(batchSize, count - step * Math.min(batchSize, count))),
+        );
         losses.push(total / count);
         options.onEpoch?.({ epoch: this.#done.epochs, loss: total / count, stepLosses });
       }
@@ -98,11 +108,17 @@ export class Engine {
   async #epoch(arrays, numbers, size, signal) {
     const { scalars } = this.description;
     const losses = new Float32Array(Math.ceil(numbers.length / size));
-    const rowBytes = Object.values(arrays).reduce((sum, { data }) => sum + (data.byteLength ?? 8 * data.length) / numbers.length, 0);
-    let [state, step, paused] = [this.#state, 0, now()];
+    const rowBytes = Object.values(arrays).reduce(
+      (sum, { data }) => sum + (data.byteLength ?? 8 * data.length) / numbers.length,
+      0,
+    );
+    let [state, step] = [this.#state, 0];
     while (step < losses.length) {
       signal?.throwIfAborted();
-      const whole = Math.max(1, Math.min(Math.floor(numbers.length / size) - step, this.#most, Math.floor(CHUNK_BYTES / (rowBytes * size))));
+      const whole = Math.max(
+        1,
+        Math.min(Math.floor(numbers.length / size) - step, this.#most, Math.floor(CHUNK_BYTES / (rowBytes * size))),
+      );
       const batches = this.#settings.graph === "step" ? 1 : whole;
       const chunk = numbers.subarray(step * size, (step + batches) * size);
       const rows = Math.min(size, chunk.length);
@@ -121,12 +137,13 @@ export class Engine {
       step += batches;
       if (bad >= 0) {
         const fix = "Check the rows, gaps above all; or export the bundle with a lower train.optimizer.lr.";
-        throw new TrainerError("Losses must be finite.", `${losses[step - batches + bad]} in epoch ${this.#done.epochs + 1}`, fix);
+        throw new TrainerError(
+          "Losses must be finite.",
+          `${losses[step - batches + bad]} in epoch ${this.#done.epochs + 1}`,
+          fix,
+        );
       }
-      if (now() - paused > CHUNK_TIME) {
-        await pause();
-        paused = now();
-      }
+      await this.#pause();
     }
     this.#state = state;
     this.#done = { steps: this.#done.steps + step, epochs: this.#done.epochs + 1 };
@@ -141,9 +158,12 @@ export class Engine {
     return this.#tensor(name, { data: values, shape: this.#settings.graph === "step" ? [] : [count] });
   }
 
+  #info(name) {
+    return this.description.graphs.step.inputs.find((input) => input.name === name);
+  }
+
   #tensor(name, { data, shape }) {
-    const { dtype } = this.description.graphs.step.inputs.find((input) => input.name === name);
-    return new this.#ort.Tensor(dtype, data, shape);
+    return new this.#ort.Tensor(this.#info(name).dtype, data, shape);
   }
 
   #first() {
@@ -151,7 +171,12 @@ export class Engine {
   }
 
   #tensors(arrays) {
-    return Object.fromEntries(this.description.carried.map((name) => [name, this.#tensor(name, { ...arrays[name], data: arrays[name].data.slice() })]));
+    return Object.fromEntries(
+      this.description.carried.map((name) => [
+        name,
+        this.#tensor(name, { ...arrays[name], data: arrays[name].data.slice() }),
+      ]),
+    );
   }
 
   /** Return the outputs of a graph in their order. */
@@ -161,13 +186,24 @@ export class Engine {
     this.#lock = new Promise((resolve) => (release = resolve));
     await before;
     try {
-      this.#sessions[graph] ??= await this.#ort.InferenceSession.create(this.#bundle.graphs[graph], this.#settings.session);
+      if (this.#closed) throw closed(graph);
+      this.#sessions[graph] ??= await this.#ort.InferenceSession.create(
+        this.#bundle.graphs[graph],
+        this.#settings.session,
+      );
       const outputs = this.description.graphs[graph].outputs.map(({ name }) => name);
       const results = await this.#sessions[graph].run(typeof feeds === "function" ? feeds() : feeds, outputs);
       return outputs.map((name) => results[name]);
     } finally {
       release();
     }
+  }
+
+  /** Let the thread draw, and receive signals, if it had no time for long. */
+  async #pause() {
+    if (now() - this.#paused < CHUNK_TIME) return;
+    await new Promise((resolve) => setTimeout(resolve));
+    this.#paused = now();
   }
 
   /** Change the state, alone. */
@@ -186,19 +222,22 @@ export class Engine {
 
   /** Run a graph on the rows in parts; return the outputs of each part, with its number of rows. */
   async #parts(graph, arrays, count) {
-    const bytes = Object.values(arrays).reduce((sum, { data }) => sum + (data.byteLength ?? 8 * data.length) / count, 0);
+    const bytes = Object.values(arrays).reduce(
+      (sum, { data }) => sum + (data.byteLength ?? 8 * data.length) / count,
+      0,
+    );
     const size = Math.max(1, Math.min(1024, Math.floor(CHUNK_BYTES / bytes)));
     const parts = [];
-    for (let first = 0, paused = now(); first < count; first += size) {
+    for (let first = 0; first < count; first += size) {
       const numbers = Uint32Array.from({ length: Math.min(size, count - first) }, (_, place) => first + place);
-      const data = Object.entries(arrays).map(([name, array]) => [name, this.#tensor(name, taken(array, numbers, [numbers.length]))]);
+      const data = Object.entries(arrays).map(([name, array]) => [
+        name,
+        this.#tensor(name, taken(array, numbers, [numbers.length])),
+      ]);
       const weights = () => this.description.weights.map((name) => [name, this.#state[name]]);
       const results = await this.#run(graph, () => Object.fromEntries([...weights(), ...data]));
       parts.push({ rows: numbers.length, results });
-      if (now() - paused > CHUNK_TIME) {
-        await pause();
-        paused = now();
-      }
+      await this.#pause();
     }
     return parts;
   }
@@ -210,7 +249,10 @@ export class Engine {
     const outputs = {};
     this.description.graphs.predict.outputs.forEach(({ name }, place) => {
       const tensors = parts.map(({ results }) => results[place]);
-      outputs[name] = { data: concatenated(tensors.map(({ data }) => data)), shape: [count, ...tensors[0].dims.slice(1)] };
+      outputs[name] = {
+        data: concatenated(tensors.map(({ data }) => data)),
+        shape: [count, ...tensors[0].dims.slice(1)],
+      };
     });
     const [prediction] = this.description.predictions;
     const scores = outputs[prediction.output];
@@ -231,7 +273,10 @@ export class Engine {
     const encoded = encodeLabels(this.description, labels, options.sampleWeight, count);
     const parts = await this.#parts("validate", { ...arrays, ...encoded }, count);
     const isSum = this.description.reduction === "sum";
-    const total = parts.reduce((sum, { rows: number, results: [loss] }) => sum + loss.data[0] * (isSum ? 1 : number), 0);
+    const total = parts.reduce(
+      (sum, { rows: number, results: [loss] }) => sum + loss.data[0] * (isSum ? 1 : number),
+      0,
+    );
     const result = { loss: isSum ? total : total / count };
     const [{ classes, label }] = this.description.predictions;
     const predicted = classes && encoded[label] ? (await this.predict(rows)).labels : undefined;
@@ -244,8 +289,12 @@ export class Engine {
   }
 
   #arrays(names) {
-    const dtypes = Object.fromEntries(this.description.state.tensors.map(({ name, dtype }) => [name, dtype]));
-    return Object.fromEntries(names.map((name) => [name, { dtype: dtypes[name], shape: [...this.#state[name].dims], data: this.#state[name].data }]));
+    const array = (name) => ({
+      dtype: this.#info(name).dtype,
+      shape: [...this.#state[name].dims],
+      data: this.#state[name].data,
+    });
+    return Object.fromEntries(names.map((name) => [name, array(name)]));
   }
 
   /** Return the state as the bytes of a .safetensors file; with a name, keep it in the browser's database, too. */
@@ -264,14 +313,18 @@ export class Engine {
       const content = typeof saved === "string" ? await store.get(saved) : await bytesOf(saved, "A saved state");
       if (content === undefined) return false;
       const { metadata, arrays } = opened(content);
-      const { carried, files, state } = this.description;
+      const { carried, files } = this.description;
       const wrong = carried.find((name) => {
-        const { dtype, shape } = state.tensors.find((tensor) => tensor.name === name);
+        const { dtype, shape } = this.#info(name);
         return arrays[name]?.dtype !== dtype || `${arrays[name].shape}` !== `${shape}`;
       });
       if (wrong || metadata.bundle !== files["train.onnx"]) {
         const got = wrong ? `another '${wrong}'` : `train.onnx of SHA-256 ${shown(metadata.bundle)}`;
-        throw new TrainerError("A saved state belongs to its own bundle.", got, "Load the bundle that it was saved from.");
+        throw new TrainerError(
+          "A saved state belongs to its own bundle.",
+          got,
+          "Load the bundle that it was saved from.",
+        );
       }
       this.#replace(this.#tensors(arrays), { steps: Number(metadata.steps), epochs: Number(metadata.epochs) });
       return true;
@@ -304,10 +357,19 @@ export class Engine {
       const { data } = this.#state[carried[0]];
       if (!(Array.isArray(vector) || ArrayBuffer.isView(vector)) || vector.length !== data.length) {
         const got = vector?.length === undefined ? shown(vector) : `${vector.length} numbers`;
-        throw new TrainerError(`This model has ${data.length} parameters.`, got, "Pass the vector of weights() of the same bundle.");
+        throw new TrainerError(
+          `This model has ${data.length} parameters.`,
+          got,
+          "Pass the vector of weights() of the same bundle.",
+        );
       }
       const bad = vector.findIndex((value) => !Number.isFinite(value));
-      if (bad >= 0) throw new TrainerError("Weights must be finite numbers.", `${shown(vector[bad])} at ${bad}`, "Leave that vector out.");
+      if (bad >= 0)
+        throw new TrainerError(
+          "Weights must be finite numbers.",
+          `${shown(vector[bad])} at ${bad}`,
+          "Leave that vector out.",
+        );
       const state = { ...this.#state };
       for (const name of new Set([carried[0], weights[0]]))
         state[name] = this.#tensor(name, { data: data.constructor.from(vector), shape: [data.length] });
@@ -322,6 +384,7 @@ export class Engine {
 
   /** Free onnxruntime's memory. */
   async close() {
+    this.#closed = true;
     await this.#lock;
     for (const session of Object.values(this.#sessions)) await session.release?.();
     this.#sessions = {};

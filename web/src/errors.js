@@ -19,3 +19,7 @@ export function shown(value) {
   }
   return text.length > 80 ? `${text.slice(0, 77)}...` : text;
 }
+
+/** Return the error of a call after close(). */
+export const closed = (method) =>
+  new TrainerError("A closed trainer cannot be used.", method, "Load the bundle again.");

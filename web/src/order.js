@@ -42,7 +42,7 @@ function generated(entropy, count) {
 /** Return a function that gives the next 32-bit number of PCG64. */
 function pcg64(entropy) {
   const [high, low, streamHigh, streamLow] = generated(entropy, 4);
-  const increment = (((streamHigh << 64n) | streamLow) << 1n | 1n) & MASK128;
+  const increment = ((((streamHigh << 64n) | streamLow) << 1n) | 1n) & MASK128;
   let state = (increment + ((high << 64n) | low)) & MASK128;
   const advance = () => (state = (state * MULTIPLIER + increment) & MASK128);
   advance();

@@ -1,11 +1,11 @@
 // A trainer in a worker, so that a page does not freeze while it trains.
 
-import { TrainerError, shown } from "./errors.js";
-import { isNode } from "./bundle.js";
+import { TrainerError, closed, shown } from "./errors.js";
+import { isNode, nodeModule } from "./bundle.js";
 
-async function started() {
+function started() {
   if (!isNode) return new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
-  const { Worker: Thread } = await import(/* @vite-ignore */ `node:${"worker_threads"}`);
+  const { Worker: Thread } = nodeModule("worker_threads");
   return new Thread(new URL("./worker.js", import.meta.url));
 }
 
@@ -34,13 +34,14 @@ export class Remote {
   #worker;
   #calls = new Map(); // number → how to settle a call
   #count = 0;
+  #closed = false;
 
   static async load(source, options) {
     const runtime = runtimeFor(options.runtime);
     if (source instanceof URL) source = source.href;
     const place = typeof source === "string" ? absolute(source) : source?.[Symbol.iterator] ? [...source] : source;
     const remote = new Remote();
-    remote.#worker = await started();
+    remote.#worker = started();
     remote.#listen();
     try {
       remote.description = await remote.call("load", [place, { ...options, runtime }]);
@@ -71,6 +72,7 @@ export class Remote {
 
   /** Return the result of a method in the worker. */
   call(method, values, onEpoch) {
+    if (this.#closed) return Promise.reject(closed(method));
     const id = ++this.#count;
     return new Promise((resolve, reject) => {
       this.#calls.set(id, { resolve, reject, onEpoch });
@@ -112,7 +114,9 @@ export class Remote {
   }
 
   async close() {
+    if (this.#closed) return;
     await this.call("close", []);
+    this.#closed = true;
     await this.#worker.terminate();
   }
 }

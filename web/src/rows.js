@@ -6,6 +6,7 @@ import { typeOf } from "./bundle.js";
 const isList = (value) => Array.isArray(value) || (ArrayBuffer.isView(value) && !(value instanceof DataView));
 const isTable = (value) => value !== null && typeof value === "object" && !isList(value);
 const product = (sizes) => sizes.reduce((a, b) => a * b, 1);
+const listed = (names) => (names.length > 12 ? [...names.slice(0, 12), "..."] : names).join(", ");
 const isGap = (value) => value === null || value === undefined || value === "" || Number.isNaN(value);
 
 /** Return the inputs of features, of labels, and of the weight of each row. */
@@ -33,7 +34,11 @@ function float(value, where) {
 function whole(value, where) {
   const number = typeof value === "string" && value !== "" ? Number(value) : value;
   if (typeof number === "bigint" || Number.isSafeInteger(number)) return number;
-  throw new TrainerError("This input needs whole numbers.", `${shown(value)} in ${where()}`, "Write numbers such as 3.");
+  throw new TrainerError(
+    "This input needs whole numbers.",
+    `${shown(value)} in ${where()}`,
+    "Write numbers such as 3.",
+  );
 }
 
 function word(value, where) {
@@ -49,15 +54,19 @@ function converter(dtype) {
   if (dtype.startsWith("float")) return float;
   if (dtype === "string") return word;
   if (dtype === "bool") return bool;
-  return dtype === "int64" ? (value, where) => BigInt(whole(value, where)) : (value, where) => Number(whole(value, where));
+  return dtype === "int64"
+    ? (value, where) => BigInt(whole(value, where))
+    : (value, where) => Number(whole(value, where));
 }
 
 /** Return nested or flat values as one array [count, …shape]. */
 function flat(values, { name, dtype, shape: [, ...sizes] }, convert, title = `'${name}'`) {
   const free = sizes.some((size) => typeof size !== "number" || size === 0);
-  const wanted = `${title} needs rows of shape [${sizes.map((size) => size || "any").join(", ")}].`;
+  const single = product(sizes) === 1;
+  const wanted = single ? "one value for each row" : `rows of shape [${sizes.map((size) => size || "any").join(", ")}]`;
+  const fix = single ? "Pass a list of values." : "Pass one list of values for each row, all of one shape.";
   const reject = (got) => {
-    throw new TrainerError(wanted, got, "Pass one list of values for each row, all of one shape.");
+    throw new TrainerError(`${title[0].toUpperCase()}${title.slice(1)} must have ${wanted}.`, got, fix);
   };
   if (!isList(values)) reject(shown(values));
   const isFlat = ArrayBuffer.isView(values);
@@ -120,7 +129,7 @@ function columnsOf(rows) {
 }
 
 function missing(name, found, got = "none") {
-  const fix = `Name it as in training, with null for a gap. Found: ${found.join(", ") || "nothing"}.`;
+  const fix = `Name it as in training, with null for a gap. Found: ${listed(found) || "nothing"}.`;
   throw new TrainerError(`Rows need the column '${name}'.`, got, fix);
 }
 
@@ -129,12 +138,13 @@ export function encodeRows(description, rows) {
   const { features } = inputsOf(description);
   const asTable = isTable(rows) || (Array.isArray(rows) && isTable(rows[0]));
   if (!asTable && features.length > 1) {
-    const names = features.map(({ name }) => name).join(", ");
+    const names = listed(features.map(({ name }) => name));
     throw new TrainerError("Rows of several inputs need names.", shown(rows), `Pass a list of objects with ${names}.`);
   }
   const column = asTable && columnsOf(rows);
   const arrays = {};
-  for (const info of features) arrays[info.name] = asTable ? named(description, info, column, rows) : flat(rows, info, converter(info.dtype));
+  for (const info of features)
+    arrays[info.name] = asTable ? named(description, info, column, rows) : flat(rows, info, converter(info.dtype));
   return { arrays, count: sameCount(arrays) };
 }
 
@@ -168,7 +178,8 @@ function labelOf(prediction, info) {
   const rule = "Labels must be numbers.";
   if (!prediction?.classes || prediction.task === "multilabel") {
     return (value, where) => {
-      if (isGap(value)) throw new TrainerError(rule, `${shown(value)} in ${where()}`, "Leave out rows without a label.");
+      if (isGap(value))
+        throw new TrainerError(rule, `${shown(value)} in ${where()}`, "Leave out rows without a label.");
       return number(value, where);
     };
   }
@@ -178,8 +189,7 @@ function labelOf(prediction, info) {
   return (value, where) => {
     const place = places.get(String(value));
     if (place !== undefined) return number(place, where);
-    const names = classes.length > 12 ? [...classes.slice(0, 12), "..."] : classes;
-    const fix = `Choose among: ${names.join(", ")}.`;
+    const fix = `Choose among: ${listed(classes)}.`;
     throw new TrainerError("Labels must be classes of the model.", `${shown(value)} in ${where()}`, fix);
   };
 }
@@ -209,7 +219,11 @@ export function encodeLabels(description, labels, sampleWeight, count) {
   for (const [name, part] of Object.entries(arrays)) {
     if (part.count === count) continue;
     const got = `${count} rows, ${part.count} labels`;
-    throw new TrainerError("Each row needs one label.", name === inputs.weight?.name ? `${got} of '${name}'` : got, "Pass lists of one length.");
+    throw new TrainerError(
+      "Each row needs one label.",
+      name === inputs.weight?.name ? `${got} of '${name}'` : got,
+      "Pass lists of one length.",
+    );
   }
   return arrays;
 }
@@ -221,6 +235,9 @@ export function taken({ shape, data }, numbers, sizes) {
   if (size === 1) for (let place = 0; place < numbers.length; place++) out[place] = data[numbers[place]];
   else if (ArrayBuffer.isView(data))
     numbers.forEach((number, place) => out.set(data.subarray(number * size, (number + 1) * size), place * size));
-  else numbers.forEach((number, place) => data.slice(number * size, (number + 1) * size).forEach((v, i) => (out[place * size + i] = v)));
+  else
+    numbers.forEach((number, place) =>
+      data.slice(number * size, (number + 1) * size).forEach((v, i) => (out[place * size + i] = v)),
+    );
   return { data: out, shape: [...sizes, ...shape] };
 }

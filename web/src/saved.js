@@ -3,7 +3,16 @@
 import { TrainerError } from "./errors.js";
 import { unpacked } from "./bundle.js";
 
-const DTYPES = { float32: "F32", float64: "F64", float16: "F16", int64: "I64", int32: "I32", int8: "I8", uint8: "U8", bool: "BOOL" };
+const DTYPES = {
+  float32: "F32",
+  float64: "F64",
+  float16: "F16",
+  int64: "I64",
+  int32: "I32",
+  int8: "I8",
+  uint8: "U8",
+  bool: "BOOL",
+};
 const NAMES = Object.fromEntries(Object.entries(DTYPES).map(([name, code]) => [code, name]));
 const CODES = { float32: 1, uint8: 2, int8: 3, int32: 6, int64: 7, bool: 9, float16: 10, float64: 11 }; // of ONNX
 
@@ -38,16 +47,31 @@ export function packed(arrays, metadata) {
 export function opened(content) {
   try {
     const length = Number(new DataView(content.buffer, content.byteOffset).getBigUint64(0, true));
-    const { __metadata__: metadata = {}, ...entries } = JSON.parse(new TextDecoder().decode(content.subarray(8, 8 + length)));
-    const tensors = Object.entries(entries).map(([name, { dtype, shape, data_offsets: [offset] }]) => ({
-      name,
-      dtype: NAMES[dtype],
-      shape,
-      offset: 8 + length + offset,
-    }));
+    const { __metadata__: metadata = {}, ...entries } = JSON.parse(
+      new TextDecoder().decode(content.subarray(8, 8 + length)),
+    );
+    const tensors = Object.entries(entries).map(
+      ([
+        name,
+        {
+          dtype,
+          shape,
+          data_offsets: [offset],
+        },
+      ]) => ({
+        name,
+        dtype: NAMES[dtype],
+        shape,
+        offset: 8 + length + offset,
+      }),
+    );
     return { metadata, arrays: unpacked(tensors, content) };
   } catch (error) {
-    throw new TrainerError("A saved state must be a file of save().", error.message, "Pass the bytes that save() returned.");
+    throw new TrainerError(
+      "A saved state must be a file of save().",
+      error.message,
+      "Pass the bytes that save() returned.",
+    );
   }
 }
 
@@ -63,16 +87,57 @@ const field = (number, value) =>
     ? joined([varint(number * 8), varint(value)])
     : joined([varint(number * 8 + 2), varint(value.length), value]);
 
+/** Return the fields of a protobuf message: their numbers, places and bytes. */
+function fields(message) {
+  const found = [];
+  let place = 0;
+  const read = () => {
+    let [number, scale] = [0, 1];
+    for (;;) {
+      const byte = message[place++];
+      number += (byte % 128) * scale;
+      if (byte < 128) return number;
+      scale *= 128;
+    }
+  };
+  while (place < message.length) {
+    const start = place;
+    const key = read();
+    const length = [() => (read(), 0), () => 8, read, , , () => 4][key % 8]();
+    found.push({
+      number: Math.floor(key / 8),
+      whole: message.subarray(start, place + length),
+      value: message.subarray(place, place + length),
+    });
+    place += length;
+  }
+  return found;
+}
+
 /**
- * Return an .onnx file whose inputs have values of their own, so that callers may leave them out.
+ * Return an .onnx file with values in place of some inputs.
  *
- * Protobuf merges the fields of a message that comes twice, so initializers are appended to the graph (ModelProto.graph
- * is field 7, GraphProto.initializer 5, TensorProto.dims 1, data_type 2, name 8 and raw_data 9).
+ * ModelProto.graph is field 7, GraphProto.initializer 5 and input 11, ValueInfoProto.name 1, and of TensorProto dims 1,
+ * data_type 2, name 8 and raw_data 9.
  */
 export function withWeights(model, arrays) {
   const initializers = Object.entries(arrays).map(([name, { dtype, shape, data }]) => {
     const parts = [...shape.map((size) => field(1, size)), field(2, CODES[dtype])];
     return field(5, joined([...parts, field(8, new TextEncoder().encode(name)), field(9, bytes(data))]));
   });
-  return joined([model, field(7, joined(initializers))]);
+  const nameOf = (info) => new TextDecoder().decode(fields(info).find(({ number }) => number === 1).value);
+  const kept = (part) => part.number !== 11 || !(nameOf(part.value) in arrays);
+  const parts = fields(model).map(({ number, whole, value }) => {
+    if (number !== 7) return whole;
+    return field(
+      7,
+      joined([
+        ...fields(value)
+          .filter(kept)
+          .map((part) => part.whole),
+        ...initializers,
+      ]),
+    );
+  });
+  return joined(parts);
 }

@@ -1,6 +1,6 @@
 // The other end of remote.js: a trainer in a Web Worker, or in a worker thread of Node.
 
-import { isNode } from "./bundle.js";
+import { isNode, nodeModule } from "./bundle.js";
 import { Engine } from "./engine.js";
 
 let engine;
@@ -27,6 +27,6 @@ async function called(post, { id, method, values, abort }) {
 }
 
 if (isNode) {
-  const { parentPort } = await import(/* @vite-ignore */ `node:${"worker_threads"}`);
+  const { parentPort } = nodeModule("worker_threads");
   parentPort.on("message", (message) => called((answer) => parentPort.postMessage(answer), message));
 } else self.onmessage = ({ data }) => called((answer) => self.postMessage(answer), data);

@@ -14,7 +14,12 @@ const rowsOf = ({ rows }) => ("X" in rows ? rows.X : rows);
 
 function close(actual, expected, tolerance = 1e-5) {
   assert.equal(actual.length, expected.length);
-  actual.forEach((value, place) => assert.ok(Math.abs(value - expected[place]) <= tolerance * Math.max(1, Math.abs(expected[place])), `${value} and ${expected[place]} at ${place}`));
+  actual.forEach((value, place) =>
+    assert.ok(
+      Math.abs(value - expected[place]) <= tolerance * Math.max(1, Math.abs(expected[place])),
+      `${value} and ${expected[place]} at ${place}`,
+    ),
+  );
 }
 
 for (const name of ["numbers", "table"])
@@ -35,7 +40,10 @@ for (const name of ["numbers", "table"])
 
 for (const worker of [false, true])
   test(`a fit goes on where a saved one ended, ${worker ? "in a worker" : "in this thread"}`, async () => {
-    const { rows: { X }, labels } = await results("numbers");
+    const {
+      rows: { X },
+      labels,
+    } = await results("numbers");
     const [whole, parts] = [await load("numbers", { worker }), await load("numbers", { worker })];
     await whole.fit(X, labels, { epochs: 3 });
     await parts.fit(X, labels, { epochs: 1 });
@@ -60,5 +68,155 @@ for (const worker of [false, true])
     await trainer.close();
     await other.fit(rows.X, labels, { epochs: worker ? 1 : 2 });
     if (!worker) assert.deepEqual(after, await other.weights());
-    await assert.rejects((await load("numbers", { worker: false })).fit(rows.X, labels, { onEpoch: () => assert.fail("mine") }), /mine/);
+    await assert.rejects(
+      (await load("numbers", { worker: false })).fit(rows.X, labels, { onEpoch: () => assert.fail("mine") }),
+      /mine/,
+    );
   });
+
+test("rows have many forms", async () => {
+  const [numbers, table] = [await load("numbers"), await load("table")];
+  const { rows } = await results("numbers");
+  const { probabilities, labels, outputs } = await numbers.predict(rows.X);
+  assert.deepEqual(outputs.probabilities.shape, [50, 3]);
+  assert.equal(labels[0], probabilities[0].indexOf(Math.max(...probabilities[0])));
+  const flat = Float32Array.from(rows.X.flat());
+  for (const form of [
+    flat,
+    { X: rows.X },
+    rows.X.map((X) => ({ X, other: 1 })),
+    rows.X.map((row) => Float32Array.from(row)),
+  ])
+    assert.deepEqual((await numbers.predict(form)).probabilities, probabilities);
+  const listed = (await results("table")).rows;
+  const records = listed.city.map((city, row) => ({ city, age: listed.age[row] }));
+  const expected = (await table.predict(listed)).probabilities;
+  assert.deepEqual((await table.predict(records)).probabilities, expected);
+  const gaps = records.map(({ city, age }) => ({ city: city || null, age: age ?? "" }));
+  assert.deepEqual((await table.predict(gaps)).probabilities, expected);
+});
+
+test("labels are classes, as text too", async () => {
+  const [one, other] = [await load("numbers"), await load("numbers")];
+  const { rows, labels } = await results("numbers");
+  await one.fit(rows.X, labels);
+  await other.fit(rows.X, labels.map(String));
+  assert.deepEqual(await one.weights(), await other.weights());
+});
+
+test("weights are one vector, and a model of its own holds them", async () => {
+  const [one, other] = [await load("numbers"), await load("numbers")];
+  const { rows, labels } = await results("numbers");
+  await one.fit(rows.X, labels, { epochs: 2 });
+  const vector = await one.weights();
+  assert.ok(vector instanceof Float32Array && vector.length === one.description.graphs.step.inputs[0].shape[0]);
+  await other.setWeights(vector);
+  vector.fill(0); // a copy
+  const expected = (await one.predict(rows.X)).probabilities;
+  assert.deepEqual((await other.predict(rows.X)).probabilities, expected);
+  const ort = (await import(RUNTIME)).default;
+  const session = await ort.InferenceSession.create(await one.model());
+  assert.deepEqual(session.inputNames, ["X"]);
+  const { probabilities } = await session.run({
+    X: new ort.Tensor("float32", Float32Array.from(rows.X.flat()), [50, 6]),
+  });
+  assert.deepEqual(probabilities.data, Float32Array.from(expected.flatMap((row) => [...row])));
+});
+
+test("predictions go on during a fit", async () => {
+  const trainer = await load("numbers");
+  const { rows, labels } = await results("numbers");
+  const [before, during] = [(await trainer.predict(rows.X)).probabilities, []];
+  await trainer.fit(rows.X, labels, { epochs: 3, onEpoch: () => during.push(trainer.predict(rows.X)) });
+  await assert.rejects(Promise.all([trainer.fit(rows.X, labels), trainer.reset()]), /reset during fit/);
+  assert.notDeepEqual((await during[0]).probabilities, before);
+});
+
+const X = [[1, 2, 3, 4, 5, 6]];
+const row = { city: "Oslo", age: 40 };
+const bytes = (text) => new TextEncoder().encode(text);
+const WRONG = [
+  ["numbers", (t) => t.fit([], []), "at least one row", "none", "more rows"],
+  ["numbers", (t) => t.fit([[1, 2]], [0]), "rows of shape [6]", "2 values in row 0", "list of values"],
+  ["numbers", (t) => t.fit(new Float32Array(7), [0]), "rows of shape [6]", "7 numbers", "list of values"],
+  ["numbers", (t) => t.fit([[1, 2, 3, 4, 5, "x"]], [0]), "finite numbers", `"x" in 'X', row 0`, "null"],
+  ["numbers", (t) => t.fit(X, [3]), "classes of the model", "3 in labels, row 0", "0, 1, 2"],
+  ["numbers", (t) => t.fit(X, [0, 1]), "one label", "1 rows, 2 labels", "one length"],
+  ["numbers", (t) => t.fit(X), "one value for each row", "undefined", "list"],
+  ["numbers", (t) => t.fit(X, [0], { epoch: 2 }), "fit knows the options epochs", "epoch", "Correct"],
+  ["numbers", (t) => t.fit(X, [0], { epochs: 0 }), "epochs must be", "0", "epochs: 1"],
+  ["numbers", (t) => t.fit(X, [0], { sampleWeight: [1] }), "no weights of rows", "[1]", "Leave sampleWeight out"],
+  ["numbers", (t) => t.fit([Array(6).fill(NaN)], [0]), "finite", "NaN in epoch 1", "Check the rows"],
+  ["numbers", (t) => t.predict([Array(6).fill(null)]), "Predictions must be numbers", "NaN in row 0", "gaps"],
+  ["numbers", (t) => t.setWeights([1]), "parameters", "1 numbers", "weights()"],
+  ["numbers", async (t) => t.setWeights((await t.weights()).fill(NaN)), "finite", "NaN at 0", "Leave"],
+  ["numbers", (t) => t.restore(bytes("none")), "file of save()", "", "save()"],
+  ["numbers", async (t) => t.restore(await (await load("table")).save()), "own bundle", "another 'parameters'", "Load"],
+  ["numbers", (t) => t.save("mine"), "needs a browser", "IndexedDB", "bytes of save()"],
+  ["numbers", async (t) => (await t.close(), t.predict(X)), "closed", "predict", "Load"],
+  ["table", (t) => t.predict([["Oslo", 40]]), "need names", "Oslo", "city, age"],
+  ["table", (t) => t.predict([row, { city: "Oslo" }]), "column 'age'", "none in row 1", "Found: city"],
+  ["table", (t) => t.predict([{ ...row, age: "12 EUR" }]), "finite numbers", `"12 EUR" in column 'age', row 0`, "gap"],
+  ["table", (t) => t.predict([{ ...row, city: new Date(0) }]), "text", "1970", "2026-01-31"],
+  [
+    "table",
+    (t) => t.predict({ city: ["Oslo"], age: [1, 2] }),
+    "value for each row",
+    "1 in 'city', 2 in 'age'",
+    "one length",
+  ],
+  ["table", (t) => t.fit([row], ["by"]), "classes of the model", `"by" in labels, row 0`, "buy, leave"],
+];
+
+for (const [name, call, rule, got, fix] of WRONG)
+  test(`an error has a rule, the value and a fix: ${rule}, ${got}`, async () => {
+    const trainer = await load(name);
+    const before = await trainer.weights();
+    await assert.rejects(call(trainer), (error) => {
+      assert.equal(error.name, "TrainerError", error.stack);
+      for (const [part, text] of [
+        ["rule", rule],
+        ["got", got],
+        ["fix", fix],
+      ])
+        assert.ok(error[part].includes(text), `${part}: ${error[part]}`);
+      return true;
+    });
+    assert.deepEqual(await trainer.weights(), before);
+  });
+
+test("a folder that is no whole bundle is rejected", async () => {
+  const read = async (name) => readFile(join(BUNDLES, "numbers", name));
+  const files = {};
+  for (const name of ["bundle.json", "state.bin", "train.onnx", "predict.onnx", "validate.onnx"])
+    files[name] = await read(name);
+  const options = { runtime: RUNTIME };
+  await Trainer.load(files, options);
+  await Trainer.load(
+    Object.entries(files).map(([name, content]) => new File([content], name)),
+    options,
+  );
+  await assert.rejects(Trainer.load({ ...files, "predict.onnx": undefined }, options), /needs predict.onnx/);
+  await assert.rejects(
+    Trainer.load({ ...files, "state.bin": files["train.onnx"] }, options),
+    /state.bin must be the file/,
+  );
+  await assert.rejects(Trainer.load({ ...files, "bundle.json": "<html>" }, options), /must describe a bundle/);
+  await assert.rejects(Trainer.load(join(BUNDLES, "none"), options), /needs bundle.json/);
+  await assert.rejects(Trainer.load(join(BUNDLES, "numbers"), { runtime: "none" }), /needs onnxruntime/);
+  await assert.rejects(Trainer.load(join(BUNDLES, "numbers"), { workers: true }), /load knows the options/);
+});
+
+test("a thousand epochs keep memory bounded", async () => {
+  const trainer = await load("numbers");
+  const { rows, labels } = await results("numbers");
+  const used = async () => (
+    await trainer.fit(rows.X, labels, { epochs: 500 }),
+    globalThis.gc?.(),
+    process.memoryUsage().rss
+  );
+  const first = await used();
+  await used();
+  const last = await used();
+  assert.ok(last - first < 32 * 2 ** 20, `${(last - first) / 2 ** 20} MiB more`);
+});
