@@ -39,8 +39,17 @@ CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundl
 BUNDLE, ARTIFACT = "bundle.json", "artifact.json"
 ADJUSTMENTS = ("calibration", "threshold")  # settings of evaluate that change a trained model
 # Settings of train about a run's rows and epochs, which the program that uses a bundle decides
-UNUSED = {"accumulate", "checkpoint", "drop_last", "early_stop", "init", "parallel", "seed", "shuffle", "states"}
-UNUSED |= {"validate_every"}
+UNUSED = {
+    "accumulate",
+    "checkpoint",
+    "drop_last",
+    "early_stop",
+    "init",
+    "parallel",
+    "shuffle",
+    "states",
+    "validate_every",
+}
 PACKAGES = ("ortpipe", "onnx", "onnx-ir", "numpy")  # whose versions may change a bundle
 
 
