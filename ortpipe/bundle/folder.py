@@ -40,6 +40,7 @@ def write_bundle(
     most_bytes: int | None = None,
     example: Arrays | None = None,
     origin: Mapping[str, Any] | None = None,
+    page: Mapping[str, bytes] | None = None,
 ) -> dict[str, Any]:
     """Write a bundle that trains and predicts with nothing but onnxruntime; return its description.
 
@@ -56,6 +57,7 @@ def write_bundle(
         most_bytes: the largest size of all files.
         example: rows of the model's inputs for the check; by default, random ones.
         origin: the origin of the model, for the description.
+        page: the files of a page by path, which `most_bytes` does not count.
 
     Raises:
         TrainError: the model cannot train outside of ortpipe, the graphs differ from each other, the size is too
@@ -70,14 +72,16 @@ def write_bundle(
     files[STATE], tensors = _packed({**graphs.state, **{f"scalars/{n}": a for n, a in graphs.scalars.items()}})
     description = _described(graphs, artifact.facts, tensors, config)
     description |= {"origin": dict(origin or {}), "ortpipe": version("ortpipe")}
-    description["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    every = {**files, **(page or {})}
+    description["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in every.items()}
     size = sum(map(len, (*files.values(), _json(description), TEXT.read_bytes())))
     if most_bytes is not None and size > most_bytes:
         rule = f"The bundle must have at most {most_bytes:,} bytes."
         fix = "Allow more, store float16, or train fewer parameters, with a simpler optimizer."
         raise TrainError(rule, got=f"{size:,}", fix=fix)
     with atomic_folder(folder) as partial:
-        for name, content in (files | {DESCRIPTION: _json(description), README: TEXT.read_bytes()}).items():
+        for name, content in (every | {DESCRIPTION: _json(description), README: TEXT.read_bytes()}).items():
+            (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_bytes(content)
         stored = check(partial, graphs, artifact.facts, example or {})
         if float16:

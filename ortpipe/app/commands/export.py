@@ -15,6 +15,7 @@ from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import check_consent
 from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import recorded, tracked
+from ortpipe.app.page import REPLAY, page_key, page_of
 from ortpipe.app.run.example import read_example
 from ortpipe.app.run.folder import stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
@@ -30,9 +31,12 @@ from ortpipe.pipeline.digest import identity, key_of, versions
 ABOUT = """Write a trained model as a bundle: a folder with graphs that train and predict in any onnxruntime
 from 1.17 on, in any language, without ortpipe. bundle.json describes them, and README.md shows
 how to use them. By default, they train the same parameters with the same optimizer as the run.
-Pairs such as derive.parameters and train.optimizer.lr change that, without a new training."""
+Pairs such as derive.parameters and train.optimizer.lr change that, without a new training.
+--page adds a page that trains in a browser: python -m http.server -d FOLDER serves it. It contains
+rows of the run's data."""
 EXAMPLES = (
     "ortpipe export tuned --output bundle",
+    "ortpipe export tuned --output digits --page",
     "ortpipe export tuned --output bundle derive.parameters=[layer1*] train.optimizer.lr=0.01",
 )
 CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundle; of the run
@@ -61,6 +65,7 @@ class Subject(NamedTuple):
     example: Mapping[str, np.ndarray]
     origin: dict[str, str]
     mlflow: str | None = None  # the id of its run
+    folder: Path | None = None  # of its run
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -72,13 +77,19 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--steps", type=int, help="steps of the schedule; default: until its numbers are constant")
     parser.add_argument("--float16", action="store_true", help="store numbers in half the bytes; compute in float32")
     parser.add_argument("--max-size", type=int, metavar="BYTES", help="the largest size of the bundle")
+    about = f"add a page that trains in a browser, with training rows (default: {REPLAY})"
+    parser.add_argument("--page", type=int, nargs="?", const=REPLAY, metavar="ROWS", help=about)
+    about = "onnxruntime-web's folder for the page; default: in node_modules, else by npm pack"
+    parser.add_argument("--runtime", metavar="FOLDER", help=about)
     parser.add_argument("--force", action="store_true", help="replace an existing bundle")
     parser.add_argument("--trust", action="store_true", help="execute the code that the record names")
     options = parser.read(arguments)
     output = local(options.output, "--output")
-    for flag, number in (("--steps", options.steps), ("--max-size", options.max_size)):
+    for flag, number in (("--steps", options.steps), ("--max-size", options.max_size), ("--page", options.page)):
         if number is not None and number < 1:
             raise ConfigError(f"{flag} must be positive.", got=number, fix=f"Leave {flag} out, or write {flag} 1000.")
+    if options.runtime is not None and options.page is None:
+        raise ConfigError("--runtime names the runtime of a page.", got="no --page", fix="Add --page.")
     with _subject(options.run, options.composed) as subject:
         values = subject.values
         change(values, _changes(options.overrides), "export")
@@ -86,18 +97,23 @@ def run(arguments: Sequence[str]) -> None:
         derive_config, train_config = build_key("derive", values["derive"]), build_key("train", values["train"])
         _check_used(options.overrides, train_config, subject.model)
         settings = {"steps": options.steps, "float16": options.float16, "most_bytes": options.max_size}
-        key = _key(subject.model, derive_config, train_config, settings)
+        key = _key(subject.model, derive_config, train_config, {**settings, "page": page_key(options.page)})
         if _is_unchanged(output, key):
             print(f"bundle  {output} (cached: the model and the options are unchanged)")
             return
         _check_output(output, force=options.force)
         model = subject.model if subject.model.facts.gradients else derive(subject.model, derive_config)
-        origin = {**subject.origin, "key": key}
-        description = write_bundle(model, train_config, output, example=subject.example, origin=origin, **settings)
+        page = {}
+        if options.page is not None:
+            page = page_of(model, subject.folder, values, options.page, options.runtime, trust=options.trust)
+        rows, origin = subject.example, {**subject.origin, "key": key}
+        description = write_bundle(model, train_config, output, example=rows, origin=origin, page=page, **settings)
     _print(description, output, values)
     if subject.mlflow is not None:
         _record(output, subject.mlflow, options.composed)
     print(f"bundle  {output}")
+    if page:
+        print(f"page    http://localhost:8000 after python -m http.server -d {output}")
 
 
 def _key(model: Artifact, derive_config: DeriveConfig, train_config: TrainConfig, settings: dict[str, Any]) -> str:
@@ -108,7 +124,8 @@ def _key(model: Artifact, derive_config: DeriveConfig, train_config: TrainConfig
 
 
 def _print(description: Mapping[str, Any], output: Path, values: Mapping[str, Any]) -> None:
-    sizes = [[name, f"{(output / name).stat().st_size:,} bytes"] for name in (*description["files"], BUNDLE)]
+    files = [name for name in description["files"] if name.endswith((".onnx", ".bin"))]
+    sizes = [[name, f"{(output / name).stat().st_size:,} bytes"] for name in (*files, BUNDLE)]
     print("\n".join(aligned([*sizes, ["runs in", f"onnxruntime {description['onnxruntime']}"]])))
     if (storage := description.get("storage")) is not None:
         before, after = storage["float32_loss"], storage["loss"]
@@ -138,7 +155,7 @@ def _subject(name: str, composed: Composition) -> Iterator[Subject]:
     with recorded(origin.run, composed) as folder:
         record = RunRecord.read(folder)
         mlflow = record.mlflow if has_file(Path(origin.run), FILE) else origin.run
-        yield Subject(_trained(folder), read_config(folder), read_example(folder), {"run": record.id}, mlflow)
+        yield Subject(_trained(folder), read_config(folder), read_example(folder), {"run": record.id}, mlflow, folder)
 
 
 def _check_used(overrides: Sequence[str], config: TrainConfig, model: Artifact) -> None:

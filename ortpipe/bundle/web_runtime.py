@@ -1,0 +1,61 @@
+"""The files of onnxruntime-web that a page needs: too large for ortpipe's own package, they come from npm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+from ortpipe.errors import TrainError
+
+PACKAGE, VERSION = "onnxruntime-web", "1.30.0"
+NAMES = ("ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm")  # the build for CPUs alone
+TIMEOUT = 300  # seconds
+
+
+def runtime_files(folder: Path | None = None) -> dict[str, bytes]:
+    """Return onnxruntime-web's build for CPUs, by path in the page's folder.
+
+    It is read from `folder`; by default from the nearest node_modules, or with `npm pack` in a fixed version.
+
+    Raises:
+        TrainError: the folder lacks a file, or there is neither a node_modules with the package nor npm.
+    """
+    places = [Path.cwd(), *Path.cwd().parents]
+    folder = folder or next((p for place in places if (p := place / "node_modules" / PACKAGE).is_dir()), None)
+    if folder is not None:
+        return _read(folder)
+    if (npm := shutil.which("npm")) is None:
+        raise _missing("no node_modules with it, and no npm")
+    with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
+        command = [npm, "pack", "--silent", f"{PACKAGE}@{VERSION}"]
+        try:
+            subprocess.run(command, cwd=temporary, capture_output=True, timeout=TIMEOUT, check=True)
+            [packed] = Path(temporary).glob("*.tgz")
+        except (subprocess.SubprocessError, ValueError) as error:
+            reason = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+            raise _missing(f"npm pack: {reason or error}") from error
+        with tarfile.open(packed) as archive:
+            names = [f"package/{name}" for name in ("package.json", *(f"dist/{name}" for name in NAMES))]
+            archive.extractall(temporary, [archive.getmember(name) for name in names], filter="data")
+        return _read(Path(temporary) / "package")
+
+
+def _read(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder of the package, with its version and licence."""
+    try:
+        about = json.loads((folder / "package.json").read_text(encoding="utf-8"))
+        notice = {name: about.get(name) for name in ("name", "version", "license", "repository")}
+        files = {f"onnxruntime/{name}": (folder / "dist" / name).read_bytes() for name in NAMES}
+    except (OSError, ValueError) as error:
+        raise _missing(str(error)) from error
+    return {**files, "onnxruntime/package.json": json.dumps(notice, indent=1).encode()}
+
+
+def _missing(got: str) -> TrainError:
+    rule = f"A page needs the files of {PACKAGE}, {VERSION} or a close version."
+    fix = f"Install npm, or run npm install {PACKAGE} elsewhere and name its folder: --runtime node_modules/{PACKAGE}."
+    return TrainError(rule, got=got, fix=fix)

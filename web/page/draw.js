@@ -1,0 +1,180 @@
+import { element } from "./dom.js";
+
+const [SIZE, FINE, STROKE, STEP] = [280, 8, 0.17, 0.04]; // of the canvas; of a pixel; of the height; of the pen's keys
+const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+/** A canvas for mouse, finger, pen or arrow keys, whose drawing becomes a row as the training rows are. */
+export class Drawing {
+  constructor(place, facts, onChange) {
+    Object.assign(this, { facts, onChange, strokes: [], picture: null, pen: [0.5, 0.2], down: false });
+    this.canvas = element("canvas", {
+      class: "draw", width: SIZE, height: SIZE, tabindex: 0, role: "application",
+      "aria-label": "Drawing area", "aria-describedby": "draw-help",
+    });
+    this.seen = element("canvas", { width: facts.width, height: facts.height, role: "img", "aria-label": "What the model sees" });
+    const file = element("input", { type: "file", accept: "image/*", onchange: (event) => this.open(event.target.files[0]) });
+    place.append(
+      element("div", { class: "pad" },
+        element("div", {}, this.canvas),
+        element("figure", { class: "seen" }, this.seen, element("figcaption", {}, element("small", {}, "what the model sees")))),
+      element("p", { class: "row" },
+        element("button", { type: "button", id: "clear", class: "quiet", onclick: () => this.clear() }, "Clear"),
+        element("label", { class: "button quiet" }, "Open a picture", file)),
+      element("small", { id: "draw-help" }, "Keyboard: arrow keys move the pen, the space bar lifts it or puts it down, Delete clears."),
+    );
+    this.listen();
+    this.show();
+  }
+
+  listen() {
+    const { canvas } = this;
+    const place = (event) => {
+      const box = canvas.getBoundingClientRect();
+      return [(event.clientX - box.left) / box.width, (event.clientY - box.top) / box.height];
+    };
+    canvas.addEventListener("pointerdown", (event) => {
+      canvas.setPointerCapture(event.pointerId);
+      this.picture = null;
+      this.strokes.push([place(event)]);
+      this.show();
+    });
+    canvas.addEventListener("pointermove", (event) => {
+      if (!canvas.hasPointerCapture(event.pointerId)) return;
+      this.strokes.at(-1).push(...(event.getCoalescedEvents?.() ?? []).map(place), place(event));
+      this.changed();
+    });
+    canvas.addEventListener("pointerup", () => this.changed());
+    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("blur", () => this.show());
+    canvas.addEventListener("focus", () => this.show());
+  }
+
+  key(event) {
+    if (event.key in KEYS) {
+      const [right, below] = KEYS[event.key];
+      this.pen = [this.pen[0] + right * STEP, this.pen[1] + below * STEP].map((x) => Math.min(0.98, Math.max(0.02, x)));
+      if (this.down) this.strokes.at(-1).push(this.pen);
+      this.down ? this.changed() : this.show();
+    } else if (event.key === " ") {
+      this.down = !this.down;
+      if (this.down) this.strokes.push([this.pen]);
+      this.show();
+    } else if (event.key === "Delete" || event.key === "Backspace") {
+      this.clear();
+    } else return;
+    event.preventDefault();
+  }
+
+  async open(file) {
+    if (!file) return;
+    this.clear();
+    this.picture = await createImageBitmap(file);
+    this.changed();
+  }
+
+  clear() {
+    Object.assign(this, { strokes: [], picture: null, down: false });
+    this.show();
+    this.onChange(null);
+  }
+
+  changed() {
+    this.show();
+    this.onChange(this.row());
+  }
+
+  get empty() {
+    return this.picture === null && this.strokes.length === 0;
+  }
+
+  show() {
+    const context = this.canvas.getContext("2d");
+    context.fillStyle = "white";
+    context.fillRect(0, 0, SIZE, SIZE);
+    if (this.picture) context.drawImage(this.picture, 0, 0, SIZE, SIZE);
+    ink(context, this.strokes.map((stroke) => stroke.map(([x, y]) => [x * SIZE, y * SIZE])), SIZE / 14, "black");
+    if (document.activeElement === this.canvas) {
+      context.fillStyle = this.down ? "#b3261e" : "#0b62c4";
+      context.fillRect(this.pen[0] * SIZE - 4, this.pen[1] * SIZE - 4, 8, 8);
+    }
+    paint(this.seen, this.empty ? null : this.row(), this.facts);
+  }
+
+  /** Return the numbers of a row: grey drawings are centred and as large as in training, pictures as they are. */
+  row() {
+    const { width, height, channels, last, paper, ink: dark, pixels } = this.facts;
+    const grey = channels === 1 && !this.picture;
+    const shares = grey ? this.covered() : this.sampled();
+    const per = (numbers, channel) => (Array.isArray(numbers) ? (numbers[channel] ?? numbers[0]) : numbers);
+    const value = (place, channel) => {
+      if (channels === 1 && pixels.scale === undefined) return paper + (dark - paper) * shares[place];
+      const order = pixels.color === "bgr" ? 2 - channel : channel;
+      const level = grey ? 255 * (paper < dark ? shares[place] : 1 - shares[place]) : shares[place][channels === 1 ? 3 : order];
+      return (level / (pixels.scale ?? 1) - (per(pixels.mean, channel) ?? 0)) / (per(pixels.std, channel) ?? 1);
+    };
+    const count = width * height;
+    return Array.from({ length: count * channels }, (_, place) =>
+      last ? value(Math.floor(place / channels), place % channels) : value(place % count, Math.floor(place / count)));
+  }
+
+  covered() {
+    const { width, height, box } = this.facts;
+    const points = this.strokes.flat();
+    const [left, right, top, bottom] = [0, 1].flatMap((axis) => {
+      const ends = points.map((point) => point[axis]);
+      return [Math.min(...ends), Math.max(...ends)];
+    });
+    const thick = STROKE * box[0];
+    const scale = Math.min((box[0] - thick) / Math.max(bottom - top, 0.1), (width - thick) / Math.max(right - left, 0.1));
+    const moved = (x, y) => [FINE * (width / 2 + scale * (x - (left + right) / 2)), FINE * (height / 2 + scale * (y - (top + bottom) / 2))];
+    const context = new OffscreenCanvas(width * FINE, height * FINE).getContext("2d");
+    ink(context, this.strokes.map((stroke) => stroke.map(([x, y]) => moved(x, y))), thick * FINE, "black");
+    const { data } = context.getImageData(0, 0, width * FINE, height * FINE);
+    return Array.from({ length: width * height }, (_, place) => {
+      let sum = 0;
+      for (let y = 0; y < FINE; y++)
+        for (let x = 0; x < FINE; x++)
+          sum += data[4 * ((Math.floor(place / width) * FINE + y) * width * FINE + (place % width) * FINE + x) + 3];
+      return sum / (255 * FINE * FINE);
+    });
+  }
+
+  /** Return red, green, blue and grey levels of each pixel; without a scale, the share of ink. */
+  sampled() {
+    const { width, height, pixels, channels } = this.facts;
+    const context = new OffscreenCanvas(width, height).getContext("2d");
+    context.imageSmoothingQuality = "high";
+    context.drawImage(this.picture ?? this.canvas, 0, 0, width, height);
+    const { data } = context.getImageData(0, 0, width, height);
+    return Array.from({ length: width * height }, (_, place) => {
+      const [red, green, blue] = data.subarray(4 * place, 4 * place + 3);
+      const grey = 0.299 * red + 0.587 * green + 0.114 * blue;
+      return channels === 1 && pixels.scale === undefined ? 1 - grey / 255 : [red, green, blue, grey];
+    });
+  }
+}
+
+function ink(context, strokes, thick, colour) {
+  Object.assign(context, { lineWidth: thick, lineCap: "round", lineJoin: "round", strokeStyle: colour });
+  for (const [first, ...others] of strokes) {
+    context.beginPath();
+    context.moveTo(...first);
+    for (const point of others.length ? others : [first]) context.lineTo(...point);
+    context.stroke();
+  }
+}
+
+/** Paint the numbers of a row on a canvas of the picture's size, ink black on white. */
+export function paint(canvas, row, { width, height, channels, last, paper, ink: dark }) {
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(width, height);
+  for (let place = 0; place < width * height; place++) {
+    for (let channel = 0; channel < 3; channel++) {
+      const from = Math.min(channel, channels - 1);
+      const value = row ? row[last ? place * channels + from : from * width * height + place] : paper;
+      image.data[4 * place + channel] = 255 * (1 - (value - paper) / (dark - paper || 1));
+    }
+    image.data[4 * place + 3] = 255;
+  }
+  context.putImageData(image, 0, 0);
+}

@@ -1,0 +1,85 @@
+import { Trainer } from "./trainer/index.js";
+
+/** What the page keeps: corrections, which train together with the replay rows, so that the rest is not forgotten. */
+const [MOST, LEAST, SURE, PART] = [40, 10, 0.8, 8]; // epochs; share of a correction's class; one row in PART corrects
+const RUNTIME = new URL("onnxruntime/ort.wasm.bundle.min.mjs", import.meta.url).href;
+
+export class Learner {
+  static async open(facts, rows) {
+    const trainer = await Trainer.load(new URL(".", import.meta.url).href, { runtime: RUNTIME });
+    const [{ classes, task }] = trainer.description.predictions;
+    return new Learner(trainer, { ...facts, classes, task }, rows);
+  }
+
+  constructor(trainer, facts, rows) {
+    Object.assign(this, { trainer, facts, rows, taught: { inputs: {}, labels: [] } });
+    const { files } = trainer.description;
+    this.key = `ortpipe ${files["train.onnx"]} ${files["state.bin"]}`;
+  }
+
+  /** Return whether an earlier visit's weights and corrections are back. */
+  async restore() {
+    const back = await this.trainer.restore(this.key);
+    const kept = back && localStorage.getItem(this.key);
+    if (kept) this.taught = JSON.parse(kept);
+    return back;
+  }
+
+  /** Keep weights and corrections in the browser; return whether the corrections fit. */
+  async keep() {
+    await this.trainer.save(this.key);
+    try {
+      localStorage.setItem(this.key, JSON.stringify(this.taught));
+      return true;
+    } catch {
+      localStorage.removeItem(this.key);
+      return false;
+    }
+  }
+
+  async forget() {
+    this.taught = { inputs: {}, labels: [] };
+    localStorage.removeItem(this.key);
+    await this.trainer.reset();
+    await this.trainer.forget(this.key);
+  }
+
+  /** Return the label of each row, the probability of it and those of all classes; of numbers, the value alone. */
+  async predict(inputs) {
+    const { labels, probabilities, values } = await this.trainer.predict(inputs);
+    if (values) return Array.from(values, (value) => ({ label: value, score: null, scores: null }));
+    return labels.map((label, row) => ({ label, score: Math.max(...probabilities[row]), scores: [...probabilities[row]] }));
+  }
+
+  /** Return the share of labels that are right; of numbers, the mean absolute error. */
+  async check({ inputs, labels }) {
+    const predicted = await this.predict(inputs);
+    const wrong = (label, row) => (this.facts.classes ? label === labels[row] : Math.abs(label - labels[row]));
+    return predicted.reduce((sum, { label }, row) => sum + wrong(label, row), 0) / labels.length;
+  }
+
+  /** Train on rows, the earlier corrections and the replay rows until the corrections are right, or for MOST epochs. */
+  async teach(inputs, labels, { onEpoch, signal }) {
+    this.taught = join([this.taught, { inputs, labels }]);
+    const { replay } = this.rows;
+    const copies = Math.max(1, Math.ceil(replay.labels.length / (PART - 1) / this.taught.labels.length));
+    const all = join([replay, ...Array(copies).fill(this.taught)]);
+    for (let epoch = 1; epoch <= MOST; epoch++) {
+      await this.trainer.fit(all.inputs, all.labels, { shuffle: this.facts.shuffle, signal, onEpoch });
+      if (epoch >= LEAST && (await this.known())) return;
+    }
+  }
+
+  async known() {
+    if (!this.facts.classes) return false;
+    const predicted = await this.predict(this.taught.inputs);
+    return predicted.every(({ label, score }, row) => label === this.taught.labels[row] && score >= SURE);
+  }
+}
+
+/** Return rows of several parts as one. */
+function join(parts) {
+  const names = Object.keys(parts.at(-1).inputs);
+  const inputs = Object.fromEntries(names.map((name) => [name, parts.flatMap((part) => part.inputs[name] ?? [])]));
+  return { inputs, labels: parts.flatMap((part) => part.labels) };
+}

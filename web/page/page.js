@@ -1,0 +1,186 @@
+import { Curve } from "./curve.js";
+import { at, download, element, percent } from "./dom.js";
+import { Drawing, paint } from "./draw.js";
+import { Learner } from "./learn.js";
+import { Sound } from "./sound.js";
+import { label as read, Table } from "./table.js";
+
+const [BUTTONS, SHOWN] = [12, 10]; // classes as buttons, and with a bar
+const TRAINING = "#labels button, #train-rows, #train-sound, #reset"; // what starts or undoes a training
+const KEPT = ["The model stays in this browser; its rows are too many to stay.", "Your corrections stay in this browser."];
+const json = async (name) => (await fetch(name)).json();
+let facts, learner, curve, panel, running, latest = null, before = null;
+
+async function start() {
+  const [page, rows] = await Promise.all(["page.json", "rows.json"].map(json));
+  learner = await Learner.open(page, rows);
+  ({ facts } = learner);
+  at("title").textContent = document.title = page.title;
+  curve = new Curve(at("curve"));
+  panel = { picture: pictures, table: tables, sound: sounds }[page.kind]();
+  labels();
+  if (rows.check) before = await learner.check(rows.check);
+  const back = await learner.restore();
+  await afterwards(back ? "Your trained model is back." : "Ready.");
+  for (const id of ["download", "reset"]) at(id).disabled = false;
+  at("stop").onclick = () => running?.abort();
+  at("download").onclick = () => guarded(async () => download("model.onnx", await learner.trainer.model(), "application/octet-stream"));
+  at("reset").onclick = () => guarded(forget);
+  document.body.dataset.ready = "true";
+}
+
+/** Run work of the page; an error becomes a notice. */
+async function guarded(work) {
+  at("problem").hidden = true;
+  try {
+    await work();
+  } catch (error) {
+    at("problem").textContent = error.message;
+    at("problem").hidden = false;
+  }
+}
+
+function pictures() {
+  at("input-title").textContent = "Draw";
+  return new Drawing(at("input"), facts, (row) => predict(row && { [facts.input]: [row] }));
+}
+
+function tables() {
+  at("input-title").textContent = "A row";
+  at("input").classList.add("wide");
+  const { replay } = learner.rows;
+  const first = ({ input, place }) => (place === null ? replay.inputs[input][0] : replay.inputs[input][0][place]);
+  const table = new Table(at("input"), facts, first, {
+    onChange: (row) => predict(row && inputsOf(facts.columns.map(({ name }) => [name, [row[name]]]))),
+    onRows: (rows) => guarded(async () => {
+      const { inputs } = rows();
+      table.show(inputs, await learner.predict(inputsOf(Object.entries(inputs))));
+    }),
+    onTeach: (rows) => guarded(async () => {
+      const { inputs, labels } = rows();
+      await teach(inputsOf(Object.entries(inputs)), labels);
+    }),
+  });
+  table.changed();
+  return table;
+}
+
+/** Return the model's inputs from columns: each its own, or places of a matrix. */
+function inputsOf(entries) {
+  const inputs = {}, columns = Object.fromEntries(entries);
+  for (const { name, input, place } of facts.columns) {
+    if (place === null) inputs[input] = columns[name];
+    else columns[name].forEach((value, row) => (((inputs[input] ??= [])[row] ??= [])[place] = value));
+  }
+  return inputs;
+}
+
+function sounds() {
+  at("input-title").textContent = "A recording";
+  at("input").classList.add("wide");
+  at("answer").hidden = true;
+  let windows = null;
+  const show = async (fresh) => windows && panel.show(await learner.predict({ [facts.input]: windows }), fresh);
+  const sound = new Sound(at("input"), facts, {
+    onSound: (rows) => guarded(() => ((windows = rows), show(true))),
+    onTeach: (rows, marked) => guarded(async () => {
+      await teach({ [facts.input]: rows }, marked);
+      await show(false);
+    }),
+    onProblem: (error) => guarded(() => Promise.reject(error)),
+  });
+  return sound;
+}
+
+/** Predict a row and show the scores; only the latest row counts. */
+async function predict(inputs) {
+  latest = inputs;
+  at("teach").hidden = inputs === null || facts.labels.length > 0;
+  if (!inputs) {
+    at("verdict").textContent = "–";
+    return at("scores").replaceChildren();
+  }
+  await guarded(async () => {
+    const [prediction] = await learner.predict(inputs);
+    if (latest === inputs) show(prediction);
+  });
+}
+
+function show({ label, score, scores }) {
+  at("verdict").textContent = scores ? `${label} (${percent(score)})` : String(+Number(label).toPrecision(6));
+  if (!scores) return;
+  const order = facts.classes.length > SHOWN ? [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, SHOWN) : [...scores.keys()];
+  const bars = order.map((place) =>
+    element("li", { class: String(facts.classes[place]) === String(label) ? "best" : "" },
+      element("span", { class: "name" }, String(facts.classes[place])),
+      element("svg", { viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true" }, element("rect", { width: 100 * scores[place], height: 10, rx: 1 })),
+      element("span", { class: "share" }, percent(scores[place]))));
+  at("scores").replaceChildren(element("ol", { class: "scores", "aria-label": "Probability of each class" }, ...bars));
+}
+
+/** Offer the labels that teach: buttons, a list, or a number. */
+function labels() {
+  const learn = (label) => guarded(() => latest && teach(latest, [label]));
+  if (facts.classes && facts.classes.length <= BUTTONS) {
+    const buttons = facts.classes.map((name) => element("button", { type: "button", class: "quiet", "aria-label": `That was ${name}`, "data-label": name, onclick: () => learn(name) }, String(name)));
+    return at("labels").append(element("div", { class: "labels" }, ...buttons));
+  }
+  const field = facts.classes ? element("select", {}, ...facts.classes.map((name) => element("option", {}, String(name)))) : element("input", { type: "number", step: "any" });
+  const given = () => (facts.classes ? facts.classes[field.selectedIndex] : read(field.value, null, "label", 1));
+  at("labels").append(element("div", { class: "labels" }, element("label", {}, "Right answer", field), element("button", { type: "button", onclick: () => guarded(() => learn(given())) }, "Train on it")));
+}
+
+/** Train on corrections, with a curve, and check that other rows are as right as before. */
+async function teach(inputs, labels) {
+  if (running) throw new Error("The model trains already.\nFix: wait, or press Stop.");
+  running = new AbortController();
+  at("stop").disabled = false;
+  for (const button of document.querySelectorAll(TRAINING)) button.disabled = true;
+  curve.clear();
+  at("status").textContent = "Training …";
+  try {
+    await learner.teach(inputs, labels, { signal: running.signal, onEpoch: ({ loss }) => curve.add(loss) });
+  } catch (error) {
+    if (!running.signal.aborted) throw error;
+  } finally {
+    at("stop").disabled = true;
+    for (const button of document.querySelectorAll(TRAINING)) button.disabled = false;
+    const verb = running.signal.aborted ? "Stopped after" : "Trained for";
+    running = null;
+    at("kept").textContent = KEPT[Number(await learner.keep())];
+    await afterwards(`${verb} ${curve.losses.length} epochs.`);
+  }
+  if (latest) await predict(latest);
+}
+
+/** Say what the model knows now. */
+async function afterwards(status) {
+  const { taught, rows } = learner;
+  const right = taught.labels.length ? await learner.predict(taught.inputs) : [];
+  const count = right.filter(({ label }, row) => label === taught.labels[row]).length;
+  const word = facts.classes ? percent : (error) => `${+error.toPrecision(4)} mean error`;
+  const now = rows.check ? await learner.check(rows.check) : null;
+  const figures = [
+    facts.classes && taught.labels.length ? ["corrections right", `${count} of ${taught.labels.length}`] : null,
+    now === null ? null : ["held-out rows right", `${word(now)} (before: ${word(before)})`],
+  ].filter(Boolean);
+  at("figures").replaceChildren(...figures.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
+  at("status").textContent = status;
+  if (facts.kind === "picture") at("corrections").replaceChildren(...taught.labels.map((label, row) => thumbnail(taught.inputs[facts.input][row], label, right[row])));
+}
+
+function thumbnail(row, label, prediction) {
+  const canvas = element("canvas", { width: facts.width, height: facts.height, "aria-hidden": "true" });
+  paint(canvas, row, facts);
+  const good = prediction.label === label;
+  return element("li", {}, canvas, element("span", {}, `is ${label} `, element("span", { class: good ? "right" : "wrong" }, good ? "✓ learned" : `✗ read as ${prediction.label}`)));
+}
+
+async function forget() {
+  await learner.forget();
+  curve.clear();
+  await afterwards("Back to the model as it was.");
+  if (latest) await predict(latest);
+}
+
+guarded(start);
