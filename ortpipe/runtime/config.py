@@ -16,16 +16,16 @@ class RuntimeConfig(Config):
         threads: threads of CPU operators; one is the fastest choice for small models.
         provider: the device. With engine `onnxruntime`, `cuda` runs every graph on the GPU, except operators without a
             GPU kernel; with `xla`, only training steps run there.
-        engine: the engine that trains mini-batches: `onnxruntime`, or `xla`, where JAX compiles the same graphs (extra
-            `xla`) and everything else runs in onnxruntime on the CPU.
+        engine: the engine that trains mini-batches: `onnxruntime`, `xla` (JAX compiles the same graphs; extra `xla`) or
+            `c` (a C compiler compiles dense networks; extra `native`). All else runs in onnxruntime on the CPU.
     """
 
     threads: Annotated[int, Ge(1), Le(1024)] = 1
     provider: Literal["cpu", "cuda"] = "cpu"
-    engine: Literal["onnxruntime", "xla"] = field(default="onnxruntime", metadata={"identity": False})
+    engine: Literal["onnxruntime", "xla", "c"] = field(default="onnxruntime", metadata={"identity": False})
 
     def packages(self) -> tuple[str, ...]:
         """Return further packages whose versions can change a result. Only the presence of some enters a cache key, so
         the default engine's keys are unchanged.
         """
-        return ("jax", "jaxlib") if self.engine == "xla" else ()
+        return {"onnxruntime": (), "xla": ("jax", "jaxlib"), "c": ("scipy-openblas32",)}[self.engine]

@@ -5,7 +5,7 @@ from typing import Any
 import onnx
 
 from ortpipe.errors import EngineError
-from ortpipe.runtime import xla
+from ortpipe.runtime import c, xla
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 from ortpipe.runtime.session import PROVIDERS, TRIVIAL, Session
@@ -13,8 +13,10 @@ from ortpipe.runtime.session import PROVIDERS, TRIVIAL, Session
 
 def check_provider(runtime: RuntimeConfig, count: int | None = None) -> None:
     """Raise before any work if `count` devices are missing, or onnxruntime falls back to another provider."""
-    if runtime.engine != "onnxruntime":
+    if runtime.engine == "xla":
         xla.check_client(runtime, count)
+    elif runtime.engine == "c":
+        c.check_compiler(runtime)
     elif runtime.provider != "cpu":
         Session(onnx.parser.parse_model(TRIVIAL), runtime)
 

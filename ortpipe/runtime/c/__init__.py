@@ -1,9 +1,11 @@
-"""The third engine: an epoch graph as one C function, which the machine's own compiler compiles.
+"""The third engine: an epoch of a dense network as one function in C, compiled on this machine.
 
-Names: `build` returns the library of a C source.
+Names: `check_compiler` raises if there is no compiler or no BLAS. `emit` returns the C source of an epoch graph as a
+`CSource`, `build` the library of a source. `CompiledEpoch` is a compiled epoch graph, `SeededEpochs` the same with the
+seeds of an epoch's random numbers.
 
-Read first: `compiler.py` (the compiler, the BLAS and the cache), `ortpipe/stages/train/epoch_graph.py` (the graph) and
-`ortpipe/runtime/xla/program.py` (the engine beside it).
+Read first: `reader.py` (a graph as values), `plan.py` (which loops compute them, and where they are) and `write.py`
+(the text).
 """
 
 from typing import TYPE_CHECKING
@@ -12,5 +14,7 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.runtime.c.compiler import build
+    from ortpipe.runtime.c.program import CompiledEpoch, SeededEpochs, check_compiler
+    from ortpipe.runtime.c.source import CSource, emit
 else:
     __getattr__, __dir__, __all__ = door(__name__)

@@ -21,8 +21,8 @@ from ortpipe.stages.train.step import TrainStep, build_step
 from ortpipe.stages.train.training import Training
 
 if TYPE_CHECKING:
+    from ortpipe.stages.train.compiled import load_compiled
     from ortpipe.stages.train.random_draws import with_seeds
-    from ortpipe.stages.train.xla_engine import load_in_xla
 else:
     later(__name__)
 
@@ -78,8 +78,8 @@ def loader(training: Training, step: TrainStep) -> Load:
         return proto_apart(model, deep=True)  # checked by derive, and again by the runtime
 
     if not runs_in_onnxruntime(training.runtime):
-        in_xla: Load = load_in_xla(training, sized, random=random)
-        return in_xla
+        compiled: Load = load_compiled(training, sized, random=random)
+        return compiled
     if random:
         seeded: Load = with_seeds(sized, training.config.seed, functools.partial(load_session, training.runtime))
         return seeded

@@ -1,30 +1,34 @@
-"""Train in XLA: JAX compiles the epoch graph of each batch size."""
+"""Train in XLA or C, which compile the epoch graph of each batch size."""
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import onnx
 
 from ortpipe.graph.core.apart import Weights
-from ortpipe.runtime import xla
+from ortpipe.runtime import c, xla
 from ortpipe.stages.train.devices import device_count, slice_places
 from ortpipe.stages.train.epoch_graph import BATCHES, Runs
 from ortpipe.stages.train.sliced import SLICES
 from ortpipe.stages.train.training import Remark, Training
 
 
-def load_in_xla(
+def load_compiled(
     training: Training, sized: Callable[[int], tuple[onnx.ModelProto, Weights]], *, random: bool
 ) -> Callable[[int, int], Runs]:
-    """Return a function that loads the epoch graph into XLA; its programs take seeds as an input."""
+    """Return a function that loads the epoch graph into the engine; its programs take seeds as an input."""
     runtime = training.runtime
     assert runtime is not None
+    in_c = runtime.engine == "c"
 
     @functools.cache
-    def load(size: int) -> xla.Program:
+    def load(size: int) -> Any:
         def report(seconds: float) -> None:
             training.report(Remark(f"compiled for batches of {size} rows in {seconds:.2f} s"))
 
+        if in_c:
+            return c.CompiledEpoch(*sized(size), report=report)
         if (parallel := training.config.parallel) is None:
             return xla.Program(*sized(size), runtime, steps=BATCHES, report=report)
         sizes = [rows for _, _, rows in slice_places(size, parallel.slices)]
@@ -38,6 +42,7 @@ def load_in_xla(
 
     @functools.lru_cache(maxsize=2)  # for full batches and the partial one
     def load_seeded(number: int, size: int) -> Runs:
-        return xla.SeededRuns(load(size), (training.config.seed, number, size))
+        seeded = c.SeededEpochs if in_c else xla.SeededRuns
+        return seeded(load(size), (training.config.seed, number, size))
 
     return load_seeded

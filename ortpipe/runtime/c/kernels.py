@@ -1,0 +1,307 @@
+"""Write the loops of a kernel as C."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ortpipe.runtime.c.access import Access, CLocation, bare
+from ortpipe.runtime.c.affine import ZERO, Affine, Index, address
+from ortpipe.runtime.c.elementwise import number
+from ortpipe.runtime.c.lines import CodeLines
+from ortpipe.runtime.c.memory import MemoryPlan
+from ortpipe.runtime.c.plan import Kernel, Plan, domain_index, loop_names, unshaped
+from ortpipe.runtime.c.values import Level, Value
+
+LANES = {4: 32, 8: 16}  # of a sum along the last axis, by the bytes of a number
+START = {"+": 0, "*": 1, "max": -np.inf, "min": np.inf}
+TINY = 0  # products up to which loops are faster than a BLAS
+
+
+class KernelWriter:
+    """Writes kernels; `write_level` writes those of a level inside another one."""
+
+    def __init__(
+        self, plan: Plan, memory: MemoryPlan, out: CodeLines, write_level: Callable[[Level], None], *, blas: bool
+    ) -> None:
+        self._plan, self._memory, self._out, self._write_level, self._blas = plan, memory, out, write_level, blas
+
+    def write(self, kernel: Kernel) -> None:
+        """Write a kernel."""
+        getattr(self, f"_write_{kernel.kind}")(kernel)
+
+    def _access(self, bounds: Mapping[str, int], counts: Mapping[object, int] | None = None) -> Access:
+        return Access(self._plan.stored, bounds, self._memory.place, self._memory.fresh, counts)
+
+    def _twice(self, bounds: Mapping[str, int], write: Callable[[Access], list[str]]) -> tuple[list[str], Access]:
+        """Return the lines of a loop's body: entries are counted first, so that those used twice become variables."""
+        first = Access(self._plan.stored, bounds)
+        write(first)
+        second = self._access(bounds, first.counts)
+        lines = write(second)
+        return [*second.lines, *lines], second
+
+    def _collapsed(
+        self, bounds: dict[str, int], write: Callable[[Access, Mapping[str, Affine]], list[str]], among: Sequence[str]
+    ) -> tuple[dict[str, int], dict[str, Affine]]:
+        """Return the loops with neighbours joined where all entries follow each other in memory."""
+        variables, bounds, among = {v: Affine.of(v) for v in bounds}, dict(bounds), list(among)
+        dry = Access(self._plan.stored, bounds)
+        write(dry, variables)
+        used = [dict(position.terms) for position in dry.used]
+
+        def follows(pair: tuple[str, str]) -> bool:
+            outer, inner = pair
+            return all(factors.get(outer, 0) == factors.get(inner, 0) * bounds[inner] for factors in used)
+
+        while not dry.divides and (pair := next(filter(follows, itertools.pairwise(among)), None)):
+            outer, inner = pair
+            bounds[inner] *= bounds.pop(outer)
+            variables[outer] = ZERO
+            among.remove(outer)
+        return bounds, variables
+
+    def _write_loops(self, kernel: Kernel) -> None:
+        names = [str(v) for v in loop_names(len(kernel.domain))]
+        bounds = dict(zip(names, kernel.domain, strict=True))
+        several = len(kernel.values) > 1
+
+        def write(access: Access, variables: Mapping[str, Affine]) -> list[str]:
+            lines, at = list[str](), [variables[v] for v in names]
+            for value in kernel.values:
+                if value.kind == "reduce":
+                    index = domain_index(value.args[0].shape, at)
+                    entry = self._named(access, value, access.at(value.args[0], index), needed=several)
+                    index = tuple(ZERO if axis in value.info[1] else part for axis, part in enumerate(index))
+                else:
+                    index = domain_index(value.shape, at)
+                    entry = access.define(value, index, named=several)
+                position, place = address(value.shape, index), self._memory.place(value)
+                access.used.append(position)
+                lines.append(_into(place.at(position), entry, value, place))
+            return lines
+
+        for value in kernel.values:
+            if value.kind == "reduce":
+                self.store(value, self._plan.values.constant(START[value.info[0]], value.dtype))
+        bounds, variables = self._collapsed(bounds, write, names)
+        lines, _ = self._twice(bounds, lambda access: write(access, variables))
+        with self._out.loops(bounds):
+            self._out.add(*lines)
+
+    def _named(self, access: Access, value: Value, entry: str, *, needed: bool) -> str:
+        """Return an entry, as a variable if a macro repeats it or it must be read before something is written."""
+        needed = needed or value.info[0] in ("max", "min")
+        return access.declare(value.args[0], entry) if needed and access.final else entry
+
+    def store(
+        self,
+        value: Value,
+        source: Value,
+        place: CLocation | None = None,
+        into: Callable[[Index], Affine] | None = None,
+    ) -> None:
+        """Write every entry of a value: those of another value, which is broadcast, or of a part of it."""
+        place = place or self._memory.place(value)
+        shape = source.shape if into is not None else value.shape
+        wide = [n for n in shape if n != 1]
+        names = [str(v) for v in loop_names(len(wide))]
+        bounds = dict(zip(names, wide, strict=True))
+
+        def write(access: Access, variables: Mapping[str, Affine]) -> list[str]:
+            index = domain_index(shape, [variables[v] for v in names])
+            entry = access.broadcast(source, index)
+            position = into(index) if into is not None else address(shape, index)
+            access.used.append(position)
+            return [f"{place.at(position)} = {bare(entry)};"]
+
+        bounds, variables = self._collapsed(bounds, write, names)
+        lines, _ = self._twice(bounds, lambda access: write(access, variables))
+        with self._out.loops(bounds):
+            self._out.add(*lines)
+
+    def _write_reduce(self, kernel: Kernel) -> None:
+        """Write a sum along the last axis and perhaps others; long ones are added in lanes, in a fixed order."""
+        [value] = kernel.values
+        x, (operator, axes) = value.args[0], value.info
+        wide = [axis for axis, n in enumerate(x.shape) if n != 1]
+        names = {axis: str(v) for axis, v in zip(wide, loop_names(len(wide)), strict=True)}
+        outside, summed = [names[a] for a in wide if a not in axes], [names[a] for a in wide if a in axes]
+        bounds = {names[axis]: x.shape[axis] for axis in wide}
+
+        def write(access: Access, variables: Mapping[str, Affine], shift: Affine = ZERO) -> str:
+            at = {**variables, summed[-1]: variables[summed[-1]] + shift}
+            return access.at(x, domain_index(x.shape, [at[names[axis]] for axis in wide]))
+
+        bounds, variables = self._collapsed(bounds, lambda access, v: [write(access, v)], summed)
+        summed = [v for v in summed if v in bounds]
+        inner, length, lanes = summed[-1], bounds[summed[-1]], LANES.get(value.dtype.itemsize, 1)
+        place, total = self._memory.place(value), self._memory.fresh("total")
+        zero, target = number(START[operator], value.dtype), self._target(value, variables, names)
+
+        def body(bounds: Mapping[str, int], into: str, variables: Mapping[str, Affine], shift: Affine) -> list[str]:
+            def lines(access: Access) -> list[str]:
+                entry = self._named(access, value, write(access, variables, shift), needed=False)
+                return [_added(operator, into, entry)]
+
+            return self._twice(bounds, lines)[0]
+
+        with self._out.loops({v: bounds[v] for v in outside if v in bounds}, independent=False):
+            outer = {v: bounds[v] for v in summed[:-1]}
+            if length < 2 * lanes:
+                self._out.add(f"{value.c_type} {total} = {zero};")
+                with self._out.loops(outer, independent=False):
+                    self._out.loop(
+                        f"for (int64_t {inner} = 0; {inner} < {length}; {inner}++)",
+                        body(bounds, total, variables, ZERO),
+                    )
+                result = total
+            else:
+                self._out.add(f"{value.c_type} {total}[{lanes}];")
+                self._out.loop(f"for (int lane = 0; lane < {lanes}; lane++)", [f"{total}[lane] = {zero};"])
+                lane, rest = Affine.of("lane"), length % lanes
+                with self._out.loops(outer, independent=False):
+                    with self._out.block(f"for (int64_t {inner} = 0; {inner} < {length - rest}; {inner} += {lanes})"):
+                        limits = {**bounds, inner: length - lanes + 1, "lane": lanes}
+                        self._out.loop(
+                            f"for (int lane = 0; lane < {lanes}; lane++)",
+                            body(limits, f"{total}[lane]", variables, lane),
+                            independent=True,
+                        )
+                    if rest:
+                        limits, last = {**bounds, inner: 1, "lane": rest}, {**variables, inner: ZERO}
+                        lines = body(limits, f"{total}[lane]", last, lane + Affine((), length - rest))
+                        self._out.loop(f"for (int lane = 0; lane < {rest}; lane++)", lines)
+                with self._out.block(f"for (int half = {lanes // 2}; half > 0; half /= 2)"):
+                    self._out.loop(
+                        "for (int lane = 0; lane < half; lane++)",
+                        [_added(operator, f"{total}[lane]", f"{total}[lane + half]")],
+                    )
+                result = f"{total}[0]"
+            self._out.add(
+                _into(target, result, None, place)
+                if not place.variable
+                else f"const {value.c_type} {target} = {result};"
+            )
+
+    def _target(self, value: Value, variables: Mapping[str, Affine], names: Mapping[int, str]) -> str:
+        index = tuple(
+            ZERO if axis in value.info[1] or axis not in names else variables[names[axis]]
+            for axis in range(len(value.shape))
+        )
+        return self._memory.place(value).at(address(value.shape, index))
+
+    def _write_product(self, kernel: Kernel) -> None:
+        [value] = kernel.values
+        a, b, *c = value.args
+        (alpha, beta), place = value.info, self._memory.place(value)
+        if c and not (self._plan.homes.get(value) is unshaped(c[0]) and c[0].size == value.size):
+            self.store(value, c[0])
+        batch = {f"b{n}": size for n, size in enumerate(value.shape[:-2])}
+        (m, n), k = value.shape[-2:], a.shape[-1]
+        operands = []
+        for x in (a, b):
+            base, first, turned, line = self._plan.matrix(x)
+            skipped = len(value.shape) - len(x.shape)
+            by_name = {
+                f"b{i}": ZERO if size == 1 else Affine.of(f"b{i + skipped}") for i, size in enumerate(x.shape[:-2])
+            }
+            for v, factor in first.terms:
+                moved = by_name.get(v, Affine.of(v)) * factor
+                first = first + Affine(((v, -factor),)) + moved
+            operands.append((_pointer(self._memory.place(base), first), turned, line))
+        (left, turned_a, line_a), (right, turned_b, line_b) = operands
+        row = Affine()
+        for number_, size in enumerate(value.shape[:-2]):
+            row = row * size + Affine.of(f"b{number_}")
+        out = _pointer(place, row * (m * n))
+        one, other = number(alpha, value.dtype), number(beta if c else 0, value.dtype)
+        with self._out.loops(batch, independent=False):
+            if self._blas and m * n * k > TINY:
+                modes = ", ".join("TRANSPOSED" if turned else "PLAIN" for turned in (turned_a, turned_b))
+                letter = "s" if value.dtype == np.float32 else "d"
+                self._out.add(
+                    f"cblas_{letter}gemm(ROWS, {modes}, {m}, {n}, {k}, {one}, {left}, {line_a}, {right}, {line_b}, "
+                    f"{other}, {out}, {n});"
+                )
+            else:
+                steps_a = f"1, {line_a}" if turned_a else f"{line_a}, 1"
+                steps_b = f"1, {line_b}" if turned_b else f"{line_b}, 1"
+                self._out.add(
+                    f"multiply_{value.c_type}({m}, {n}, {k}, {one}, {left}, {steps_a}, {right}, {steps_b}, {other}, "
+                    f"{out});"
+                )
+
+    def _write_join(self, kernel: Kernel) -> None:
+        [value] = kernel.values
+        place, axis, first = self._memory.place(value), value.info, 0
+        for x in value.args:
+            base = unshaped(x)
+            if self._plan.aliases.get(base, (None,))[0] is None:
+
+                def into(index: Index, first: int = first) -> Affine:
+                    moved = [part + Affine((), first * (i == axis)) for i, part in enumerate(index)]
+                    return address(value.shape, tuple(moved))
+
+                self.store(value, x, place, into)
+            first += x.shape[axis]
+
+    def _write_scatter(self, kernel: Kernel) -> None:
+        [value] = kernel.values
+        x, places, updates = value.args
+        sign, axis = value.info
+        self.store(value, x)
+        wide = [n for n in updates.shape if n != 1]
+        names = loop_names(len(wide))
+        bounds = {str(v): n for v, n in zip(names, wide, strict=True)}
+
+        def write(access: Access) -> list[str]:
+            index = domain_index(updates.shape, names)
+            if axis is None:
+                rank, depth = len(places.shape) - 1, places.shape[-1]
+                there = [access.chosen(places, (*index[:rank], Affine((), d)), value.shape[d]) for d in range(depth)]
+                target, checked = (*there, *index[rank:]), list(zip(there, value.shape, strict=False))
+            else:
+                row = access.chosen(places, index, value.shape[axis])
+                target, checked = (*index[:axis], row, *index[axis + 1 :]), [(row, value.shape[axis])]
+            tests = " && ".join(f"{row} >= 0 && {row} < {n}" for row, n in checked)
+            entry = access.at(updates, index)
+            return [f"if ({tests}) {self._memory.place(value).at(address(value.shape, target))} {sign} {bare(entry)};"]
+
+        lines, _ = self._twice(bounds, write)
+        with self._out.loops(bounds, independent=False):
+            self._out.add(*lines)
+
+    def _write_scan(self, kernel: Kernel) -> None:
+        [value] = kernel.values
+        level: Level = value.info
+        for state, start in zip(level.states, value.args, strict=True):
+            self.store(state, start)
+        with self._out.block(
+            f"for (int64_t {level.variable} = 0; {level.variable} < {level.count}; {level.variable}++)"
+        ):
+            self._write_level(level)
+
+
+def _pointer(place: CLocation, position: Affine) -> str:
+    if place.variable:
+        return f"&{place.array}"
+    there = place.first + position
+    return place.array if there == ZERO else f"{place.array} + {there}"
+
+
+def _added(operator: str, total: str, entry: str) -> str:
+    """Return the statement that adds an entry."""
+    if operator in "+*":
+        return f"{total} {operator}= {bare(entry)};"
+    return f"{total} = {'LARGER' if operator == 'max' else 'SMALLER'}({entry}, {total});"
+
+
+def _into(target: str, entry: str, value: Value | None, place: CLocation) -> str:
+    """Return the statement that writes an entry of a value, or adds it."""
+    if value is not None and value.kind == "reduce":
+        return _added(value.info[0], target, entry)
+    declared = f"const {value.c_type} " if value is not None and place.variable else ""
+    return f"{declared}{target} = {bare(entry)};"

@@ -1,0 +1,125 @@
+"""Where values are in C: arguments, constants in the text, the workspace, and variables."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ortpipe.runtime.c.access import CLocation
+from ortpipe.runtime.c.affine import ZERO, Affine
+from ortpipe.runtime.c.elementwise import number
+from ortpipe.runtime.c.plan import Plan, packed, unshaped
+from ortpipe.runtime.c.values import Value, walk
+
+WORDS = re.compile(  # names that mean something else in C or in the function
+    "auto|bool|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|inline|int|long|"
+    "register|restrict|return|short|signed|sizeof|static|struct|switch|typedef|union|unsigned|void|volatile|while|"
+    "main|steps?|first|seed|key|work|mode|lane|half|[b-n]|[jy][01n]|[a-z0-9_]*_t|abs|exp|log|sqrt|tanh|sin|cos|rint|erf|"
+    "pow|gamma|folded|uniform|threefry"
+)
+SMALL = 1024  # entries up to which constants are in the text
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of the function, an array in C order.
+
+    Roles: `state` is read and replaced, `row` is read [steps, …], `constant` is read, `output` is written [steps].
+    """
+
+    name: str  # of the value in the graph
+    c_name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]  # in one step
+    role: str
+
+
+class MemoryPlan:
+    """The place of every value in memory, and the names of C.
+
+    `arguments` are those of the function, `constants` the values of some, `tables` and `arrays` lines that declare
+    the others, `workspace` the bytes of all arrays.
+    """
+
+    def __init__(self, plan: Plan, names: Sequence[str]) -> None:
+        self._plan, self._taken, self._places = plan, set[str](), dict[Value, CLocation]()
+        self.constants, self.arguments = dict[str, np.ndarray](), list[Argument]()
+        self.tables, self.arrays, self.workspace = list[str](), list[str](), 0
+        self.values = [*walk([x for level in plan.levels for x in (*level.following, *level.outputs)])]
+        self._name_arguments(names)
+        self._locate()
+
+    def fresh(self, name: str) -> str:
+        """Return a name that is not taken."""
+        stem = re.sub(r"\W+", "_", name.removesuffix("/of_step")).strip("_") or "t"
+        stem = f"v{stem}" if stem[0].isdigit() else stem
+        for tail in itertools.chain([] if WORDS.fullmatch(stem) else [""], map(str, itertools.count(2))):
+            if (name_in_c := f"{stem}_{tail}".rstrip("_")) not in self._taken:
+                self._taken.add(name_in_c)
+                return name_in_c
+        raise AssertionError
+
+    def _name_arguments(self, names: Sequence[str]) -> None:
+        step = self._plan.step
+        rows = [value for value in self.values if value.kind == "row" and value.level is step]
+        ends = [unshaped(value) for value in step.outputs]
+        for role, values in (("state", step.states), ("row", sorted(rows, key=lambda value: value.info))):
+            for value in values:
+                self._argument(value, value.name, role)
+        for value in self.values:
+            if value.kind == "constant" and value.size > SMALL and not (value.info == value.info.flat[0]).all():
+                self._argument(value, value.name, "constant")
+                self.constants[self.arguments[-1].c_name] = value.info
+        for value, name in zip(ends, names, strict=True):
+            self._argument(value, name, "output")
+
+    def _argument(self, value: Value, name: str, role: str) -> None:
+        c_name = self.fresh(name)
+        self.arguments.append(Argument(name, c_name, value.dtype, value.shape, role))
+        at_step = Affine.of("step") * value.size if role in ("row", "output") else ZERO
+        self._places[value] = CLocation(c_name, at_step)
+
+    def _locate(self) -> None:
+        """Decide where the values in memory are."""
+        plan, end = self._plan, 0
+        for level in plan.levels:
+            arrays = list[tuple[Value, int, int]]()
+            for value, begin, last in plan.arrays(level):
+                if value in plan.homes or value in self._places or any(value is other for other, _, _ in arrays):
+                    continue
+                if value.size == 1 and value.kind not in ("product", "join", "scatter", "result"):
+                    self._places[value] = CLocation(self.fresh(value.name or "number"), variable=True)
+                else:
+                    arrays.append((value, begin, last))
+            places, end = packed([(v.size * v.dtype.itemsize, a, b) for v, a, b in arrays], end)
+            for (value, _, _), place in zip(arrays, places, strict=True):
+                name = self.fresh(value.name or value.kind)
+                self._places[value] = CLocation(name)
+                self.arrays.append(f"{value.c_type} *const {name} = ({value.c_type} *) (work + {place});")
+        self.workspace = end
+        for level in plan.levels[2:]:
+            results = {result.info: result for result in level.results}
+            for place, state in enumerate(level.states):
+                self._places[state] = self._places[results[place]]
+            for place, value in enumerate(level.outputs):
+                home = self._places[results[len(level.states) + place]]
+                self._places[unshaped(value)] = CLocation(home.array, Affine.of(level.variable) * value.size)
+        for value, state in plan.homes.items():
+            self._places[value] = self._places[state]
+        for value, (root, first) in plan.aliases.items():
+            home = self._places[root]
+            self._places[value] = CLocation(home.array, home.first + Affine((), first))
+
+    def place(self, value: Value) -> CLocation:
+        """Return where a value is; a constant is written into the text on its first use."""
+        if value not in self._places:
+            assert value.kind == "constant"
+            name = self.fresh(value.name or "numbers")
+            entries = ", ".join(number(x, value.dtype) for x in value.info.flat)
+            self.tables.append(f"static const {value.c_type} {name}[{value.size}] = {{{entries}}};")
+            self._places[value] = CLocation(name)
+        return self._places[value]

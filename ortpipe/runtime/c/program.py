@@ -1,0 +1,123 @@
+"""An epoch graph as a compiled function: once per shape of a batch, for any number of steps."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from ortpipe.errors import EngineError
+from ortpipe.runtime.c.compiler import build, compiler, load_blas
+from ortpipe.runtime.c.plan import ALIGNED
+from ortpipe.runtime.c.reader import check_operators
+from ortpipe.runtime.c.source import CSource, emit
+from ortpipe.runtime.config import RuntimeConfig
+
+
+def check_compiler(runtime: RuntimeConfig) -> None:
+    """Raise if there is no compiler or no BLAS, or if another device or more than one thread is configured."""
+    if (runtime.provider, runtime.threads) != ("cpu", 1):
+        raise EngineError(
+            "{at}engine=c trains on one thread of the CPU.",
+            got=f"provider={runtime.provider}, threads={runtime.threads}",
+            fix="Set {at}provider=cpu and {at}threads=1, or {at}engine=onnxruntime.",
+        )
+    compiler()
+    load_blas()
+
+
+class CompiledEpoch:
+    """A graph whose only node is a Scan over steps; it is compiled on its first run.
+
+    Args:
+        model: the epoch graph.
+        weights: the values of initializers that have none in `model`.
+        report: called with the seconds spent on writing and compiling.
+
+    Raises:
+        EngineError: an operator, or a form of one, is not compiled, or there is no compiler.
+    """
+
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        weights: Mapping[str, np.ndarray],
+        *,
+        report: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        check_operators(model)
+        self._model, self._weights, self._report = model, weights, report
+        self._compiled = dict[tuple[tuple[int, ...], ...], _Function]()  # by the shapes of inputs in a step
+        [scan] = [node for node in model.graph.node if node.op_type == "Scan"]
+        count = next(attribute.i for attribute in scan.attribute if attribute.name == "num_scan_inputs")
+        self._rows = [*scan.input[len(scan.input) - count :]]
+        self._states = [*scan.input[: len(scan.input) - count]]
+
+    def run(self, feeds: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0), first: int = 0) -> list[np.ndarray]:
+        """Return the outputs.
+
+        Args:
+            feeds: the inputs by name; not modified.
+            seed: the seed of random numbers, two numbers below 2³².
+            first: the number of the first step, which also enters the random numbers.
+        """
+        shapes = {name: feeds[name].shape for name in self._states}
+        shapes |= {name: feeds[name].shape[1:] for name in self._rows}
+        key = tuple(shapes.values())
+        if key not in self._compiled:
+            started = time.perf_counter()
+            self._compiled[key] = _Function(emit(self._model, self._weights, shapes))
+            self._report(time.perf_counter() - started)
+        return self._compiled[key](feeds, len(feeds[self._rows[0]]), seed, first)
+
+
+class _Function:
+    """A compiled source."""
+
+    def __init__(self, source: CSource) -> None:
+        self._source = source
+        self._epoch = build(source.text, blas=source.blas).epoch
+        numbers = [ctypes.c_int64, *([ctypes.c_uint64, ctypes.c_int64] if source.seeded else [])]
+        self._epoch.argtypes = [*numbers, *[ctypes.c_void_p] * (len(source.arguments) + 1)]
+        self._epoch.restype = None
+        self._memory = np.empty(source.workspace + ALIGNED, np.uint8)
+
+    def __call__(
+        self, feeds: Mapping[str, np.ndarray], steps: int, seed: Sequence[int], first: int
+    ) -> list[np.ndarray]:
+        arrays, results = list[np.ndarray](), list[np.ndarray]()
+        for argument in self._source.arguments:
+            if argument.role == "constant":
+                array = np.ascontiguousarray(self._source.constants[argument.c_name])
+            elif argument.role == "output":
+                array = np.empty((steps, *argument.shape), argument.dtype)
+            else:
+                array = np.ascontiguousarray(feeds[argument.name], argument.dtype)
+            if argument.role == "state":
+                array = array.copy()
+            results += [array] if argument.role in ("state", "output") else []
+            arrays.append(array)
+        numbers: list[Any] = [steps]
+        if self._source.seeded:
+            numbers += [seed[0] << 32 | seed[1], first]
+        work = self._memory.ctypes.data
+        self._epoch(*numbers, *(array.ctypes.data for array in arrays), -(-work // ALIGNED) * ALIGNED)
+        return results
+
+
+class SeededEpochs:
+    """Runs of one program with one seed, which count their steps."""
+
+    def __init__(self, program: CompiledEpoch, seed: Sequence[int]) -> None:
+        self._program, self._done = program, 0
+        self._seed = np.random.SeedSequence([*seed]).generate_state(2).tolist()
+
+    def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the outputs for the next steps."""
+        results = self._program.run(feeds, self._seed, self._done)
+        self._done += len(results[-1])
+        return results
