@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ortpipe.data.groups import Group
 from ortpipe.data.layout import lay_out, setting_errors, with_known
 from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.raw_columns import RawColumnReader
+from ortpipe.data.raw_columns import RawColumn, RawColumnReader
 from ortpipe.data.reader import PART_RULE, Labelled, check_parts
 from ortpipe.data.rows import PIECE, Rows, row_bytes
 from ortpipe.data.stream import Labels
@@ -66,20 +66,33 @@ class TableReader:
         part = split.column if split is not None and all(split.column in s.names for s in schemas.values()) else None
         ids = _identifiers(source, schemas, groups, {*written.records, part})
         self.layout = layout = lay_out(source, schemas, part, ids, {*unknown, *written.faulty}, errors)
-        raw = layout.raw
-        self._plain_numbers = {name: dtype for name, dtype in layout.dtypes.items() if name not in raw}
-        hasher, self._digits = Hasher("table").add(layout.key), LostDigits()
-        labels = {head: Labels() for head in ("", *source.heads)}
+        self._plain_numbers = {name: dtype for name, dtype in layout.dtypes.items() if name not in layout.raw}
         columns = [name for name in layout.inputs if layout.is_kept(name)]
         self._raw_readers = {name: RawColumnReader(name, layout.dtypes.get(name), source.missing) for name in columns}
         texts = [name for name in (*columns, *source.labels) if name not in source.words]
         self._texts = {name: TextColumn(name, raw=name in layout.raw) for name in texts}
+        self._digits, self._copy = LostDigits(), None
+        if isinstance(source.label, str) and not errors:
+            self._copy = CopyOfLabel(source.label, layout.raw)
         self.counts = np.zeros((len(groups), len(PARTS)), np.int64)
+        self.digest, self.labels = self._learn_all(errors)
+        self._raw_columns = self._described(written.records)
+        self._columns = {name: columns for name, columns in layout.inputs.items() if not layout.is_kept(name)}
+        self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in layout.inputs.items())
+        self.notes = (*layout.notes(self._raw_columns), *written.notes(layout.used), *self._notes(ids, dropped))
+
+    def _learn_all(self, errors: Sequence[DataError]) -> tuple[str, dict[str, np.ndarray | None]]:
+        """Read, check and count all rows; return their digest, and the distinct labels of each head.
+
+        Raises:
+            DataError: the first of `errors` and of the faults of rows, with all others.
+        """
+        layout = self.layout
+        hasher, faults, first = Hasher("table").add(layout.key), Faults(), 0
+        labels = {head: Labels() for head in ("", *layout.source.heads)}
         size = max(1, PIECE // (sum(dtype.itemsize for dtype in layout.dtypes.values()) or 8))
-        faults, first = Faults(), 0
-        copy = CopyOfLabel(source.label, layout.raw) if isinstance(source.label, str) else None
-        for number, table in prefetch(self._tables(range(len(groups)), size)):
-            group = groups[number]
+        for number, table in prefetch(self._tables(range(len(self._groups)), size)):
+            group = self._groups[number]
             if table is None:
                 hasher.add(*([] if group.follows else ["group", group.part]))
                 first = 0
@@ -91,31 +104,34 @@ class TableReader:
             self.counts[number] += self._count_parts(table, group, position, faults)
             for head, distinct in () if faults.found or errors else labels.items():
                 distinct.update(layout.label(table, head))
-            if copy is not None and not errors:
-                copy.update(table)
+            if self._copy is not None:
+                self._copy.update(table)
             first += table.num_rows
         raise_all([*errors, *faults.errors(), *filter(None, (text.error() for text in self._texts.values()))])
         if not self.counts.sum():
-            raise DataError(
-                "Data must hold at least one row.", got=f"none in {', '.join(schemas)}", fix="Give at least one row."
-            )
+            got = f"none in {', '.join(self._schemas)}"
+            raise DataError("Data must hold at least one row.", got=got, fix="Give at least one row.")
+        return hasher.hexdigest(), {head: distinct.values for head, distinct in labels.items()}
+
+    def _described(self, records: Mapping[str, Any]) -> dict[str, RawColumn]:
+        """Return the descriptions of the raw columns, with the records of how their values were written."""
         dates = {name for name, text in self._texts.items() if text.are_dates}
         summaries = {name: reader.summary(are_dates=name in dates) for name, reader in self._raw_readers.items()}
-        self._raw_columns = {
-            name: dataclasses.replace(summary, written=written.records.get(name)) for name, summary in summaries.items()
-        }
-        self._columns = {name: columns for name, columns in layout.inputs.items() if not layout.is_kept(name)}
-        self.row_bytes = row_bytes((layout.dtype(name), (1, len(names))) for name, names in layout.inputs.items())
-        self.digest, self.labels = hasher.hexdigest(), {head: distinct.values for head, distinct in labels.items()}
-        text_notes = [note for name in self._raw_readers if name in self._texts for note in self._texts[name].notes]
-        variants = (self._texts[name].variants_note for name in source.labels if name in self._texts)
-        text_notes += [note for note in variants if note is not None]
-        notes = [*layout.notes(self._raw_columns), *written.notes(layout.used)]
-        names = ", ".join(name or "''" for name in ids)
-        notes += [f"left out, because they identify rows (data.source.identifiers): {names}"] if ids else []
-        rows = int(self.counts.sum()) + dropped
-        notes += [f"{dropped:,} of {rows:,} rows have no label and are left out"] if dropped else []
-        self.notes = (*notes, *text_notes, *self._digits.notes(), *(copy.notes if copy else ()))
+        return {name: dataclasses.replace(column, written=records.get(name)) for name, column in summaries.items()}
+
+    def _notes(self, ids: Sequence[str], dropped: int) -> Iterator[str]:
+        """Yield sentences about the columns and rows that are left out, and about values."""
+        if ids:
+            names = ", ".join(name or "''" for name in ids)
+            yield f"left out, because they identify rows (data.source.identifiers): {names}"
+        if dropped:
+            yield f"{dropped:,} of {int(self.counts.sum()) + dropped:,} rows have no label and are left out"
+        for name in self._raw_readers:
+            yield from self._texts[name].notes if name in self._texts else ()
+        variants = (self._texts[name].variants_note for name in self.layout.source.labels if name in self._texts)
+        yield from filter(None, variants)
+        yield from self._digits.notes()
+        yield from self._copy.notes if self._copy else ()
 
     def _tables(self, groups: Iterable[int], most: int) -> Iterator[tuple[int, pa.RecordBatch | None]]:
         """Yield each group's number with None, then with its rows in tables of at most `most` rows."""
