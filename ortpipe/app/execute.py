@@ -61,16 +61,47 @@ def execute(
         check_rows(config.objective, validated=data.validation is not None)
     registers = resolved["recorder"].get("register") is not None
     facts = environment(config.seed, command or command_of(hydra, registers=registers))
-    record = RunRecord(Path(hydra.runtime.output_dir), "", {}) if job is None else job.record
-    continues = config.resume is not None and Path(config.resume).absolute() == record.folder
-    if job is None and not continues and (notice := replaced(record.folder)):
-        print(notice, file=sys.stderr, flush=True)
+    record = _record_of(config, hydra, job)
     _describe(record, config, resolved, facts, data)
     if inspect is not None:
         inspect(data, record)
     before_the_end(record.abandon)
     recording = config.recorder(record, resolved)
     record.mlflow = recording.run_id
+    listeners: list[Listener] = [*_listeners(config, resolved, record, facts, data, job, context["start"]), recording]
+    store = store_of(config, {"folder": str(record.folder), "mlflow": recording.run_id}, resolved["data"])
+    record.folds = cross_validate(config, context, store) if config.evaluate.folds else {}
+    artifact = run(plan_of(config), context, listeners, store)
+    if job is None:
+        took = f"{time.perf_counter() - started:.1f} s"
+        summary = {**recording.summary, "next": next_command(config, record.folder), "took": took}
+        print(closing(artifact, record, summary), flush=True)
+    recording.check()
+    if job is None:
+        raise_failed(record)
+
+
+def _record_of(config: RunConfig, hydra: HydraConf, job: Job | None) -> RunRecord:
+    """Return the record of a job, or a new one; print whether it replaces an earlier run."""
+    if job is not None:
+        return job.record
+    record = RunRecord(Path(hydra.runtime.output_dir), "", {})
+    continues = config.resume is not None and Path(config.resume).absolute() == record.folder
+    if not continues and (notice := replaced(record.folder)):
+        print(notice, file=sys.stderr, flush=True)
+    return record
+
+
+def _listeners(
+    config: RunConfig,
+    resolved: Mapping[str, Any],
+    record: RunRecord,
+    facts: Mapping[str, str],
+    data: Data,
+    job: Job | None,
+    start: Checkpoint | None,
+) -> list[Listener]:
+    """Return the listeners of a run in the order in which they get its events, without its recorder."""
 
     def example(artifact: Artifact) -> dict[str, Any]:
         return feed_inputs(artifact.signature, artifact.facts, data.train.head(EXAMPLE_ROWS))
@@ -79,33 +110,17 @@ def execute(
         return _values(artifact, config, data)
 
     origin = [] if config.start is None else [f"starts from {resolved['start']}"]
-    screen = Screen(
-        [in_words(record.data), *record.notes.get("data", ()), *origin], None if job is None else job.job.number
-    )
-    listeners: list[Listener] = [
+    about = [in_words(record.data), *record.notes.get("data", ()), *origin]
+    return [
         _name_settings,
         Gates(config.evaluate, config.runtime, config.recorder, data, record),
         StageLogs(record.folder),
         Profiler(record.folder, data),
         RunFolder(record, config_text(resolved), facts, values, example, config.figures and job is None),
         _guard(config, data, values, job),
-        *([] if job is not None and job.manifest.live else [screen]),
-        *([] if config.resume is None else [_tell_resumed(config.resume, context["start"])]),
-        recording,
+        *([] if job is not None and job.manifest.live else [Screen(about, None if job is None else job.job.number)]),
+        *([] if config.resume is None else [_tell_resumed(config.resume, start)]),
     ]
-    store = store_of(config, {"folder": str(record.folder), "mlflow": recording.run_id}, resolved["data"])
-    record.folds = cross_validate(config, context, store) if config.evaluate.folds else {}
-    artifact = run(plan_of(config), context, listeners, store)
-    if job is None:
-        summary = {
-            **recording.summary,
-            "next": next_command(config, record.folder),
-            "took": f"{time.perf_counter() - started:.1f} s",
-        }
-        print(closing(artifact, record, summary), flush=True)
-    recording.check()
-    if job is None:
-        raise_failed(record)
 
 
 def next_command(config: RunConfig, folder: Path) -> str:
