@@ -1,11 +1,15 @@
 """The gradient builder of onnxruntime's training build."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import onnx
+import onnx_ir as ir
 
 from ortpipe.errors import DeriveError
+from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.runtime.library import bindings, ort
+
+Derived = tuple[ir.Model, dict[str, str]]  # a model, and the name of each gradient
 
 
 def gradient_model(
@@ -42,3 +46,25 @@ def gradient_model(
         info.user_input_grad_names
     )
     return built, {name: gradient for name, gradient in gradients.items() if gradient}
+
+
+def with_yield(model: ir.Model, parameters: Sequence[str], inputs: Sequence[str], taken: Collection[str]) -> Derived:
+    """Return the builder's graph (forward, YieldOp, backward), with names that are not `taken`, and the gradients'."""
+    graph, names, renamed = model.graph, Names(used_names(model.graph)), dict[str, str]()
+    for name, value in ir.convenience.create_value_mapping(graph).items():
+        if "_grad" in name:  # the builder calls its gradients so without asking
+            value.name = renamed[name] = names.fresh(name.replace("_grad", "_Grad"))
+    for node in list(graph):  # it dies of a node that reads one input or initializer twice
+        for i, x in enumerate(node.inputs):
+            if x is not None and x.producer() is None and x in node.inputs[:i]:
+                op = Builder(graph, f"{x.name}/again", before=node, names=names)
+                node.replace_input_with(i, op.Identity(x))
+    targets = ([renamed.get(name, name) for name in group] for group in (parameters, inputs))
+    built, gradients = gradient_model(ir.to_proto(model), *targets)
+    result, back = ir.from_proto(built), {new: old for old, new in renamed.items()}
+    names = Names({*used_names(result.graph), *renamed, *taken})
+    values = ir.convenience.create_value_mapping(result.graph)
+    results = {back.get(name, name): values[gradient] for name, gradient in gradients.items()}
+    for name, value in values.items():
+        value.name = back.get(name) or (names.fresh(name) if name in renamed or name in taken else name)
+    return result, {name: str(value.name) for name, value in results.items()}

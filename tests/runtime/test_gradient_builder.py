@@ -7,9 +7,8 @@ import pytest
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.core.inference import infer
-from ortpipe.runtime.gradient_builder import gradient_model
+from ortpipe.runtime.gradient_builder import gradient_model, with_yield
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.engines.ort import with_yield
 
 pytestmark = pytest.mark.usefixtures("training_build")
 TEXT = """

@@ -1,6 +1,6 @@
 """The training build's gradient builder (onnxruntime-training 1.19.2), for the operators that it does right."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +10,12 @@ from onnx_ir import Node, Value
 from ortpipe.autodiff import between, operands
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names, used_names
+from ortpipe.graph.core.builder import Builder, used_names
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.rewrite import Rewrite, replace, rewrite
 from ortpipe.graph.core.types import same
-from ortpipe.runtime.gradient_builder import gradient_model
+from ortpipe.runtime.gradient_builder import Derived, with_yield
 from ortpipe.settings import Config
 
 # Operators whose gradients agree with central differences. The builder has none of others, a wrong one, or it dies.
@@ -29,7 +29,6 @@ RIGHT = frozenset((
     "Tile", "TopK", "Transpose", "Trilu", "Unsqueeze", "Where",
 ))
 # fmt: on
-Derived = tuple[ir.Model, dict[str, str]]
 
 
 def _text(name: str, only: str) -> tuple[str, Callable[[Node], bool]]:
@@ -139,28 +138,6 @@ class Ort(Config):
         differentiable(model, target.outputs, [*choice.parameters, *choice.inputs])
         model, _ = with_yield(model, choice.parameters, choice.inputs, ())
         return {"model": ir.to_proto(model), "loss": None, "outputs": (), "parameters": tuple(choice.parameters)}
-
-
-def with_yield(model: ir.Model, parameters: Sequence[str], inputs: Sequence[str], taken: Collection[str]) -> Derived:
-    """Return the builder's graph (forward, YieldOp, backward), with names that are not `taken`, and the gradients'."""
-    graph, names, renamed = model.graph, Names(used_names(model.graph)), dict[str, str]()
-    for name, value in ir.convenience.create_value_mapping(graph).items():
-        if "_grad" in name:  # the builder calls its gradients so without asking
-            value.name = renamed[name] = names.fresh(name.replace("_grad", "_Grad"))
-    for node in list(graph):  # it dies of a node that reads one input or initializer twice
-        for i, x in enumerate(node.inputs):
-            if x is not None and x.producer() is None and x in node.inputs[:i]:
-                op = Builder(graph, f"{x.name}/again", before=node, names=names)
-                node.replace_input_with(i, op.Identity(x))
-    targets = ([renamed.get(name, name) for name in group] for group in (parameters, inputs))
-    built, gradients = gradient_model(ir.to_proto(model), *targets)
-    result, back = ir.from_proto(built), {new: old for old, new in renamed.items()}
-    names = Names({*used_names(result.graph), *renamed, *taken})
-    values = ir.convenience.create_value_mapping(result.graph)
-    results = {back.get(name, name): values[gradient] for name, gradient in gradients.items()}
-    for name, value in values.items():
-        value.name = back.get(name) or (names.fresh(name) if name in renamed or name in taken else name)
-    return result, {name: str(value.name) for name, value in results.items()}
 
 
 def add_outputs(model: ir.Model, source: ir.Model, outputs: Sequence[str]) -> None:
