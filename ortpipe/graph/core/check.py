@@ -34,17 +34,14 @@ def finish(model: ir.Model) -> onnx.ModelProto:
 
 
 @gc_paused()
-def finish_apart(
-    model: ir.Model, *, deep: bool = False, shaped: bool = False
-) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+def finish_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """Return the same as `finish`, with large float initializers as dimensions only, and their arrays by name.
 
-    The cost of a model then grows with its nodes, not with its weights, which no check reads. `shaped` means that all
-    shapes in the main graph come from shape inference, so that they are right.
+    The cost of a model then grows with its nodes, not with its weights, which no check reads.
     """
     clean(model)
     proto, weights = proto_apart(model, deep=deep)
-    return checked(proto, apart=bool(weights), shaped=shaped), weights
+    return checked(proto, apart=bool(weights)), weights
 
 
 def proto_apart(model: ir.Model, *, deep: bool = False) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -88,34 +85,34 @@ def _remove_unread_outputs(node: ir.Node) -> bool:
     return len(node.outputs) < before
 
 
-def checked(model: onnx.ModelProto, *, apart: bool = False, shaped: bool = False) -> onnx.ModelProto:
+def checked(model: onnx.ModelProto, *, apart: bool = False) -> onnx.ModelProto:
     """Return the model with shapes inferred, once onnx.checker (full check) accepts it.
 
-    `apart` means that the model lacks the values of its large initializers; `shaped` as for `finish_apart`.
+    `apart` means that the model lacks the values of its large initializers.
     """
     try:
-        model = inferred(model, shaped=shaped)
+        model = inferred(model)
         onnx.checker.check_model(without_weights(model) if apart or is_heavy(model) else model, full_check=True)
     except FAILURES as error:
         raise rejected(model, error) from error
     return model
 
 
-def inferred(model: onnx.ModelProto, *, shaped: bool = False) -> onnx.ModelProto:
+def inferred(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model with inferred shapes, also those that follow from the output of Shape.
 
     That takes propagating the values of all vectors; where one is long, no values are propagated.
     """
     try:
         if is_heavy(model):
-            return with_weights(_inferred(without_weights(model), shaped=shaped), model)
-        return _inferred(model, shaped=shaped)
+            return with_weights(_inferred(without_weights(model)), model)
+        return _inferred(model)
     except FAILURES as error:
         raise ModelError("A model must pass shape inference.", got=str(error).strip(), fix=FIX) from error
 
 
-def _inferred(model: onnx.ModelProto, *, shaped: bool) -> onnx.ModelProto:
-    if model.functions or _may_be_long(model.graph, shaped=shaped):
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    if model.functions or _may_be_long(model.graph):
         plain = onnx.shape_inference.infer_shapes(model)
         shapes = [v.type.tensor_type.shape.dim for v in (*plain.graph.input, *plain.graph.value_info)]
         if any(len(dims) == 1 and dims[0].dim_value > LONGEST_VECTOR for dims in shapes):
@@ -123,15 +120,15 @@ def _inferred(model: onnx.ModelProto, *, shaped: bool) -> onnx.ModelProto:
     return onnx.shape_inference.infer_shapes(model, data_prop=True)
 
 
-def _may_be_long(graph: onnx.GraphProto, *, shaped: bool = False) -> bool:
+def _may_be_long(graph: onnx.GraphProto) -> bool:
     """Return whether a vector may have more than LONGEST_VECTOR entries: an axis is longer, or may become so.
 
-    With `shaped` (see `finish_apart`), the outputs of nodes that have shapes are no longer than these.
+    The outputs of nodes that have shapes are no longer than these.
     """
     values, shapes = (*graph.input, *graph.value_info, *graph.output), set()
     axes = [d for tensor in graph.initializer for d in tensor.dims]
     axes += [d.dim_value for value in values for d in value.type.tensor_type.shape.dim]
-    with_shapes = {"", *(value.name for value in values if shaped and value.type.tensor_type.HasField("shape"))}
+    with_shapes = {"", *(value.name for value in values if value.type.tensor_type.HasField("shape"))}
     for node in graph.node:
         if node.op_type == "Shape" or (node.op_type == "Constant" and _is_short_shape(node)):
             shapes.update(node.output)

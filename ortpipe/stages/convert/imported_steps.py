@@ -46,7 +46,7 @@ def _chosen(forward: Imported, config: ConvertConfig) -> Converted:
         for name, value in graph.initializers.items()
         if name in choice.trained or name in statistics
     }
-    finished = finish_apart(forward.model, shaped=True)
+    finished = finish_apart(forward.model)
     record: dict[str, Any] = {"source": Path(forward.origin).name}
     record |= {"origins": origins} if (origins := marked(graph)) else {}
     record |= {} if forward.fitted is None else sources.record_of(forward.fitted)

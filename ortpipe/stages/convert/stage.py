@@ -72,7 +72,7 @@ def _built(forward: Forward, meaning: Meaning) -> Converted:
     names = query.float_initializers(graph, query.value(graph, forward.prediction))
     untrained = {name: reason for name in names if (reason := reasons[name]) is not None}
     choice = Choice(tuple(name for name in names if name not in untrained), untrained, {})
-    finished, facts = finish_apart(forward.model, shaped=True), facts_of(graph, forward.prediction, choice)
+    finished, facts = finish_apart(forward.model), facts_of(graph, forward.prediction, choice)
     return Converted(forward, choice, facts, {"source": forward.origin}, forward.notes, names, finished, meaning)
 
 

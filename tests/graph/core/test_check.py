@@ -85,7 +85,7 @@ def test_values_are_not_followed_where_a_graph_makes_a_long_vector_of_nothing(mo
     followed, infer = [], onnx.shape_inference.infer_shapes
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
     shaped = check.inferred(onnx.parser.parse_model(text))
-    check.inferred(shaped, shaped=True)
+    check.inferred(shaped)
     assert followed == [{}, {}]
 
 
@@ -100,5 +100,5 @@ def test_values_are_followed_at_once_where_inference_has_set_all_shapes(monkeypa
     model = onnx.parser.parse_model(CONVOLUTION)
     shaped, followed, infer = check.inferred(model), [], onnx.shape_inference.infer_shapes
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", lambda *a, **k: followed.append(k) or infer(*a, **k))
-    assert check.inferred(shaped, shaped=True) == shaped == check.inferred(model)
+    assert check.inferred(shaped) == shaped == check.inferred(model)
     assert followed == [{"data_prop": True}, {}, {"data_prop": True}]
