@@ -1,9 +1,8 @@
 """penalty: a loss model → a loss model with Σ l1·|w| + l2·w² added to its loss."""
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact
 from ortpipe.doors import later
 from ortpipe.errors import PenaltyError
 from ortpipe.graph.core import globs, query
@@ -33,7 +32,7 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     terms = [
         (name, strengths)
         for pattern, strengths in config.terms.items()
-        for name in _matched(pattern, facts, artifact.initializers)
+        for name in globs.select([pattern], facts.parameters, PenaltyError, "terms", artifact.initializers)
         if any(strengths.values())
     ]
     auto_terms, per_row, notes = terms_of_source(facts) if config.auto else ({}, False, [])
@@ -54,7 +53,3 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     op.rename(loss, f"{facts.loss}/data")
     total.name = facts.loss
     return artifact.next("penalty", VERSION, model=model, notes=notes)
-
-
-def _matched(pattern: str, facts: Facts, initializers: Collection[str] = ()) -> list[str]:
-    return globs.select([pattern], facts.parameters, PenaltyError, "terms", initializers)
