@@ -2,11 +2,13 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
+from onnx.helper import tensor_dtype_to_np_dtype
 
 from ortpipe.doors import later
 from ortpipe.errors import ModelError
@@ -15,7 +17,6 @@ from ortpipe.graph.core.formulas import Model
 from ortpipe.graph.core.protos import graphs
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
-from ortpipe.runtime.memory import Shapes
 
 if TYPE_CHECKING:  # for models that are checked here, large models, other devices, subnormal numbers and known bugs
     from ortpipe.graph.core.apart_files import serialized
@@ -31,6 +32,7 @@ else:
 PROVIDERS = {"cpu": ["CPUExecutionProvider"], "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 MAPPED = 2**26  # bytes of weights from which on the runtime maps them from a file instead of copying them repeatedly
 TRIVIAL = '<ir_version: 10, opset_import: ["": 21]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
+LARGEST = 2**27  # bytes of the largest value of a prediction; a few values of such a size exist at the same time
 T = TypeVar("T")
 
 
@@ -67,7 +69,9 @@ class Session:
         if provider != "cpu":
             check_compiled_in(provider)
         self._around: Callable[[], Any] = flushed if flushes else contextlib.nullcontext
-        self._shapes = Shapes(model.graph)
+        self._inputs = {value.name: _dims(value) for value in model.graph.input}
+        typed = (v for v in (*model.graph.value_info, *model.graph.output) if v.type.tensor_type.elem_type)
+        self._values = [(tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type).itemsize, _dims(v)) for v in typed]
         options = _options(runtime.threads, fused=fused, planned=planned, flushes=flushes)
         self._session = _loaded(model, weights, options, provider)
         if provider != "cpu":
@@ -87,8 +91,20 @@ class Session:
         return self._guarded(lambda options: list(self._session.run(names, safe, options)))
 
     def rows_at_once(self, feeds: Mapping[str, np.ndarray]) -> int:
-        """Return the number of rows, of sizes as those of `feeds`, whose values fit in memory together."""
-        return self._shapes.rows_at_once(feeds)
+        """Return the number of rows with which no value has more than LARGEST bytes, at least 1.
+
+        A value has rows if its first size is that of an input. Other free sizes are those of `feeds`, or else 1.
+        """
+        fed = [(self._inputs[name], array) for name, array in feeds.items() if self._inputs.get(name)]
+        rows, sizes = {dims[0] for dims, _ in fed}, dict[int | str, int]()
+        for dims, array in fed:
+            sizes |= zip(dims[1:], array.shape[1:], strict=False)
+        row_bytes = (
+            size * math.prod(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in dims[1:])
+            for size, dims in self._values
+            if dims and dims[0] in rows
+        )
+        return max(1, LARGEST // max(row_bytes, default=1))
 
     def predict(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
         """Return outputs that have one entry per row, as all inputs do; large values are computed part by part."""
@@ -131,6 +147,11 @@ class Session:
             ) from error
         finally:
             _running.remove(options)
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[int | str]:
+    dims = value.type.tensor_type.shape.dim
+    return [dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in dims]
 
 
 def _options(threads: int, *, fused: bool, planned: bool, flushes: bool) -> Any:
