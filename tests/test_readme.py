@@ -245,6 +245,7 @@ def test_every_example_is_run_below() -> None:
         "positions",
         "log_p",
         "write_bundle(",
+        "mine.safetensors",  # by tests/bundle/test_javascript.py
         "run.save(",
         "teacher=forest",
         "evaluate(train(",

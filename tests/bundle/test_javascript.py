@@ -1,13 +1,19 @@
 """The JavaScript package of `web/` trains a bundle as Python does, in Node with each of its runtimes."""
 
+import contextlib
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from command import ortpipe
+from safetensors.numpy import save_file
+from sklearn.datasets import load_digits
 
 from ortpipe import (
     LOSSES,
@@ -20,13 +26,17 @@ from ortpipe import (
     add_loss,
     convert,
     derive,
+    load_artifact,
     train,
 )
-from ortpipe.bundle import write_bundle
+from ortpipe.bundle import restored, write_bundle
 from ortpipe.data.raw_columns import RawColumn
+from ortpipe.errors import ModelError
+from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources import SOURCES
 
-WEB = Path(__file__).resolve().parents[2] / "web"
+ROOT = Path(__file__).resolve().parents[2]
+WEB = ROOT / "web"
 NODE = shutil.which("node")
 rng = np.random.default_rng(0)
 WORDS = np.array(["Oslo", "Lima", "Rome", ""])[rng.integers(0, 4, 50)]
@@ -103,3 +113,90 @@ def test_the_package_has_at_most_30_kb() -> None:
     command = [str(NODE), "node_modules/esbuild/bin/esbuild", "src/index.js", *options]
     done = subprocess.run(command, cwd=WEB, capture_output=True, check=True)
     assert len(done.stdout) <= 30_000
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the run, the bundle and the rows of docs/howto/javascript.md, and with its npm packages."""
+    folder = tmp_path_factory.mktemp("exported")
+    for command in (
+        ["penalty=none", "train.epochs=2", "recorder=none", "hydra.run.dir=ready", "figures=false"],
+        ["export", "ready", "--output", "bundle"],
+    ):
+        assert ortpipe(*command, cwd=folder).returncode == 0
+    x, y = load_digits(return_X_y=True)
+    (folder / "digits.json").write_text(json.dumps({"rows": x.tolist(), "labels": y.tolist()}))
+    (folder / "node_modules").mkdir()
+    (folder / "node_modules" / "ortpipe").symlink_to(WEB)
+    for package in ("onnxruntime-node", "onnxruntime-common"):
+        (folder / "node_modules" / package).symlink_to(WEB / "node_modules" / package)
+    return folder
+
+
+def blocks(page: Path, language: str) -> str:
+    return "\n".join(re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S))
+
+
+def node(code: str, folder: Path) -> str:
+    (folder / "script.mjs").write_text(code)
+    done = subprocess.run([str(NODE), "script.mjs"], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_the_page_trains_in_node_and_opens_the_results_in_python(
+    exported: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    need("onnxruntime-node")
+    page = ROOT / "docs" / "howto" / "javascript.md"
+    printed = node(blocks(page, "js") + "console.log(accuracy, digits.length, probabilities.length);", exported)
+    assert [line.split()[0] for line in printed.splitlines()[:5]] == ["1", "2", "3", "4", "5"]
+    monkeypatch.chdir(exported)
+    namespace: dict[str, Any] = {}
+    exec(blocks(page, "python"), namespace)
+    labels = json.loads((exported / "digits.json").read_text())["labels"]
+    assert (np.array(namespace["digits"]) == labels).mean() > 0.97
+    session = Session(load_artifact(exported / "mine").model)
+    assert (session.run({"X": namespace["rows"]}, ["label"])[0] == namespace["digits"]).all()
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+def test_the_readme_of_a_bundle_trains_it_in_node(exported: Path) -> None:
+    need("onnxruntime-node")
+    folder = exported / "bundle"
+    code = (
+        blocks(folder / "README.md", "js")
+        + """
+        const { rows, labels } = JSON.parse(await readFile("../digits.json", "utf8"));
+        const x = new ort.Tensor("float32", Float32Array.from(rows.slice(0, 96).flat()), [3, 32, 64]);
+        const y = new ort.Tensor("int64", BigInt64Array.from(labels.slice(0, 96), BigInt), [3, 32, 1]);
+        console.log(JSON.stringify([...await fit(x, y), ...await fit(x, y), ...state.parameters.data]));"""
+    )
+    printed = np.array(json.loads(node(code, folder)))
+    namespace: dict[str, Any] = {}
+    python = blocks(folder / "README.md", "python")
+    with contextlib.chdir(folder):
+        exec(python, namespace)
+    given = json.loads((exported / "digits.json").read_text())
+    x = np.array(given["rows"][:96], np.float32).reshape(3, 32, 64)
+    y = np.array(given["labels"][:96]).reshape(3, 32, 1)
+    losses = [*namespace["fit"](x, y), *namespace["fit"](x, y)]
+    np.testing.assert_allclose(printed[:6], losses, rtol=1e-5)
+    np.testing.assert_allclose(printed[6:], namespace["state"]["parameters"], rtol=1e-4, atol=1e-6)
+
+
+def test_a_saved_state_goes_back_into_the_model_that_was_exported(bundles: Path, tmp_path: Path) -> None:
+    model = convert(None, ConvertConfig(SOURCES["mlp"](hidden=(5,), dropout=0.0)), data=Data(DIGITS))
+    folder = bundles / "numbers"
+    assert restored(model, folder).digest() == restored(model, folder).digest()
+    state = {"parameters": np.arange(53, dtype=np.float32)}
+    save_file(state, tmp_path / "state.safetensors")
+    weights = restored(model, folder, tmp_path / "state.safetensors").initializers
+    np.testing.assert_array_equal(weights["layers.0.weight"].ravel(), np.arange(30))
+    (tmp_path / "text.safetensors").write_text("none")
+    for wrong in (tmp_path / "missing.safetensors", tmp_path / "text.safetensors"):
+        with pytest.raises(ModelError, match="must be one of this bundle"):
+            restored(model, folder, wrong)
+    with pytest.raises(ModelError, match="must have the parameters"):
+        restored(convert(None, ConvertConfig(SOURCES["mlp"](hidden=(4,))), data=Data(DIGITS)), folder)
