@@ -404,7 +404,7 @@ function answer({ task, classes, scores, class_axis: axis }, { data, shape }, co
   const size = data.length / count;
   const rows = Array.from({ length: count }, (_, row) => data.subarray(row * size, (row + 1) * size));
   if (!classes) return { values: size === 1 ? data : rows };
-  if (shape.length > 2 || (axis !== null && axis !== undefined && axis !== shape.length - 1 && axis !== -1)) return {};
+  if (shape.length > 2 || (shape.length === 2 && axis !== null && axis !== undefined && axis !== shape.length - 1 && axis !== -1)) return {};
   const isLogits = scores === "logits";
   const sigmoid = (z) => (isLogits ? 1 / (1 + Math.exp(-z)) : z);
   if (task === "multilabel") {
