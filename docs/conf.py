@@ -9,9 +9,12 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.append(str(HERE))
 
+import demo  # noqa: E402
 import generate  # noqa: E402
 
 generate.write(HERE / "reference" / "generated")
+DEMO = HERE.parent / "outputs" / "demo"
+demo.write(DEMO, HERE / "reference" / "generated" / "demo.txt")
 
 project = "ortpipe"
 release = importlib.metadata.version("ortpipe")
@@ -30,6 +33,7 @@ html_title = "ortpipe"
 html_show_sphinx = False
 html_show_copyright = False
 html_static_path = ["static"]
+html_extra_path = [str(DEMO)]
 html_css_files = ["wrap.css"]
 
 

@@ -59,7 +59,9 @@ def chromium() -> Iterator[Callable[..., Any]]:
             page.on("console", lambda message: page.logged.append(message.text))
             page.on("pageerror", lambda error: page.logged.append(str(error)))
             page.goto(serve(functools.partial(Files, directory=str(folder))))
-            page.locator("body[data-ready]").wait_for()
+            page.locator("body[data-ready], #problem:not([hidden])").first.wait_for()
+            problem = page.locator("#problem").text_content()
+            assert problem == ""
             return page
 
         Proxy.others.clear()

@@ -19,7 +19,8 @@ from ortpipe.errors import ConfigError, TrainError
 from ortpipe.runtime.session import Session
 
 WEB = Path(__file__).resolve().parents[3] / "web" / "node_modules" / "onnxruntime-web"
-SEVEN = ((0.25, 0.2), (0.75, 0.2), (0.45, 0.85))
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "howto" / "page.md"
+ONE = (((0.3, 0.35), (0.5, 0.15), (0.5, 0.85)), ((0.3, 0.85), (0.7, 0.85)))  # with a base line
 RATE = 4000
 
 
@@ -32,7 +33,7 @@ def runtime() -> str:
 
 @pytest.fixture(scope="module")
 def bundles(runtime: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the pages `digits`, `shop` and `tones`, and their rows."""
+    """Return a folder with the pages `digits_page`, by the commands of the docs, `shop_page` and `tones_page`."""
     folder = tmp_path_factory.mktemp("pages")
     _write_shop(folder)
     _write_tones(folder)
@@ -41,13 +42,15 @@ def bundles(runtime: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tones = ["~experiment", "data=audio", "data.source.path=sounds", "data.source.labels=sounds/labels.csv"]
     tones += [f"data.source.rate={RATE}", "data.source.samples=128", "data.source.outside=quiet"]
     tones += ["data.split={test: null, column: part}", "convert=mlp", "convert.source.hidden=[16]", "train.epochs=10"]
-    cases = {"digits": ["penalty=none", "train.epochs=10"], "shop": shop, "tones": tones}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name, arguments in cases.items():
-            run(*arguments, "recorder=none", "figures=false", f"hydra.run.dir=run_{name}")
-            export.run([f"run_{name}", "--output", name, "--page", "--runtime", runtime])
-        export.run(["run_digits", "--output", "digits/sgd", "train.optimizer={name: sgd, lr: 0.05}"])
+        train, write = (line.split()[1:] for line in re.findall("^ortpipe .*$", DOCUMENT.read_text(), re.M))
+        run(*train, "figures=false")
+        export.run([*write[1:], "--runtime", runtime])
+        for name, arguments in (("shop", shop), ("tones", tones)):
+            run(*arguments, "recorder=none", "figures=false", f"hydra.run.dir={name}")
+            export.run([name, "--output", f"{name}_page", "--page", "--runtime", runtime])
+        export.run(["digits", "--output", "digits_page/sgd", "train.optimizer={name: sgd, lr: 0.05}"])
     return folder
 
 
@@ -89,7 +92,7 @@ def opened(browser: Callable[..., Any], bundles: Path) -> Iterator[Callable[...,
     pages: list[Any] = []
 
     def open_page(name: str, **options: Any) -> Any:
-        pages.append(browser(bundles / name, **options))
+        pages.append(browser(bundles / f"{name}_page", **options))
         return pages[-1]
 
     yield open_page
@@ -97,15 +100,16 @@ def opened(browser: Callable[..., Any], bundles: Path) -> Iterator[Callable[...,
     assert Proxy.others == []
 
 
-def draw(page: Any, points: Sequence[tuple[float, float]]) -> None:
+def draw(page: Any, strokes: Sequence[Sequence[tuple[float, float]]]) -> None:
     """Draw with the mouse; points are shares of the canvas."""
     box = page.get_by_label("Drawing area").bounding_box()
-    places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points]
-    page.mouse.move(*places[0])
-    page.mouse.down()
-    for place in places[1:]:
-        page.mouse.move(*place, steps=5)
-    page.mouse.up()
+    for points in strokes:
+        first, *others = ((box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points)
+        page.mouse.move(*first)
+        page.mouse.down()
+        for place in others:
+            page.mouse.move(*place, steps=5)
+        page.mouse.up()
 
 
 def holds(page: Any, selector: str, words: str) -> None:
@@ -120,30 +124,30 @@ def held_out(page: Any) -> list[float]:
 
 def test_a_correction_sticks_after_a_reload_and_spoils_nothing_else(opened: Callable[..., Any], bundles: Path) -> None:
     page = opened("digits")
-    draw(page, SEVEN)
-    holds(page, "#verdict", "7 (")
+    draw(page, ONE)
+    holds(page, "#verdict", "2 (")
     page.get_by_role("button", name="That was 1").click()
     holds(page, "#status", "Trained for")
     holds(page, "#verdict", "1 (")
     page.reload()
     holds(page, "#status", "Your trained model is back.")
     holds(page, "#corrections", "✓ learned")
-    draw(page, SEVEN)
+    draw(page, ONE)
     holds(page, "#verdict", "1 (")
     after, before = held_out(page)
-    assert after > before - 4
+    assert after > before - 2  # percent
 
     with page.expect_download() as download:
         page.get_by_role("button", name="Download model.onnx").click()
     model = Session(onnx.load(download.value.path()))
-    rows = json.loads((bundles / "digits" / "rows.json").read_text())["check"]
+    rows = json.loads((bundles / "digits_page" / "rows.json").read_text())["check"]
     [label] = model.run({"X": np.array(rows["inputs"]["X"], np.float32)}, ["label"])
     assert 100 * np.mean(label == rows["labels"]) == pytest.approx(after, abs=0.06)
     drawn = page.evaluate("JSON.parse(Object.values(localStorage)[0]).inputs.X")
     assert model.run({"X": np.array(drawn, np.float32)}, ["label"])[0].tolist() == [1]
 
     page.get_by_role("button", name="Forget everything").click()
-    holds(page, "#verdict", "7 (")
+    holds(page, "#verdict", "2 (")
     assert page.locator("#corrections").text_content() == ""
     assert held_out(page) == [before, before]
 
@@ -158,17 +162,17 @@ FIT = """async (bundle) => {
 }"""
 
 
-# Adam divides small gradients by their size, and with them what onnxruntime rounds differently for wasm and x86.
-@pytest.mark.parametrize(("name", "tolerance"), [("sgd", 1e-5), (".", 2e-4)])
+# Adam divides gradients by their size: the few that are almost 0 differ by what wasm and x86 round differently.
+@pytest.mark.parametrize(("name", "most", "share"), [("sgd", 1e-5, 1), (".", 1e-3, 0.95)])
 def test_weights_after_100_steps_are_those_of_python(
-    opened: Callable[..., Any], bundles: Path, name: str, tolerance: float
+    opened: Callable[..., Any], bundles: Path, name: str, most: float, share: float
 ) -> None:
     weights = opened("digits").evaluate(FIT, f"{name}/")
-    folder = bundles / "digits" / name
+    folder = bundles / "digits_page" / name
     bundle, raw = json.loads((folder / "bundle.json").read_text()), (folder / "state.bin").read_bytes()
     places = {tensor["name"]: tensor for tensor in bundle["state"]["tensors"]}
     arrays = {n: np.frombuffer(raw, t["dtype"], int(np.prod(t["shape"])), t["offset"]) for n, t in places.items()}
-    replay = json.loads((bundles / "digits" / "rows.json").read_text())["replay"]
+    replay = json.loads((bundles / "digits_page" / "rows.json").read_text())["replay"]
     x, y = np.array(replay["inputs"]["X"][:160], np.float32), np.array(replay["labels"][:160])[:, None]
     train = Session(onnx.load(folder / "train.onnx"))
     state = {name: arrays[name] for name in bundle["carried"]}
@@ -180,7 +184,9 @@ def test_weights_after_100_steps_are_those_of_python(
         rows = dict(zip(bundle["rows"], (x[order], y[order]), strict=True))
         *values, _ = train.run({**state, **numbers, **rows})
         state = dict(zip(bundle["carried"], values, strict=True))
-    np.testing.assert_allclose(weights, state["parameters"], rtol=0, atol=tolerance)
+    differences = np.abs(weights - state["parameters"])
+    assert differences.max() <= most
+    assert np.mean(differences <= 1e-5) >= share
     assert np.abs(state["parameters"] - arrays["parameters"]).max() > 0.01
 
 
@@ -251,18 +257,18 @@ def test_a_page_needs_the_runs_rows_and_a_runtime(
     bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ConfigError, match="--runtime names the runtime of a page"):
-        export.run([str(bundles / "run_digits"), "--output", str(tmp_path / "a"), "--runtime", "x"])
+        export.run([str(bundles / "digits"), "--output", str(tmp_path / "a"), "--runtime", "x"])
     with pytest.raises(TrainError, match=r"needs the files of onnxruntime-web(.|\n)*--runtime node_modules"):
-        export.run([str(bundles / "run_digits"), "--output", str(tmp_path / "a"), "--page", "--runtime", str(tmp_path)])
+        export.run([str(bundles / "digits"), "--output", str(tmp_path / "a"), "--page", "--runtime", str(tmp_path)])
     monkeypatch.setenv("PATH", "")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TrainError, match="no node_modules with it, and no npm"):
-        export.run([str(bundles / "run_digits"), "--output", str(tmp_path / "a"), "--page"])
+        export.run([str(bundles / "digits"), "--output", str(tmp_path / "a"), "--page"])
     copy = tmp_path / "copy"
     shutil.copytree(bundles, copy)
-    config = copy / "run_shop" / "config.yaml"
+    config = copy / "shop" / "config.yaml"
     config.write_text(config.read_text().replace("path: shop.csv", f"path: {copy / 'shop.csv'}"))
     (copy / "shop.csv").write_text("\n".join((copy / "shop.csv").read_text().splitlines()[:-1]))
     with pytest.raises(ConfigError, match="other rows than those of the run"):
-        export.run([str(copy / "run_shop"), "--output", str(tmp_path / "a"), "--page"])
+        export.run([str(copy / "shop"), "--output", str(tmp_path / "a"), "--page"])
     assert not (tmp_path / "a").exists()
