@@ -136,19 +136,21 @@ def _print(description: Mapping[str, Any], output: Path, values: Mapping[str, An
 
 @contextlib.contextmanager
 def _subject(name: str, composed: Composition) -> Iterator[Subject]:
-    """Yield the model of a run or an artifact; a stage's artifact in the folder of a run counts as the run."""
-    path = Path(name)
-    if has_file(path, ARTIFACT) and not (path.parent.name == "stages" and has_file(path.parents[1], FILE)):
+    """Yield the model of a run, or an artifact with a loss; an artifact of a later stage counts as its run."""
+    path, of_run = Path(name), None
+    if has_file(path, ARTIFACT):
         artifact = load_artifact(path)
-        if artifact.facts.loss is None:
+        of_run = path.parents[1] if path.parent.name == "stages" and has_file(path.parents[1], FILE) else None
+        if artifact.facts.loss is not None:
+            defaults = {"derive": {}, "train": {"optimizer": {"name": "sgd"}}}
+            values, example = (defaults, {}) if of_run is None else (read_config(of_run), read_example(of_run))
+            yield Subject(artifact, values, example, {"artifact": artifact.digest()})
+            return
+        if of_run is None:
             rule, fix = "An artifact needs a loss to be exported.", "Name one of add_loss, penalty or derive, or a run."
             raise ConfigError(rule, got=name, fix=fix)
-        yield Subject(
-            artifact, {"derive": {}, "train": {"optimizer": {"name": "sgd"}}}, {}, {"artifact": artifact.digest()}
-        )
-        return
     with under("RUN"):
-        origin = origin_of(str(path.parents[1]) if has_file(path, ARTIFACT) else name, composed.values["recorder"])
+        origin = origin_of(name if of_run is None else str(of_run), composed.values["recorder"])
     if origin.run is None:
         fix = "Train it by a run with start=MODEL first."
         raise ConfigError("Only a model that ortpipe trained can be exported.", got=origin.name, fix=fix)

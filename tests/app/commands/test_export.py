@@ -13,6 +13,7 @@ from ortpipe import run
 from ortpipe.app.run.record import RunRecord
 from ortpipe.app.tracking import client_at
 from ortpipe.artifact_folder import load_artifact
+from ortpipe.bundle import read_state
 from ortpipe.errors import ConfigError, DeriveError, ModelError, TrainError
 from ortpipe.runtime.session import Session
 
@@ -124,9 +125,15 @@ def test_an_unchanged_export_is_a_cache_hit_and_show_reads_it(folder: Path, call
 
 
 @pytest.mark.usefixtures("folder")
-def test_artifacts_with_a_loss_are_exported_and_stages_count_as_their_run(call: Call) -> None:
+def test_artifacts_with_a_loss_are_exported_and_later_stages_count_as_their_run(call: Call) -> None:
     call("export", "run/stages/5_train", "--output", "of_run")
     assert "run" in json.loads(Path("of_run/bundle.json").read_text())["origin"]
+    call("export", "run/stages/4_derive", "--output", "untrained", "train.optimizer.lr=0.5")
+    untrained = json.loads(Path("untrained/bundle.json").read_text())
+    assert ([*untrained["origin"]], untrained["optimizer"]["lr"]) == (["artifact", "key"], 0.5)
+    start = load_artifact(Path("run/stages/4_derive")).initializers
+    flat = np.concatenate([start[parameter["name"]].ravel() for parameter in untrained["parameters"]])
+    np.testing.assert_array_equal(read_state(Path("untrained"), untrained)["parameters"], flat)
     for name in ("3_penalty", "4_derive", "5_train"):
         shutil.copytree(Path("run/stages") / name, name)
     call("export", "3_penalty", "--output", "of_loss", "train.optimizer.lr=0.1")
