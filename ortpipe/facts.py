@@ -19,7 +19,7 @@ else:
     later(__name__)
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
-Link = Literal["log", "quantiles", "risk", "survival"]  # see stages/add_loss/forms.py
+Link = Literal["log", "pairs", "quantiles", "risk", "survival"]  # see stages/add_loss/forms.py
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ortpipe.metrics.curves import calibration_error
     from ortpipe.metrics.elements import accuracy, error_rate
     from ortpipe.metrics.named import own_metric, with_number
+    from ortpipe.metrics.pairs import hit_rate, mean_reciprocal_rank
     from ortpipe.metrics.quantiles import coverage, pinball_loss
     from ortpipe.metrics.survival import concordance, integrated_brier_score
 else:
@@ -54,8 +55,7 @@ class Metric:
                 return float(self.function(truth, read, weight, **params))
         from sklearn import metrics
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of undefined values, and of classes that the rows lack
+        with warnings.catch_warnings(action="ignore", category=UserWarning):  # of undefined values and absent classes
             try:
                 return float(getattr(metrics, str(self.function))(truth, read, sample_weight=weight, **params))
             except ValueError as error:
@@ -78,8 +78,7 @@ class Metrics(Catalogue[Metric]):
         return super().__contains__(name) or self._named(name) is not None
 
     def __getitem__(self, name: str) -> Metric:
-        name = part_of(name)[1]
-        return self._named(name) or super().__getitem__(name)
+        return self._named(plain := part_of(name)[1]) or super().__getitem__(plain)
 
     def of_own(self, part: Any) -> Metric:
         """Return the metric of a user's function."""
@@ -92,10 +91,9 @@ class Metrics(Catalogue[Metric]):
         return None if metric is None or metric.parameter is None else with_number(metric, number)
 
 
-CLASSES = ("binary", "multiclass")
+CLASSES, SEQUENCES = ("binary", "multiclass"), ("sequence",)  # the labels that all steps form together (CTC)
 LABELS = (*CLASSES, "multilabel")
-VALUES, QUANTILES, SURVIVAL = ("regression",), ("quantiles",), ("risk", "survival")  # the last two by `Facts.link`
-SEQUENCES = ("sequence",)  # labels that a row's steps form together (CTC)
+VALUES, PAIRS, QUANTILES, SURVIVAL = ("regression",), ("pairs",), ("quantiles",), ("risk", "survival")  # `Facts.link`
 MACRO = {"average": "macro", "zero_division": 0}
 ALPHA = "alpha", 0.5, Must("from 0 to 1", lambda alpha: 0 <= alpha <= 1)
 POWER = "power", 1.5, Must("at most 0, or at least 1", lambda power: power <= 0 or 1 <= power < math.inf)
@@ -122,6 +120,8 @@ METRICS = Metrics(
         "coverage": Metric(coverage, QUANTILES, "label", True, shown=QUANTILES),
         "concordance": Metric(concordance, SURVIVAL, "label", True, shown=SURVIVAL),
         "integrated_brier_score": Metric(integrated_brier_score, ("survival",), "levels", False, shown=("survival",)),
+        "hit_rate": Metric(hit_rate, PAIRS, "label", True, shown=PAIRS, parameter=("k", 1, PLACES[2])),
+        "mean_reciprocal_rank": Metric(mean_reciprocal_rank, PAIRS, "label", True, shown=PAIRS),
         "accuracy": Metric("accuracy_score", LABELS, "label", True, shown=LABELS),
         "f1": Metric("f1_score", ("binary",), "label", True, {"zero_division": 0}),
         "f1_macro": Metric("f1_score", LABELS, "label", True, MACRO, shown=LABELS),

@@ -14,7 +14,7 @@ from ortpipe.facts import Facts
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.inference import infer
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
-from ortpipe.stages.add_loss.domains import check_labels
+from ortpipe.stages.add_loss.domains import check_labels, check_pairs
 from ortpipe.stages.add_loss.losses import LOSSES, Loss, Scores
 from ortpipe.stages.add_loss.mean_link import link_of
 
@@ -27,8 +27,10 @@ def check_all(facts: Facts, config: AddLossConfig, data: Data | None) -> Facts:
     if getattr(config.loss, "of_sequences", False) and facts.class_weight:
         rule, fix = "CTC has no class weights: its labels are sequences.", "Leave them out of the data."
         raise LossError(rule, got="class weights", fix=fix)
-    if any(getattr(config.of(head).loss, "reads_batch", False) for head in facts.predictions) and config.sample_weight:
-        rule, fix = "The loss cox has no row weights.", "Remove them: {@data.source.sample_weight}=null."
+    of_batch = [loss for head in facts.predictions if getattr(loss := config.of(head).loss, "reads_batch", False)]
+    if of_batch and config.sample_weight:
+        rule = f"The loss {LOSSES.name_of(type(of_batch[0]))} has no row weights."
+        fix = "Remove them: {@data.source.sample_weight}=null."
         raise LossError(rule, got="rows with weights", fix=fix)
     _check_heads(facts, config, data)
     if data is not None:
@@ -112,6 +114,8 @@ def _checked(facts: Facts, config: HeadLoss, data: Data | None, head: str) -> di
         )
     if getattr(loss, "label_columns", None) == 2 and data is not None:
         check_survival(data)
+    if link_of(loss) == "pairs" and data is not None:
+        check_pairs(data)
     bound = getattr(loss, "labels", None)
     if bound is not None and data is not None and facts.task in ("regression", "multilabel"):
         check_labels(bound, LOSSES.name_of(type(loss)), data, config.padding)

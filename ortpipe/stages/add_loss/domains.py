@@ -12,6 +12,7 @@ from ortpipe.settings import Must
 # bounds of label arrays
 NOT_NEGATIVE = Must("not negative", lambda y: y >= 0)
 POSITIVE = Must("positive", lambda y: y > 0)
+NUMBER = Must("whole numbers from 0 to 2²⁴, which float32 holds", lambda y: (y >= 0) & (y <= 2**24) & (y % 1 == 0))
 ZERO_OR_ONE = Must("0 or 1", lambda y: (y == 0) | (y == 1))
 
 
@@ -24,6 +25,15 @@ def check_labels(bound: Must, loss: str, data: Data, padding: int | float | str 
         if wrong := wrong_labels(rows, part, functools.partial(_outside, bound=bound, padding=padding)):
             rule = f"The loss {loss} is defined for labels that are {bound.words}."
             raise LossError(rule, got=wrong, fix="Correct these rows or leave them out, or choose another loss.")
+
+
+def check_pairs(data: Data) -> None:
+    """Raise LossError if all training rows have the same label: none is a negative example of another."""
+    numbers = {number for label, _ in data.train.read_labels() for number in np.unique(label)[:2].tolist()}
+    if len(numbers) < 2:
+        rule = "The loss info_nce needs training rows with different labels: a row's negative examples."
+        fix = "Label each row with the number of its pair: 0, 1, 2, …"
+        raise LossError(rule, got=f"{len(data.train)} rows with the label {', '.join(map(str, numbers))}", fix=fix)
 
 
 def _outside(label: np.ndarray, bound: Must, padding: int | float | str | None) -> np.ndarray:

@@ -21,11 +21,10 @@ def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> F
     Return the facts with those about labels, for the checks of later stages.
     """
     config = chosen_losses(facts, config)
-    heads = facts.heads or config.heads or (data is not None and data.train.head(1).heads)
-    weights = facts.class_weight or (data is not None and data.class_weight)
-    fits = facts.task in getattr(config.loss, "tasks", (facts.task,))  # a user's own loss need not declare them
+    of_data = data is not None and (data.class_weight or data.train.head(1).heads)
     bounded = any(getattr(config.loss, trait, None) for trait in ("labels", "link", "of_sequences"))
-    if heads or weights or bounded or config.padding is not None or not fits:
+    unfit = facts.task not in getattr(config.loss, "tasks", (facts.task,))  # a user's own loss need not declare them
+    if of_data or facts.heads or facts.class_weight or config.heads or bounded or config.padding is not None or unfit:
         return check_all(facts, config, data)
     return dataclasses.replace(facts, padding=None, blank=None, link=None, levels=())
 

@@ -5,6 +5,7 @@
 | `log` | log μ | values [N, K] |
 | `quantiles` | a quantile per column, in ascending order in each row | a value [N, 1] |
 | `risk` | the logarithm of the relative hazard [N, 1] | time and event [N, 2] |
+| `pairs` | two embeddings, one after the other, of equal widths | the number of the pair [N, 1] |
 | `survival` | the probability of no event up to a time per column | time and event [N, 2] |
 """
 
@@ -46,7 +47,8 @@ def write_form(op: Builder, config: HeadLoss, scores: Scores, head: str) -> tupl
 
 def _check_columns(config: HeadLoss, scores: Scores) -> None:
     loss: Any = config.loss
-    name, count, (_, *sizes) = LOSSES.name_of(type(loss)), max(1, len(getattr(loss, "levels", ()))), scores.sizes
+    name, (_, *sizes) = LOSSES.name_of(type(loss)), scores.sizes
+    count = sizes[0] if loss.link == "pairs" else max(1, len(getattr(loss, "levels", ())))
     if sizes == [count] and config.padding is None:
         return
     raise LossError(

@@ -59,6 +59,8 @@ def constant(facts: Facts, head: str, train: RowSet, tested: Compared) -> Compar
     It is scikit-learn's DummyClassifier(strategy="prior") or DummyRegressor, fitted with the weights of the rows. Of
     quantiles it has those of the labels, of survival the Kaplan-Meier estimate, of a risk 0.
     """
+    if facts.link == "pairs":
+        return None
     if facts.link not in (None, "log"):
         labels, weights = map(np.concatenate, zip(*labels_and_weights(train.of(head)), strict=True))
         row = _constant_row(facts, truth(facts, labels), weights)

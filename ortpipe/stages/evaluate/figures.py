@@ -48,7 +48,7 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
             pictures["curves"] = [partial(draw, artifact) for name, draw in curves.items() if name in have]
         elif artifact.facts.link in PANELS:
             pictures["predicted"] = [partial(draw, artifact) for draw in PANELS[artifact.facts.link]]
-        elif artifact.facts.task == "regression":
+        elif artifact.facts.task == "regression" and artifact.facts.link != "pairs":
             pictures["predicted"] = [partial(_points, artifact, False)]
             pictures["residuals"] = [partial(_points, artifact, True)]
     last = artifact.facts.lineage[-1] if artifact.facts.lineage else {}

@@ -10,7 +10,7 @@ from ortpipe.artifact import Facts
 from ortpipe.data.rows import RowSet
 from ortpipe.data.slices import column_of
 from ortpipe.graph.core.apart import Weights
-from ortpipe.metrics import METRICS, part_of
+from ortpipe.metrics import METRICS, PAIRS, part_of
 from ortpipe.metrics.predictions import Compared, rows_at_most
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -53,7 +53,7 @@ def paired(new: Scored, old: Scored, name: str, seed: int) -> Mapping[str, Any]:
     """Return a metric of two models on the same rows, the difference, and its 95 % interval.
 
     The interval holds percentiles of the difference on rows that are drawn with replacement, the same for both models
-    (paired bootstrap; Efron and Tibshirani, 1993). It is None for predictions of elements, which depend on each other.
+    (paired bootstrap; Efron and Tibshirani, 1993). It is None for elements and pairs, which depend on each other.
     """
     a, b = new.value(name), old.value(name)
     if a is None or b is None:
@@ -61,7 +61,7 @@ def paired(new: Scored, old: Scored, name: str, seed: int) -> Mapping[str, Any]:
     head, metric, rng = part_of(name)[0], METRICS[name], np.random.default_rng(seed)
     entries, others = new.entries[head], old.entries[head]
     differences = []
-    for _ in range(DRAWS if len(entries.truth) == new.rows else 0):
+    for _ in range(DRAWS if len(entries.truth) == new.rows and metric.tasks != PAIRS else 0):
         drawn = rng.integers(0, new.rows, new.rows)
         differences.append(value_of(metric, at(entries, drawn)) - value_of(metric, at(others, drawn)))
     finite = [difference for difference in differences if np.isfinite(difference)]

@@ -49,10 +49,16 @@ def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str,
     interval_by_metric: dict[str, list[float]] = {}
     slices: dict[str, dict[str, dict[str, float]]] = {}
     for head, entries in entries_by_head.items():
-        if len(entries.truth) != (rows := len(answers.labels[head])):
+        pairs, rows = work.artifact.facts.predictions[head].link == "pairs", len(answers.labels[head])
+        if pairs or len(entries.truth) != rows:
             rule = "Intervals, and metrics by a column, need a model with one prediction per row."
             fix = "Set {at}bootstrap=0 and {at}by=[]."
-            raise EvaluateError(rule, got=f"{len(entries.truth)} predictions of {rows} rows", fix=fix)
+            got = (
+                "pairs, which are compared with all rows"
+                if pairs
+                else f"{len(entries.truth)} predictions of {rows} rows"
+            )
+            raise EvaluateError(rule, got=got, fix=fix)
         metrics = of_head(work.names, head)
         if config.bootstrap:
             interval_by_metric |= intervals(metrics, entries, config.bootstrap, config.seed)

@@ -187,8 +187,8 @@ def feeds_of(artifact, x, y, weight=None):
 
 def test_the_table_of_members_is_the_catalogue():
     assert set(MEMBERS) == set(TERMS)
-    # tests of their own: of what stands for another loss, of sequences and survival, of those that hold files
-    elsewhere = {"auto", "cox", "ctc", "discrete_hazard", "onnx"}
+    # tests of their own: of what stands for another loss, of sequences, survival and pairs, of those that hold files
+    elsewhere = {"auto", "cox", "ctc", "discrete_hazard", "info_nce", "onnx"}
     assert {*MEMBERS, *elsewhere} == set(LOSSES)
 
 

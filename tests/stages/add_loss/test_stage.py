@@ -93,7 +93,7 @@ def test_adding_a_second_loss_takes_other_names(linear):
 
 
 VALUES = "auto or contrastive or cosine or cox or discrete_hazard or elastic or epsilon_insensitive or gamma or huber "
-VALUES += "or l1 or l2 or onnx or poisson or quantile or squared_epsilon_insensitive or tweedie"
+VALUES += "or info_nce or l1 or l2 or onnx or poisson or quantile or squared_epsilon_insensitive or tweedie"
 TWO = "auto or focal or hinge or log or modified_huber or onnx or perceptron or squared_hinge or squared_margin"
 
 

@@ -104,7 +104,7 @@ MODELS = {
     "multilabel network": (network("tanh", 3, "y = Sigmoid(z)"), "multilabel", "z", None),
     "multilabel network without logits": (network("tanh", 3, "y = Sigmoid(z)"), "multilabel", None, None),
 }
-ELSEWHERE = ("cox", "ctc", "discrete_hazard", "onnx")  # of survival, a sequence, or a file: their own tests derive them
+ELSEWHERE = ("cox", "ctc", "discrete_hazard", "info_nce", "onnx")  # their own tests derive them
 THOROUGH = ("cross_entropy", "l2", "log")  # with every model; the others with one of each task
 ONE_OF_EACH = ("tanh network", "binary network", "multiclass network", "multilabel network")
 CASES = [

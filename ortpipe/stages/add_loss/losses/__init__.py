@@ -30,6 +30,7 @@ LOSSES: Catalogue[Any] = Catalogue(
         "gamma": "ortpipe.stages.add_loss.losses.gamma:Gamma",
         "hinge": "ortpipe.stages.add_loss.losses.hinge:Hinge",
         "huber": "ortpipe.stages.add_loss.losses.huber:Huber",
+        "info_nce": "ortpipe.stages.add_loss.losses.info_nce:InfoNCE",
         "l1": "ortpipe.stages.add_loss.losses.l1:L1",
         "l2": "ortpipe.stages.add_loss.losses.l2:L2",
         "log": "ortpipe.stages.add_loss.losses.log:Log",

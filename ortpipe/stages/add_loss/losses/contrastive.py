@@ -12,8 +12,7 @@ class Contrastive(LossConfig):
     """The loss of a model of pairs, whose prediction is their distance (Hadsell, Chopra and LeCun, 2006).
 
     A label is 1 if the row's pair belongs together, else 0. As in TensorFlow Addons' `ContrastiveLoss`, there is no
-    factor ½. Losses over pairs or triplets of a batch's rows are not offered: a row's terms would depend on the other
-    rows, and so the loss on the batch size, on accumulation and on the chunks of validation.
+    factor ½. For embeddings whose negative examples are the other rows of the batch, see `info_nce`.
 
     Attributes:
         margin: m, the distance from which on pairs that do not belong together cost nothing; the derivative at m is 0.

@@ -23,9 +23,11 @@ class CosineDistance(LossConfig):
         """Return 1 − ŷ·y / (max(‖ŷ‖, ε)·max(‖y‖, ε)) [N, E…, 1]."""
         y = scores.prediction
         product = op.ReduceSum(op.Mul(y, label), [-1], keepdims=1)
-        return op.Sub(1, op.Div(product, op.Mul(self._norm(op, y), self._norm(op, label))))
+        return op.Sub(1, op.Div(product, op.Mul(norm(op, y, self.eps), norm(op, label, self.eps))))
 
-    def _norm(self, op: Builder, value: Any) -> Any:
-        square = op.ReduceSum(op.Mul(value, value), [-1], keepdims=1)
-        least = max(self.eps**2, float(np.finfo(value.dtype.numpy()).tiny))  # in float16 ε² is 0
-        return op.Sqrt(op.Max(square, least))  # inside the root, whose derivative at 0 is infinite
+
+def norm(op: Builder, value: Any, eps: float) -> Any:
+    """Return max(‖v‖, ε) [N, E…, 1] of vectors [N, E…, K]."""
+    square = op.ReduceSum(op.Mul(value, value), [-1], keepdims=1)
+    least = max(eps**2, float(np.finfo(value.dtype.numpy()).tiny))  # in float16 ε² is 0
+    return op.Sqrt(op.Max(square, least))  # inside the root, whose derivative at 0 is infinite

@@ -20,6 +20,8 @@ class GraphSettings(Config, ABC):
     Attributes:
         prediction: the float output to train, by name or index; by default the first one that depends on weights. Or
             a value inside the graph, by name: the graph then ends there.
+        pair: for add_loss=info_nce, two embeddings [N, K], outputs or values inside the graph. The prediction is one
+            after the other [N, 2·K]. Or one embedding, which the model computes for both inputs of a row, [N, 2, …].
         task: `regression`, `binary`, `multiclass` or `multilabel`; by default read off the graph
             and the values of real rows (a Softmax or Sigmoid at its end makes a classifier).
         scores: the kind of a classifier's prediction, `probabilities` or raw scores (`logits`); by default read off
@@ -47,6 +49,7 @@ class GraphSettings(Config, ABC):
     """
 
     prediction: str | int | None = None
+    pair: tuple[str, ...] = ()
     task: Task | None = None
     scores: Literal["logits", "probabilities"] | None = None
     classes: tuple[int | str, ...] | None = None

@@ -31,6 +31,7 @@ from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.prediction.heads import Head
 from ortpipe.stages.convert.prediction.meaning import OutputSettings, Prediction
 from ortpipe.stages.convert.reading.graph_settings import GraphSettings
+from ortpipe.stages.convert.reading.pair import PAIR, end_at_pair
 from ortpipe.stages.convert.rows.batch import Original, batch_size, take_rows
 from ortpipe.stages.convert.rows.inputs import (
     axes_of_rows,
@@ -111,6 +112,9 @@ def opened(model: onnx.ModelProto, config: GraphSettings, data: Data | None, wei
     forward, metadata = parsed(low), read_metadata(model)
     attach(forward, weights)
     changes = _end_at_values(forward, config)
+    if config.pair:
+        config = dataclasses.replace(config, prediction=PAIR, task=config.task or "regression")
+        changes.append(end_at_pair(forward, config.pair, config.fixed or {}))
     if config.dtype == "float32" and _write_float32(forward):
         changes.append("reads float16 and bfloat16 as float32, inputs and outputs too")
     elsewhere = f"places windows of auto_pad=SAME as ONNX defines them, which onnxruntime does not: {some(moved)}"

@@ -74,6 +74,9 @@ class Torch(GraphSettings):
                 got=self.lift,
                 fix="Leave {key} out; make each tensor that shall be trained an nn.Parameter.",
             )
+        if self.pair:
+            rule, fix = "{key} is for files.", "Return both embeddings as one tensor: torch.cat([a, b], dim=1)."
+            raise ConvertError(rule, key="pair", got=self.pair, fix=fix)
         if self.path is not None:
             program = export.read_program(Path(self.path), self.trust)
             if self.weights is not None:
