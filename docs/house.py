@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURE = Path(__file__).parent / "static" / "house.svg"
 # The boxes from top to bottom, each with its left edge and width. A box imports only boxes of rows below it.
 ROWS = (
-    {"app": (20, 452), "compat": (480, 100), "sklearn": (590, 120)},
+    {"app": (20, 452), "compat": (480, 100), "sklearn": (590, 120), "federated": (720, 120)},
     {"flow": (80, 130), "bundle": (300, 130), "remote": (510, 130), "fast": (810, 130)},
     {"pipeline": (20, 130), "stages": (180, 760)},
     {"parallel": (60, 130), "metrics": (225, 130), "runtime": (540, 200)},
@@ -27,7 +27,7 @@ TOPS, HEIGHTS = (20, 110, 190, 360, 440, 520, 600, 680), (60, 46, 134, 60, 46, 4
 WITH = {"artifact_folder": "artifact", "artifact_show": "artifact", "facts": "artifact"}
 TITLES = {"base": "errors, settings, files, hashing, …", "artifact": "artifact, facts"}
 # Guests are used only through the names in their __init__.py. Those inside of a box: left edge, top, width.
-GUESTS = {"compat", "sklearn", "fast", "bundle", "autodiff", "parallel", "remote"}
+GUESTS = {"compat", "sklearn", "federated", "fast", "bundle", "autodiff", "parallel", "remote"}
 INSIDE = {
     "commands": (28, 48, 76),
     "sweep": (108, 48, 50),

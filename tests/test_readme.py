@@ -246,6 +246,8 @@ def test_every_example_is_run_below() -> None:
         "log_p",
         "write_bundle(",
         "mine.safetensors",  # by tests/bundle/test_javascript.py
+        "BundleClient(",
+        "epsilon(",
         "run.save(",
         "teacher=forest",
         "evaluate(train(",
@@ -274,6 +276,15 @@ def test_the_example_of_a_bundle_writes_it(folder: Path) -> None:
         pytest.skip("a command of the page trains it")
     _printed(_example("write_bundle("), folder)
     assert (folder / "from_python" / "train.onnx").exists()
+
+
+def test_the_examples_of_federated_averaging_train_and_print_epsilon(folder: Path) -> None:
+    if not (folder / "untrained").exists():
+        pytest.skip("the commands of the page write the bundle")
+    loss, _, rejected = _printed(_example("BundleClient("), folder)[0].partition(" ")
+    assert (float(loss) < 0.2, rejected) == (True, "{}")
+    shown = re.findall(r"# ([\d.]+):", _example("epsilon("))
+    assert [f"{float(line):.3g}" for line in _printed(_example("epsilon("))] == shown
 
 
 @WITH_TORCH

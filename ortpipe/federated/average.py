@@ -1,0 +1,139 @@
+"""One round of federated averaging on the server."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ortpipe.errors import ConfigError, TrainError
+
+OUTSIZE = 10.0  # times the median norm of a round
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """The result of one client.
+
+    Attributes:
+        client: its name.
+        values: its weights after local training, or their change, one vector [P].
+        weight: its share in the average relative to the others', such as its number of rows.
+    """
+
+    client: str
+    values: np.ndarray
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """The result of one round.
+
+    Attributes:
+        weights: the new weights [P], in the dtype of the old ones.
+        norms: ‖Δ‖₂ of each accepted client's change before clipping, by name.
+        rejected: the reason for each client whose update was left out, by name.
+    """
+
+    weights: np.ndarray
+    norms: Mapping[str, float]
+    rejected: Mapping[str, str] = field(default_factory=dict)
+
+
+def aggregate(
+    weights: np.ndarray,
+    updates: Iterable[Update],
+    *,
+    of: Literal["weights", "changes"] = "weights",
+    clip: float | None = None,
+    noise: float = 0.0,
+    expected: float | None = None,
+    outsize: float = OUTSIZE,
+    seed: int | None = None,
+) -> Round:
+    """Return the weights after one round: θ + Σᵢ nᵢ·Δᵢ / Σᵢ nᵢ, for changes Δᵢ with weights nᵢ.
+
+    With `clip`, Δᵢ·min(1, C/‖Δᵢ‖₂) replaces Δᵢ. With `noise`, all nᵢ are 1, and the result is
+    θ + (Σᵢ Δᵢ + N(0, z²·C²·I)) / m with m = `expected`: no client changes the sum by more than C; `epsilon` is
+    its privacy. The order of the updates does not change the result.
+
+    An update is rejected if it has the wrong length, a number that is not finite or a weight that is not positive, or
+    if its client sent several; without noise, also if its norm is over `outsize` times the round's median. The others
+    are averaged.
+
+    Args:
+        weights: θ [P], float32 or float64.
+        updates: of the clients of this round.
+        of: whether `values` are clients' weights, or their changes.
+        clip: C, the largest norm of a change.
+        noise: z, the standard deviation of the noise as a multiple of C.
+        expected: m, with noise: the number of clients that a round samples on average.
+        outsize: the largest norm relative to the median.
+        seed: of the noise; by default from the operating system, so that it cannot be computed again.
+
+    Raises:
+        ConfigError: noise without `clip` or `expected`, or a setting out of its bounds.
+        TrainError: every update is rejected.
+
+    >>> result = aggregate(np.zeros(2), [Update("a", np.array([1.0, 0]), 3), Update("b", np.array([0.0, np.nan]))])
+    >>> result.weights.tolist(), dict(result.rejected)
+    ([1.0, 0.0], {'b': 'numbers that are not finite'})
+
+    McMahan, Moore, Ramage, Hampson and Agüera y Arcas (2017), Communication-efficient learning of deep networks from
+    decentralized data; with noise, McMahan, Ramage, Talwar and Zhang (2018), Learning differentially private recurrent
+    language models.
+    """
+    _check(clip, noise, expected, outsize)
+    changes, reasons = _checked(weights, updates, of)
+    norms = {update.client: float(np.linalg.norm(change)) for update, change in changes}
+    if not noise:
+        most = outsize * float(np.median([*norms.values()])) if norms else 0.0
+        reasons |= {name: f"a norm of {norm:.3g}, over {most:.3g}" for name, norm in norms.items() if norm > most}
+    accepted = [(update, change) for update, change in changes if update.client not in reasons]
+    if not accepted:
+        got = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "no update"
+        raise TrainError("A round needs an update that can be averaged.", got=got, fix="Correct the clients.")
+    total = np.zeros(weights.shape)
+    for update, change in accepted:
+        norm, share = norms[update.client], 1.0 if noise else update.weight
+        total += change * (share if clip is None or norm <= clip else share * clip / norm)
+    count = sum(update.weight for update, _ in accepted)
+    if noise and clip is not None and expected is not None:
+        total, count = total + np.random.default_rng(seed).normal(0, noise * clip, weights.shape), expected
+    after = (weights + total / count).astype(weights.dtype)
+    return Round(after, {update.client: norms[update.client] for update, _ in accepted}, reasons)
+
+
+def _check(clip: float | None, noise: float, expected: float | None, outsize: float) -> None:
+    for name, number in (("clip", clip), ("expected", expected), ("outsize", outsize)):
+        if number is not None and not 0 < number < np.inf:
+            raise ConfigError(f"{name} must be positive.", got=number, fix="Give a positive number.")
+    if not 0 <= noise < np.inf:
+        raise ConfigError("noise must be at least 0.", got=noise, fix="Give a positive number, or leave it out.")
+    if noise and (clip is None or expected is None):
+        rule, fix = "noise needs clip, and expected, the number of clients per round.", "Pass both."
+        raise ConfigError(rule, got=f"clip={clip}, expected={expected}", fix=fix)
+
+
+def _checked(
+    weights: np.ndarray, updates: Iterable[Update], of: str
+) -> tuple[list[tuple[Update, np.ndarray]], dict[str, str]]:
+    """Return the changes of usable updates, by client's name, and the reasons against the others."""
+    changes, reasons = list[tuple[Update, np.ndarray]](), dict[str, str]()
+    updates = sorted(updates, key=lambda update: update.client)
+    counts = Counter(update.client for update in updates)
+    for update in updates:
+        values = np.asarray(update.values)
+        if counts[update.client] > 1:
+            reasons[update.client] = f"{counts[update.client]} updates"
+        elif values.shape != weights.shape:
+            reasons[update.client] = f"shape {values.shape}, not {weights.shape}"
+        elif values.dtype.kind not in "fiu" or not np.isfinite(values).all():
+            reasons[update.client] = "numbers that are not finite" if values.dtype.kind == "f" else f"{values.dtype}"
+        elif not 0 < update.weight < np.inf:
+            reasons[update.client] = f"a weight of {update.weight}"
+        else:
+            changes.append((update, values.astype(np.float64) - (weights if of == "weights" else 0)))
+    return changes, reasons
