@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 from ortpipe.artifact import Artifact, under
 from ortpipe.bounded import MOST_BYTES, file_below, parse_json, read_below
 from ortpipe.errors import ModelError
-from ortpipe.facts import Facts
-from ortpipe.facts_json import in_metadata
+from ortpipe.facts_json import in_metadata, read_facts
 from ortpipe.files import atomic_folder, link_files
 from ortpipe.graph.core.apart_files import same_bytes
 from ortpipe.graph.files.serial import NOTHING, located, read_apart, write
@@ -90,7 +89,7 @@ def load_artifact(folder: str | os.PathLike[str], digest: str | None = None) -> 
             raise ModelError(rule, got=f"{source}: format {written['format']}", fix=fix)
         expected = {written["digest"], digest or written["digest"]}
         with located(record):
-            facts = Facts.from_json(written["facts"])
+            facts = read_facts(written["facts"])
         model, weights = read_apart(file_below(source, "model.onnx"))
         artifact = Artifact(model, facts, read_tensors(file_below(source, TENSORS))[0], weights=weights)
         same = {name: artifact.initializers[name.removeprefix("source/")] for name in written["same"]}

@@ -6,17 +6,11 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import onnx
 
-from ortpipe.doors import later
 from ortpipe.graph.core.protos import PREFIX
-
-if TYPE_CHECKING:
-    from ortpipe.facts_json import read_facts
-else:
-    later(__name__)
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
 Link = Literal["log", "pairs", "quantiles", "risk", "survival"]  # see stages/add_loss/forms.py
@@ -121,11 +115,6 @@ class Facts:
         A lineage may hold a fitted estimator, hundreds of kilobytes as text.
         """
         return {k: v for k, v in vars(self).items() if k in REQUIRED or v not in (None, {}, ())}
-
-    @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Facts:
-        """Return the facts that `as_json` wrote."""
-        return read_facts(facts)
 
 
 REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]

@@ -63,7 +63,7 @@ class LineageRecord(TypedDict, total=False):
 
 
 def read_facts(facts: Mapping[str, Any]) -> Facts:
-    """Return the facts that `Facts.as_json` wrote."""
+    """Return the facts that `as_json` wrote."""
     if unknown := set(facts) - set(fields_of(Facts)):
         raise ModelError(
             "An artifact's facts must be of this version of ortpipe.",

@@ -16,7 +16,7 @@ import safetensors.numpy
 import ortpipe
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.errors import ModelError
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.graph.files.tensors import write_tensors
@@ -58,7 +58,7 @@ def artifact(**tensors):
 
 @pytest.mark.parametrize("facts", [FACTS, FULL, dataclasses.replace(FULL, classes=(0, 1, 2))])
 def test_facts_come_back_from_json_as_they_were(facts):
-    assert Facts.from_json(json.loads(json.dumps(facts.as_json()))) == facts
+    assert read_facts(json.loads(json.dumps(facts.as_json()))) == facts
 
 
 def test_facts_that_are_not_set_are_not_written():
@@ -67,7 +67,7 @@ def test_facts_that_are_not_set_are_not_written():
 
 def test_facts_of_another_version_are_refused_by_name():
     with pytest.raises(ModelError, match="unknown: colour"):
-        Facts.from_json({**FACTS.as_json(), "colour": "red"})
+        read_facts({**FACTS.as_json(), "colour": "red"})
 
 
 def test_the_bare_model_explains_itself():

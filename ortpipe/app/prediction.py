@@ -24,6 +24,7 @@ from ortpipe.data import (
     read_source,
 )
 from ortpipe.errors import ConfigError, under
+from ortpipe.facts_json import read_facts
 from ortpipe.metrics.columns import as_columns
 from ortpipe.own import is_path
 from ortpipe.runtime import Session
@@ -78,7 +79,7 @@ def _facts(subject: FoundModel) -> Facts:
         rule = "predict needs a model that ortpipe wrote: its metadata name its inputs and predictions."
         fix = "Name a run, or a model.onnx that a run wrote."
         raise ConfigError(rule, got=f"{subject.name}, without ortpipe's metadata", fix=fix)
-    facts = Facts.from_json(subject.facts)
+    facts = read_facts(subject.facts)
     if facts.blank is not None or any(prediction.class_axis is not None for prediction in facts.predictions.values()):
         rule, fix = "predict writes one prediction per row.", "Run the model with onnxruntime."
         raise ConfigError(rule, got=f"{subject.name}, which predicts each element of a row", fix=fix)

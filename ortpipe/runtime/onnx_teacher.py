@@ -9,7 +9,7 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ModelError
 from ortpipe.facts import Facts
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.graph.files.serial import read_apart
 from ortpipe.metrics.predictions import predicted
 from ortpipe.runtime.session import Session
@@ -36,7 +36,7 @@ class OnnxRegressor:
     def __init__(self, path: str, output: str | None = None) -> None:
         self._model, weights = read_apart(Path(path))
         written = read_metadata(self._model)
-        of_file = Facts.from_json(written).predictions.values() if "prediction" in written else ()
+        of_file = read_facts(written).predictions.values() if "prediction" in written else ()
         name = self._output_of(output or written.get("prediction"))
         self._facts = next((facts for facts in of_file if facts.prediction == name), None)
         if self._facts is not None and self._facts.measured_as not in self.kinds:

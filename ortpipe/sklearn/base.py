@@ -44,7 +44,7 @@ from ortpipe import (
 from ortpipe.data import feed_inputs, plain
 from ortpipe.errors import ConfigError, ConvertError, DataError, words
 from ortpipe.facts import Task
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.graph import keep_outputs, some
 from ortpipe.runtime import Session
 from ortpipe.settings import Count, Positive, checked
@@ -88,7 +88,7 @@ class Predictor:
 
     def __init__(self, model: bytes, threads: int) -> None:
         self._proto = onnx.ModelProto.FromString(model)
-        self.facts = Facts.from_json(read_metadata(self._proto))
+        self.facts = read_facts(read_metadata(self._proto))
         inner = ir.from_proto(self._proto)
         keep_outputs(inner, list(dict.fromkeys([self.facts.prediction, self.facts.logits or self.facts.prediction])))
         self._session = Session(inner, RuntimeConfig(threads))
@@ -383,4 +383,4 @@ class OrtEstimator(BaseEstimator, ABC):  # type: ignore[misc]  # scikit-learn ha
 
 def _artifact(model: bytes) -> Artifact:
     proto = onnx.ModelProto.FromString(model)
-    return Artifact(proto, Facts.from_json(read_metadata(proto)))
+    return Artifact(proto, read_facts(read_metadata(proto)))

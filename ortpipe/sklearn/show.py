@@ -6,8 +6,7 @@ from typing import Any
 
 from sklearn.utils import estimator_html_repr
 
-from ortpipe import Facts
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.sklearn.parts import loss_of, optimizer_of
 from ortpipe.stages import Auto
 
@@ -25,7 +24,7 @@ def html(estimator: Any) -> str:
 def flow(estimator: Any) -> str:
     """Return the stages of a fitted estimator as HTML, each with its main setting."""
     loss, penalty = loss_of(estimator.loss), estimator.penalty
-    facts = Facts.from_json(read_metadata(estimator.onnx_))
+    facts = read_facts(read_metadata(estimator.onnx_))
     if isinstance(loss, Auto):
         penalty = "auto" if penalty is None and facts.objective.get("penalty") else penalty
         loss = loss.of(facts)

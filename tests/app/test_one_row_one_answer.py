@@ -25,12 +25,12 @@ from ortpipe import convert
 from ortpipe.app.commands.predict import predict
 from ortpipe.app.lookup import FoundModel
 from ortpipe.app.tracking.model import save
-from ortpipe.artifact import Facts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import DataError, OrtpipeError
+from ortpipe.facts_json import read_facts
 from ortpipe.runtime.session import Session
 from ortpipe.sklearn.frames import columns_of, read
 from ortpipe.stages.convert.config import ConvertConfig
@@ -136,7 +136,7 @@ def answers(case: Case, folder: Path) -> dict[str, Any]:
 
     def trained() -> list[float]:
         rows = source(case, case.rows, folder / "rows.parquet")()
-        return run(feed_inputs(artifact.model, Facts.from_json(facts.as_json()), rows))
+        return run(feed_inputs(artifact.model, read_facts(facts.as_json()), rows))
 
     def predicted(suffix: str) -> list[float]:
         source(case, case.rows, folder / f"rows{suffix}")
@@ -279,7 +279,7 @@ NO_DATES += ("2013-01-31T24:00", "2013-01-31T05:60", "2013-01-31T5:00", "2013-01
 def test_a_text_is_a_date_everywhere_or_nowhere(trained: Trained, text: str, tmp_path: Path) -> None:
     frame = pd.DataFrame(GOOD | {"day": ["2013-01-31", text, "2014-03-01"]}).astype({"rooms": float, "vip": object})
     frame.assign(y=[0, 0.5, 1]).to_csv(tmp_path / "train.csv", index=False)
-    kinds, facts = trained.columns, Facts.from_json(trained.found.facts)
+    kinds, facts = trained.columns, read_facts(trained.found.facts)
 
     def run(rows: Rows) -> list[float]:
         model = trained.found.model

@@ -8,13 +8,13 @@ from differences import central_differences
 from onnx.reference import ReferenceEvaluator
 
 from ortpipe import compat
-from ortpipe.artifact import Artifact, Facts
+from ortpipe.artifact import Artifact
 from ortpipe.compat import add_loss_output, penalty_loss_onnx, unreduced_onnx_loss
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, LossError, ModelError, PenaltyError
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.runtime.session import Session
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import ENGINES
@@ -122,7 +122,7 @@ def test_its_gradients_are_the_central_differences(score, penalised):
     )
     feeds = {"X": x, "label": label, "weight": weight}
     known = read_metadata(model)
-    facts = Facts.from_json({k: v for k, v in known.items() if k != "inputs"} | {"inputs": ["X"]})
+    facts = read_facts({k: v for k, v in known.items() if k != "inputs"} | {"inputs": ["X"]})
     result = derive(Artifact(model, facts), DeriveConfig(inputs=("X",)))
     session = Session(result.model)
     values = dict(zip(session.outputs, session.run(feeds), strict=True))
@@ -391,7 +391,7 @@ def test_the_stages_train_a_loss_model_as_it_is(score, engine, request):
     y = np.argmax(z, axis=1) if score == "log" else z
     model = add_loss_output(parsed(BINARY if score == "log" else LINEAR), score, weight_name="weight")
     known = read_metadata(model)
-    artifact = derive(Artifact(model, Facts.from_json(known)), DeriveConfig(ENGINES[engine]()))
+    artifact = derive(Artifact(model, read_facts(known)), DeriveConfig(ENGINES[engine]()))
     data = split(Rows({"X": x}, y, weight), SplitConfig())
     trained = train(artifact, TrainConfig(OPTIMIZERS["sgd"](lr=0.002 if score != "log" else 1.0), epochs=60), data=data)
     losses = trained.tensors["losses/train"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors.numpy import save
 
-from ortpipe import Data, Facts, OrtpipeError
+from ortpipe import Data, OrtpipeError
 from ortpipe.app.compose import Parser
 from ortpipe.app.consent import executes
 from ortpipe.app.local_path import local, reject_existing
@@ -17,6 +17,7 @@ from ortpipe.app.run.folder import SOURCE, kept_input
 from ortpipe.app.schema import build_key
 from ortpipe.data.load import load
 from ortpipe.errors import ConfigError
+from ortpipe.facts_json import read_facts
 from ortpipe.files import atomic_write
 from ortpipe.graph import SUFFIXES as STATE_DICTS
 from ortpipe.graph import StateDictFile, put_together, some
@@ -134,7 +135,7 @@ def _estimator(
     estimator, update = into_estimator(original, weights)
     rows = _rows(subject, trust=trust)
     model = put_together(subject.model, subject.weights)
-    count, worst = verify(estimator, model, Facts.from_json(subject.facts), rows)
+    count, worst = verify(estimator, model, read_facts(subject.facts), rows)
     atomic_write(output, _to_bytes(estimator, output))
     verified = f"{count} {'rows of the run' if rows else 'random rows'}: largest difference {worst:.3g}"
     return replace(update, files=(output,)), output, verified

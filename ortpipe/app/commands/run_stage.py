@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ortpipe import FLOW, Artifact, Facts, save_artifact
+from ortpipe import FLOW, Artifact, save_artifact
 from ortpipe.app.assemble import open_run
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.local_path import local, reject_existing
@@ -13,6 +13,7 @@ from ortpipe.app.lookup import find
 from ortpipe.app.run.screen import Screen, table
 from ortpipe.app.schema import all_at_once, check
 from ortpipe.errors import ConfigError, nearest
+from ortpipe.facts_json import read_facts
 from ortpipe.files import atomic_write
 from ortpipe.graph import is_large, serialized
 from ortpipe.pipeline.events import StageProgressed
@@ -104,7 +105,7 @@ def _artifact(name: str | None, composed: Composition, previous_stage: str) -> A
             got=f"{name}: a model without ortpipe's metadata",
             fix=f"Convert it first: ortpipe run-stage convert --input {name} --output forward.onnx",
         )
-    return Artifact(subject.model, Facts.from_json(subject.facts), subject.tensors, weights=subject.weights)
+    return Artifact(subject.model, read_facts(subject.facts), subject.tensors, weights=subject.weights)
 
 
 def _as_source(artifact: Artifact) -> Artifact:

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from ortpipe import EvaluateConfig, Facts, RuntimeConfig
+from ortpipe import EvaluateConfig, RuntimeConfig
 from ortpipe.app.tracking import Mlflow, champion_of
 from ortpipe.data import RowSet
 from ortpipe.errors import ConfigError, OrtpipeError
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.graph import read_apart
 from ortpipe.metrics import METRICS
 from ortpipe.stages import Scored, paired, score
@@ -43,7 +43,7 @@ def _scored(file: Path, rows: RowSet, config: EvaluateConfig, runtime: RuntimeCo
     values = read_metadata(model)
     if "task" not in values:
         raise ConfigError("The champion must be a model of ortpipe.", got="a model without ortpipe's metadata")
-    return score(model, weights, Facts.from_json(values), rows, config.rows, runtime)
+    return score(model, weights, read_facts(values), rows, config.rows, runtime)
 
 
 def in_words(comparison: dict[str, Any]) -> list[str]:

@@ -15,6 +15,7 @@ from ortpipe.app.run.clock import times_of
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.app.tracking.keys import keys
 from ortpipe.bounded import MOST_BYTES, file_below, has_file, parse_json, read_below
+from ortpipe.facts_json import read_facts
 from ortpipe.graph import Weights, read_apart
 from ortpipe.pipeline.events import Event, RunFinished, StageFinished
 from ortpipe.pipeline.flatten import flatten
@@ -77,7 +78,7 @@ class Results:
             series = {name: tensors.get_tensor(name) for name in tensors.keys() if _is_series(name)}  # noqa: SIM118 - no dict
         if run.status != FINISHED:
             return cls(series)
-        facts = Facts.from_json(parse_json(read_below(run.folder, f"{last}/artifact.json", MOST_BYTES))["facts"])
+        facts = read_facts(parse_json(read_below(run.folder, f"{last}/artifact.json", MOST_BYTES))["facts"])
         model, weights = read_apart(file_below(run.folder, "model.onnx"))
         return cls(series, model, weights, _first(facts, "rows"), _first(facts, "table"), _kept_epoch(facts))
 

@@ -25,7 +25,7 @@ from ortpipe.app.tracking.registry import holder_of, move_alias
 from ortpipe.app.tracking.target import Target
 from ortpipe.data import FORMS, TextReading
 from ortpipe.errors import ModelError, TrackingError
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.graph import Weights, is_large, put_together, written_beside
 from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime import Session
@@ -186,7 +186,7 @@ def _is_of_rows(model: onnx.ModelProto) -> bool:
 
 
 def _facts(model: onnx.ModelProto) -> Facts:
-    return Facts.from_json(read_metadata(model))
+    return read_facts(read_metadata(model))
 
 
 def _frame(model: onnx.ModelProto, table: Mapping[str, Any]) -> pd.DataFrame:

@@ -10,9 +10,8 @@ import onnx.helper as h
 import onnx.parser
 import pytest
 
-from ortpipe.artifact import Facts
 from ortpipe.errors import ModelError, OrtpipeError
-from ortpipe.facts_json import read_metadata
+from ortpipe.facts_json import read_facts, read_metadata
 from ortpipe.graph.core.sound import check_sound, check_valid
 from ortpipe.graph.files.serial import read
 from ortpipe.graph.importing.lower import lowered
@@ -134,10 +133,10 @@ def test_metadata_of_another_type_than_the_facts_are_refused(key, value):
 
 def test_facts_of_another_type_or_without_what_they_must_have_are_refused():
     facts = convert(model()).facts.as_json()
-    assert Facts.from_json(facts) == Facts.from_json(json.loads(json.dumps(facts)))
+    assert read_facts(facts) == read_facts(json.loads(json.dumps(facts)))
     for wrong in ({**facts, "metrics": {"l2": 1}}, {**facts, "task": 3}, {"task": "binary"}):
         with pytest.raises(ModelError):
-            Facts.from_json(wrong)
+            read_facts(wrong)
 
 
 @pytest.mark.parametrize(
