@@ -126,6 +126,7 @@ def _described(
         "reduction": facts.reduction,
         "prepared": dict(facts.prepared),
         "columns": {name: list(columns) for name, columns in (facts.columns or {}).items()},
+        "table": _table(facts, graphs.models["predict"]),
         "parameters": [
             {"name": name, "shape": list(shape), "offset": int(offset)}
             for (name, shape), offset in zip(graphs.parameters.items(), offsets, strict=False)
@@ -139,6 +140,19 @@ def _described(
         "seed": config.seed,
         "graphs": {name: _signature(model) for name, model in graphs.models.items()},
         "state": {"file": STATE, "tensors": tensors},
+    }
+
+
+def _table(facts: Facts, model: onnx.ModelProto) -> dict[str, Any]:
+    """Return the kind of each raw column, and its known words if a node looks them up."""
+    records = facts.lineage[0].get("table", {}).get("columns", {}) if facts.lineage else {}
+    words = {
+        node.input[0]: [word.decode() for a in node.attribute if a.name == "keys_strings" for word in a.strings if word]
+        for node in model.graph.node
+        if node.op_type == "LabelEncoder"
+    }
+    return {
+        name: {"kind": record.get("of") or record["kind"], "words": words.get(name)} for name, record in records.items()
     }
 
 

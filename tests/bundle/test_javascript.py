@@ -41,8 +41,13 @@ NODE = shutil.which("node")
 rng = np.random.default_rng(0)
 WORDS = np.array(["Oslo", "Lima", "Rome", ""])[rng.integers(0, 4, 50)]
 AGES = np.where(rng.random(50) < 0.1, np.nan, rng.normal(40, 9, 50)).astype(np.float32)
-KEPT = {"city": RawColumn("word"), "age": RawColumn("number")}
-TABLE = Rows({"city": WORDS, "age": AGES}, np.where(WORDS == "Oslo", "buy", "leave"), kept=KEPT)
+VIP = np.array(["true", "false"], object)[rng.integers(0, 2, 50)]
+DAYS = np.array([f"2026-{1 + n % 12:02}-{1 + n % 28:02}" for n in range(50)], object)
+KEPT = {"city": RawColumn("word"), "age": RawColumn("number"), "vip": RawColumn("word", of="truth")}
+KEPT |= {"day": RawColumn("date")}
+TABLE = Rows(
+    {"city": WORDS, "age": AGES, "vip": VIP, "day": DAYS}, np.where(WORDS == "Oslo", "buy", "leave"), kept=KEPT
+)
 DIGITS = Rows({"X": rng.normal(size=(50, 6)).astype(np.float32)}, rng.integers(0, 3, 50))
 
 

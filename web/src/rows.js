@@ -48,6 +48,30 @@ function word(value, where) {
   throw new TrainerError("Inputs of words must be text, numbers or booleans.", `${shown(value)} in ${where()}`, fix);
 }
 
+const DATE = /^(\d{4}-\d\d-\d\d)([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$/;
+
+function date(value, where) {
+  const text = word(value, where);
+  const day = text.match(DATE)?.[1];
+  const moment = new Date(`${day}T00:00Z`);
+  if (!text || (day && !Number.isNaN(moment.getTime()) && moment.toISOString().startsWith(day))) return text;
+  throw new TrainerError(
+    "Dates must be of ISO 8601.",
+    `${shown(value)} in ${where()}`,
+    "Write 2026-01-31, or 2026-01-31T05:00.",
+  );
+}
+
+function truth(value, where) {
+  const text = word(value, where).toLowerCase();
+  if (["", "true", "false"].includes(text)) return text;
+  throw new TrainerError(
+    "Truth values must be true or false.",
+    `${shown(value)} in ${where()}`,
+    "Write true or false.",
+  );
+}
+
 const bool = (value, where) => Number(Boolean(whole(Number(value), where)));
 
 function converter(dtype) {
@@ -150,7 +174,7 @@ export function encodeRows(description, rows) {
 
 function named(description, info, column, rows) {
   const columns = description.columns[info.name];
-  const convert = converter(info.dtype);
+  const convert = { date, truth }[description.table[info.name]?.kind] ?? converter(info.dtype);
   if (!columns || info.name in (Array.isArray(rows) ? rows[0] : rows))
     return flat(column(info.name), info, convert, `column '${info.name}'`);
   const parts = columns.map((name) => flat(column(name), { ...info, shape: ["N"] }, convert, `column '${name}'`));
