@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.artifact import Artifact
+from ortpipe.artifact import Artifact, Facts
 from ortpipe.bundle.web_runtime import runtime_files
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, Rows
@@ -28,15 +28,16 @@ def page_files(
     """Return the files of a page that trains the bundle of a model in the browser, by their path in the folder.
 
     Args:
-        artifact: a gradient model with one prediction per row.
+        artifact: a gradient model with one prediction and one label per row.
         data: the rows of its run; some of the training and validation rows become a part of the page.
         replay: training rows to train on together with corrections.
         about: the `title` of the page, the `label` of a table, and whether rows are in any order (`shuffle`).
         runtime: a folder of the package onnxruntime-web; by default, see `runtime_files`.
 
     Raises:
-        TrainError: the page has no input for such rows, or onnxruntime-web is missing.
+        TrainError: the page has no input for such rows or labels, or onnxruntime-web is missing.
     """
+    _check_label(artifact.facts, data.train.head(1))
     parts = {"replay": (data.train, replay), "check": (data.validation, CHECKED)}
     rows = {
         name: _some(part.sample(), count, spaced=about["shuffle"])
@@ -44,8 +45,7 @@ def page_files(
         if part is not None
     }
     shown = {name: _columns(artifact, some) for name, some in rows.items()}
-    facts = {**about, "labels": list(data.train.head(1).label.shape[1:])}
-    facts |= _kind(artifact, data.train.sample())
+    facts = {**about, **_kind(artifact, data.train.sample())}
     written = {"page.json": facts, "rows.json": shown}
     texts = {name: json.dumps(value, separators=(",", ":")).encode() for name, value in written.items()}
     return {**texts, **static_files(), **runtime_files(runtime)}
@@ -63,6 +63,18 @@ def static_files() -> dict[str, bytes]:
         for file in sorted(folder.iterdir())
         if file.suffix in (".html", ".css", ".js")
     }
+
+
+def _check_label(facts: Facts, first: Rows) -> None:
+    """Raise unless each row has one label: a class or a number."""
+    several = {
+        "several predictions": facts.heads,
+        "several labels per row": first.label[0].size > 1,
+    }
+    several |= {"a label for each element": facts.blank is not None, "a teacher's shares of all classes": facts.soft}
+    if found := [name for name, is_so in several.items() if is_so]:
+        fix = "Leave out --page; the bundle needs none."
+        raise TrainError("A page needs a model with one label per row.", got=found[0], fix=fix)
 
 
 def _some(rows: Rows, count: int, *, spaced: bool) -> Rows:
@@ -106,7 +118,7 @@ def _picture(array: np.ndarray, names: tuple[str, ...], prepared: Mapping[str, A
     sizes = array.shape[1:]
     if grid and all(grid):
         height, width = (1 + max(place[axis] for place in grid if place) for axis in (0, 1))
-        if sorted(filter(None, grid)) != list(np.ndindex(height, width)):
+        if grid != list(np.ndindex(height, width)):
             return None
         channels, last = 1, False
     elif len(sizes) == 3 and (sizes[0] in (1, 3) or sizes[2] in (1, 3)):
@@ -149,4 +161,6 @@ def _table(inputs: Mapping[str, np.ndarray], rows: Rows, names: tuple[str, ...])
             else:
                 words, counts = np.unique(values[values != ""].astype(str), return_counts=True)
                 common = np.sort(words[np.argsort(-counts, kind="stable")][:WORDS]).tolist()
-                yield {**fact, "kind": "truth" if raw is not None and raw.of == "truth" else "word", "words": common}
+                truth = raw is not None and raw.of == "truth"
+                kind = "truth" if truth else "word" if len(words) <= WORDS else "text"
+                yield {**fact, "kind": kind, "words": common}

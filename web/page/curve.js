@@ -2,6 +2,8 @@ import { element } from "./dom.js";
 
 const [WIDTH, HEIGHT, LEFT, BOTTOM] = [480, 160, 52, 20];
 
+const short = (loss) => (loss > 999 ? Intl.NumberFormat("en", { notation: "compact" }).format(loss) : String(+loss.toPrecision(3)));
+
 /** A curve of losses that grows while a model trains; a text says the same to screen readers. */
 export class Curve {
   constructor(place) {
@@ -37,10 +39,10 @@ export class Curve {
     const x = (place) => LEFT + ((WIDTH - LEFT - 4) * place) / Math.max(1, this.losses.length - 1);
     const y = (loss) => 6 + ((HEIGHT - BOTTOM - 6) * (most - loss)) / (most - least || 1);
     this.path.setAttribute("d", shown.map((loss, place) => `${place ? "L" : "M"}${x(place)} ${y(loss)}`).join(""));
-    this.top.textContent = shown.length ? most.toPrecision(3) : "";
-    this.low.textContent = shown.length ? String(+least.toPrecision(3)) : "";
+    this.top.textContent = shown.length ? short(most) : "";
+    this.low.textContent = shown.length ? short(least) : "";
     this.end.textContent = shown.length ? `loss, ${this.losses.length} epochs` : "";
     const last = this.losses.at(-1);
-    this.title.textContent = shown.length ? `Loss after ${this.losses.length} epochs: ${last.toPrecision(3)}` : "No training yet";
+    this.title.textContent = shown.length ? `Loss after ${this.losses.length} epochs: ${short(last)}` : "No training yet";
   }
 }

@@ -139,18 +139,21 @@ export class Drawing {
     });
   }
 
-  /** Return red, green, blue and grey levels of each pixel; without a scale, the share of ink. */
+  /** Return red, green, blue and grey levels of each pixel; without a scale, the share of ink: unlike the corners. */
   sampled() {
     const { width, height, pixels, channels } = this.facts;
     const context = new OffscreenCanvas(width, height).getContext("2d");
     context.imageSmoothingQuality = "high";
     context.drawImage(this.picture ?? this.canvas, 0, 0, width, height);
     const { data } = context.getImageData(0, 0, width, height);
-    return Array.from({ length: width * height }, (_, place) => {
+    const colours = Array.from({ length: width * height }, (_, place) => {
       const [red, green, blue] = data.subarray(4 * place, 4 * place + 3);
-      const grey = 0.299 * red + 0.587 * green + 0.114 * blue;
-      return channels === 1 && pixels.scale === undefined ? 1 - grey / 255 : [red, green, blue, grey];
+      return [red, green, blue, 0.299 * red + 0.587 * green + 0.114 * blue];
     });
+    if (channels > 1 || pixels.scale !== undefined) return colours;
+    const corners = [0, width - 1, width * (height - 1), width * height - 1].map((place) => colours[place][3]);
+    const back = corners.reduce((sum, grey) => sum + grey, 0) / 4;
+    return colours.map((colour) => Math.abs(colour[3] - back) / Math.max(back, 255 - back));
   }
 }
 

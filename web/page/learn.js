@@ -2,7 +2,8 @@ import { Trainer } from "./trainer/index.js";
 
 /** What the page keeps: corrections, which train together with the replay rows, so that the rest is not forgotten. */
 const [MOST, LEAST] = [40, 10]; // epochs
-const [SURE, ENOUGH] = [0.8, 0.95]; // the probability of a correction's class; the share of corrections that have it
+const SURE = 0.8; // the probability of a correction's class
+export const ENOUGH = 0.95; // the share of corrections that have it
 const PART = 8; // one row in PART corrects
 const RUNTIME = new URL("onnxruntime/ort.wasm.bundle.min.mjs", import.meta.url).href;
 

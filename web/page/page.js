@@ -1,7 +1,7 @@
 import { Curve } from "./curve.js";
 import { at, download, element, percent } from "./dom.js";
 import { Drawing, paint } from "./draw.js";
-import { Learner } from "./learn.js";
+import { ENOUGH, Learner } from "./learn.js";
 import { Sound } from "./sound.js";
 import { label as read, Table } from "./table.js";
 
@@ -9,7 +9,7 @@ const [BUTTONS, SHOWN] = [12, 10]; // classes as buttons, and with a bar
 const TRAINING = "#labels button, #train-rows, #train-sound, #reset"; // what starts or undoes a training
 const KEPT = ["The model stays in this browser; its rows are too many to stay.", "Your corrections stay in this browser."];
 const json = async (name) => (await fetch(name)).json();
-let facts, learner, curve, panel, running, latest = null, before = null;
+let facts, learner, curve, panel, running, latest = null, checked, before;
 
 async function start() {
   const [page, rows] = await Promise.all(["page.json", "rows.json"].map(json));
@@ -19,8 +19,10 @@ async function start() {
   curve = new Curve(at("curve"));
   panel = { picture: pictures, table: tables, sound: sounds }[page.kind]();
   labels();
-  if (rows.check) before = await learner.check(rows.check);
+  checked = rows.check ?? rows.replay;
+  before = await learner.check(checked);
   const back = await learner.restore();
+  await panel.changed?.();
   await afterwards(back ? "Your trained model is back." : "Ready.");
   for (const id of ["download", "reset"]) at(id).disabled = false;
   at("stop").onclick = () => running?.abort();
@@ -61,7 +63,6 @@ function tables() {
       await teach(inputsOf(Object.entries(inputs)), labels);
     }),
   });
-  table.changed();
   return table;
 }
 
@@ -95,7 +96,7 @@ function sounds() {
 /** Predict a row and show the scores; only the latest row counts. */
 async function predict(inputs) {
   latest = inputs;
-  at("teach").hidden = inputs === null || facts.labels.length > 0;
+  at("teach").hidden = inputs === null;
   if (!inputs) {
     at("verdict").textContent = "–";
     return at("scores").replaceChildren();
@@ -155,25 +156,30 @@ async function teach(inputs, labels) {
 
 /** Say what the model knows now. */
 async function afterwards(status) {
-  const { taught, rows } = learner;
-  const right = taught.labels.length ? await learner.predict(taught.inputs) : [];
-  const count = right.filter(({ label }, row) => label === taught.labels[row]).length;
-  const word = facts.classes ? percent : (error) => `${+error.toPrecision(4)} mean error`;
-  const now = rows.check ? await learner.check(rows.check) : null;
-  const figures = [
-    facts.classes && taught.labels.length ? ["corrections right", `${count} of ${taught.labels.length}`] : null,
-    now === null ? null : ["held-out rows right", `${word(now)} (before: ${word(before)})`],
-  ].filter(Boolean);
+  const { taught } = learner;
+  const count = taught.labels.length;
+  const word = facts.classes ? percent : (error) => String(+error.toPrecision(4));
+  const measure = facts.classes ? "right" : "mean error";
+  const others = learner.rows.check ? "held-out rows" : "training rows";
+  const figures = [[`${others} ${measure}`, `${word(await learner.check(checked))} (before: ${word(before)})`]];
+  at("hint").hidden = true;
+  if (count) {
+    const score = await learner.check(taught);
+    figures.unshift([`corrections ${measure}`, facts.classes ? `${Math.round(score * count)} of ${count}` : word(score)]);
+    at("hint").hidden = !facts.classes || score >= ENOUGH;
+  }
   at("figures").replaceChildren(...figures.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
   at("status").textContent = status;
-  if (facts.kind === "picture") at("corrections").replaceChildren(...taught.labels.map((label, row) => thumbnail(taught.inputs[facts.input][row], label, right[row])));
+  if (facts.kind !== "picture") return;
+  const read = count ? await learner.predict(taught.inputs) : [];
+  at("corrections").replaceChildren(...read.map(({ label }, row) => thumbnail(taught.inputs[facts.input][row], taught.labels[row], label)));
 }
 
-function thumbnail(row, label, prediction) {
+function thumbnail(row, label, read) {
   const canvas = element("canvas", { width: facts.width, height: facts.height, "aria-hidden": "true" });
   paint(canvas, row, facts);
-  const good = prediction.label === label;
-  return element("li", {}, canvas, element("span", {}, `is ${label} `, element("span", { class: good ? "right" : "wrong" }, good ? "✓ learned" : `✗ read as ${prediction.label}`)));
+  const mark = read === label ? element("span", { class: "right" }, "✓ learned") : element("span", { class: "wrong" }, `✗ read as ${read}`);
+  return element("li", {}, canvas, element("span", {}, `is ${label} `, mark));
 }
 
 async function forget() {

@@ -33,6 +33,8 @@ export class Table {
       this.fields[column.name] = element("input", { ...shared, type: "number", step: "any", placeholder: `${least} to ${most}`, value });
     } else if (column.kind === "date") {
       this.fields[column.name] = element("input", { ...shared, type: /[T ]/.test(value ?? "") ? "datetime-local" : "date", value });
+    } else if (column.kind === "text") {
+      this.fields[column.name] = element("input", { ...shared, type: "text", value });
     } else {
       const options = ["", ...column.words].map((word) => element("option", { value: word, selected: word === (value ?? "") }, word || "(none)"));
       this.fields[column.name] = element("select", shared, ...options);
@@ -59,7 +61,7 @@ export class Table {
 
   changed() {
     const invalid = Object.values(this.fields).find((field) => !field.validity.valid);
-    this.onChange(invalid ? null : this.row());
+    return this.onChange(invalid ? null : this.row());
   }
 
   /** Return the form's row by column. */
