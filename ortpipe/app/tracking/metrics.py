@@ -1,7 +1,7 @@
 """A run's config and results as MLflow's params and metrics: at its end, and per epoch while it runs."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -131,47 +131,60 @@ def metrics(run: RunRecord, results: Results, model: str | None, sent: range, te
     """
     end, stage_ends = run.ended or now(), {stage.name: stage.ended for stage in run.stages}
     trained_at, evaluated_at = (stage_ends.get(stage) or end for stage in ("train", "evaluate"))
-    points: list[Point] = []
+    points = [*_curves(run, results, sent, trained_at), *_kept(run, results, model, trained_at)]
+    points += _evaluated(run, model, evaluated_at, test_dataset) if run.sweep is None else _of_sweep(run, end)
+    points += [Point(name, value, trained_at, 0) for name, value in run.measured.items()]
+    return _entities(points + [Point(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages])
+
+
+def _curves(run: RunRecord, results: Results, sent: range, trained_at: int) -> Iterator[Point]:
+    """Yield the losses and monitored metrics of steps and epochs."""
+    epochs = max((len(series) for name, series in results.series.items() if name != STEP), default=0)
     for name in sorted(results.series, key=lambda name: (name == STEP, WATCHED in name)):
         values = results.series[name]
-        epochs = max((len(series) for series_name, series in results.series.items() if series_name != STEP), default=0)
         steps = _spaced(np.flatnonzero(~np.isnan(values)) + 1)
         at = times_of(steps * (epochs / len(values)) if name == STEP else steps, run.epochs, trained_at)
-        points += [
-            Point(LOSSES.get(name, name), float(values[step - 1]), int(moment), int(step))
-            for step, moment in zip(steps, at, strict=True)
-            if step not in sent or name == STEP
-        ]
+        for step, moment in zip(steps, at, strict=True):
+            if step not in sent or name == STEP:
+                yield Point(LOSSES.get(name, name), float(values[step - 1]), int(moment), int(step))
+
+
+def _kept(run: RunRecord, results: Results, model: str | None, trained_at: int) -> Iterator[Point]:
+    """Yield the loss and the epoch of the restored model: the curves end with the last epoch."""
     loss = next((value for name, value in run.values.items() if name.endswith("/loss")), None)
-    if loss is not None:  # of the restored model: the curves end with the last epoch
+    if loss is not None:
         epochs = results.kept_epoch or len(results.series.get("losses/train", ()))
-        points.append(Point("loss/kept", loss, trained_at, epochs, model))
-        points.append(Point("loss/kept_epoch", epochs, trained_at, 0))
+        yield Point("loss/kept", loss, trained_at, epochs, model)
+        yield Point("loss/kept_epoch", epochs, trained_at, 0)
+
+
+def _evaluated(run: RunRecord, model: str | None, at: int, test_dataset: Any) -> Iterator[Point]:
+    """Yield the metrics of a run's model on test and validation rows, and the importances of columns."""
     dataset = {} if test_dataset is None else {"dataset_name": test_dataset.name, "dataset_digest": test_dataset.digest}
     for name, by_state in run.metrics.items():
         for state, value in by_state.items():
-            if run.sweep is not None:
-                metric_name = f"{name}/{state}" if name == "jobs" else f"{state}/{name}"
-                points.append(Point(metric_name, value, end, 0))
-            else:
-                points.append(Point(f"test/{name}/{state}", value, evaluated_at, 0, model, **dataset))
-    validated = {name: value for name, value in run.values.items() if not name.endswith("/loss")}
-    points += [Point(f"{name}/trained", value, evaluated_at, 0, model) for name, value in validated.items()]
+            yield Point(f"test/{name}/{state}", value, at, 0, model, **dataset)
+    for name, value in run.values.items():
+        if not name.endswith("/loss"):
+            yield Point(f"{name}/trained", value, at, 0, model)
     for name, by_fold in run.folds.items():
         for statistic, of_folds in {"mean": np.mean(by_fold), "deviation": np.std(by_fold)}.items():
-            points.append(Point(f"test/{name}/folds_{statistic}", float(of_folds), evaluated_at, 0, model))
+            yield Point(f"test/{name}/folds_{statistic}", float(of_folds), at, 0, model)
     for name, edges in run.intervals.items():
-        named_edges = zip(("low", "high"), edges, strict=True)
-        points += [
-            Point(f"test/{name}/trained_{edge}", value, evaluated_at, 0, model, **dataset)
-            for edge, value in named_edges
-        ]
+        for edge, value in zip(("low", "high"), edges, strict=True):
+            yield Point(f"test/{name}/trained_{edge}", value, at, 0, model, **dataset)
     for name, columns in run.importance.items():
-        means = {column: mean for column, (mean, _) in columns.items()}
-        points += [Point(f"importance/{name}/{c}", v, evaluated_at, 0, model) for c, v in _largest(means)]
-    points += [Point(f"sensitivity/{c}", v, evaluated_at, 0, model) for c, v in _largest(run.sensitivity)]
-    points += [Point(name, value, trained_at, 0) for name, value in run.measured.items()]
-    return _entities(points + [Point(f"wall_seconds/{s.name}", s.seconds, s.ended or end, 0) for s in run.stages])
+        for column, value in _largest({column: mean for column, (mean, _) in columns.items()}):
+            yield Point(f"importance/{name}/{column}", value, at, 0, model)
+    for column, value in _largest(run.sensitivity):
+        yield Point(f"sensitivity/{column}", value, at, 0, model)
+
+
+def _of_sweep(run: RunRecord, end: int) -> Iterator[Point]:
+    """Yield the metrics of a sweep's jobs."""
+    for name, by_state in run.metrics.items():
+        for state, value in by_state.items():
+            yield Point(f"{name}/{state}" if name == "jobs" else f"{state}/{name}", value, end, 0)
 
 
 def _largest(columns: Mapping[str, float]) -> list[tuple[str, float]]:
