@@ -49,6 +49,8 @@ TABLE = Rows(
     {"city": WORDS, "age": AGES, "vip": VIP, "day": DAYS}, np.where(WORDS == "Oslo", "buy", "leave"), kept=KEPT
 )
 DIGITS = Rows({"X": rng.normal(size=(50, 6)).astype(np.float32)}, rng.integers(0, 3, 50))
+COUNTS = Rows({"X": DIGITS.inputs["X"]}, rng.poisson(2, 50).astype(np.float32))
+SEVERAL = Rows({"X": DIGITS.inputs["X"]}, rng.integers(0, 2, (50, 3)))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,13 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
         SOURCES["mlp"](hidden=(5,), dropout=0.0),
         SOURCES["tabular"](members=2, width=4, blocks=1, dropout=0.0),
     )
-    cases = (("numbers", mlp, DIGITS, "adam", "cross_entropy"), ("table", tabular, TABLE, "momentum", "log"))
+    plain = SOURCES["mlp"](hidden=(5,), dropout=0.0, scale_target=False)
+    cases = (
+        ("numbers", mlp, DIGITS, "adam", "cross_entropy"),
+        ("table", tabular, TABLE, "momentum", "log"),
+        ("counts", plain, COUNTS, "sgd", "poisson"),
+        ("several", mlp, SEVERAL, "sgd", "log"),
+    )
     for name, source, rows, optimizer, loss in cases:
         model = convert(None, ConvertConfig(source), data=Data(rows))
         gradient = derive(add_loss(model, AddLossConfig(LOSSES[loss]())))
@@ -71,6 +79,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "labels": rows.label.tolist(),
             "steps": trained.tensors["losses/step"].tolist(),
             "epochs": trained.tensors["losses/train"].tolist(),
+            "outputs": Session(trained.model).run(dict(rows.inputs), [trained.facts.prediction])[0].tolist(),
         }
         (folder / f"{name}.json").write_text(json.dumps(expected).replace("NaN", "null"))
     return folder

@@ -400,16 +400,21 @@ function concatenated(parts) {
 }
 
 /** Return labels and probabilities of classes, or values. */
-function answer({ task, classes, scores, class_axis: axis }, { data, shape }, count) {
+function answer({ task, classes, scores, class_axis: axis, link }, { data, shape }, count) {
+  if (link === "log") data = data.map((value) => Math.exp(Math.max(-700, Math.min(value, 700))));
   const size = data.length / count;
   const rows = Array.from({ length: count }, (_, row) => data.subarray(row * size, (row + 1) * size));
-  if (!classes) return { values: size === 1 ? data : rows };
-  if (shape.length > 2 || (shape.length === 2 && axis !== null && axis !== undefined && axis !== shape.length - 1 && axis !== -1)) return {};
+  if (!classes && task !== "multilabel") return { values: size === 1 ? data : rows };
+  if (
+    shape.length > 2 ||
+    (shape.length === 2 && axis !== null && axis !== undefined && axis !== shape.length - 1 && axis !== -1)
+  )
+    return {};
   const isLogits = scores === "logits";
   const sigmoid = (z) => (isLogits ? 1 / (1 + Math.exp(-z)) : z);
   if (task === "multilabel") {
     const probabilities = rows.map((row) => row.map(sigmoid));
-    return { labels: probabilities.map((row) => classes.filter((_, place) => row[place] > 0.5)), probabilities };
+    return { labels: probabilities.map((row) => Array.from(row, (p) => Number(p > 0.5))), probabilities };
   }
   const probabilities = rows.map((row) => {
     if (size === 1) return Float32Array.of(1 - sigmoid(row[0]), sigmoid(row[0]));

@@ -58,8 +58,8 @@ export interface Output {
 }
 
 export interface Prediction {
-  /** The most probable class of each row; of several classes at once, those above one half. */
-  labels?: (Value | Value[])[];
+  /** The most probable class of each row; of several labels, a list of 0 and 1. */
+  labels?: Value[] | number[][];
   /** The probability of each class, for each row. */
   probabilities?: Float32Array[];
   /** Predicted values, if the model has no classes; several of a row are an array. */

@@ -211,7 +211,8 @@ function labelOf(prediction, info) {
   const places = new Map(classes.map((name, place) => [String(name), place]));
   if (padding !== null && !places.has(String(padding))) places.set(String(padding), padding);
   return (value, where) => {
-    const place = places.get(String(value));
+    const place =
+      places.get(String(value)) ?? (typeof value === "boolean" ? places.get(`${Number(value)}`) : undefined);
     if (place !== undefined) return number(place, where);
     const fix = `Choose among: ${listed(classes)}.`;
     throw new TrainerError("Labels must be classes of the model.", `${shown(value)} in ${where()}`, fix);

@@ -38,6 +38,28 @@ for (const name of ["numbers", "table"])
       assert.ok(loss < losses[0] && accuracy > 0.3);
     });
 
+for (const name of ["counts", "several"])
+  test(`${name}: losses and predictions are those of Python`, async () => {
+    const { rows, labels, steps, outputs } = await results(name);
+    const trainer = await load(name);
+    const found = [];
+    await trainer.fit(rows.X, labels, { epochs: 3, onEpoch: ({ stepLosses }) => found.push(...stepLosses) });
+    close(found, steps);
+    const { values, probabilities, labels: predicted } = await trainer.predict(rows.X);
+    if (name === "counts")
+      close(values, outputs.flat().map(Math.exp)); // the model predicts logarithms
+    else {
+      close(
+        probabilities.flatMap((row) => [...row]),
+        outputs.flat(),
+      );
+      assert.deepEqual(
+        predicted,
+        probabilities.map((row) => Array.from(row, (p) => Number(p > 0.5))),
+      );
+    }
+  });
+
 for (const worker of [false, true])
   test(`a fit goes on where a saved one ended, ${worker ? "in a worker" : "in this thread"}`, async () => {
     const {
