@@ -192,7 +192,7 @@ export class Engine {
         this.#settings.session,
       );
       const outputs = this.description.graphs[graph].outputs.map(({ name }) => name);
-      const results = await this.#sessions[graph].run(typeof feeds === "function" ? feeds() : feeds, outputs);
+      const results = await this.#sessions[graph].run(feeds, outputs);
       return outputs.map((name) => results[name]);
     } finally {
       release();
@@ -220,8 +220,9 @@ export class Engine {
     }
   }
 
-  /** Run a graph on the rows in parts; return the outputs of each part, with its number of rows. */
-  async #parts(graph, arrays, count) {
+  /** Run a graph with a state on the rows in parts; return the outputs of each part, with its number of rows. */
+  async #parts(graph, arrays, count, state) {
+    const weights = this.description.weights.map((name) => [name, state[name]]);
     const bytes = Object.values(arrays).reduce(
       (sum, { data }) => sum + (data.byteLength ?? 8 * data.length) / count,
       0,
@@ -234,8 +235,7 @@ export class Engine {
         name,
         this.#tensor(name, taken(array, numbers, [numbers.length])),
       ]);
-      const weights = () => this.description.weights.map((name) => [name, this.#state[name]]);
-      const results = await this.#run(graph, () => Object.fromEntries([...weights(), ...data]));
+      const results = await this.#run(graph, Object.fromEntries([...weights, ...data]));
       parts.push({ rows: numbers.length, results });
       await this.#pause();
     }
@@ -244,8 +244,11 @@ export class Engine {
 
   /** Return the outputs of predict.onnx, and labels and probabilities of the first prediction. */
   async predict(rows) {
-    const { arrays, count } = encodeRows(this.description, rows);
-    const parts = await this.#parts("predict", arrays, count);
+    return this.#predicted(encodeRows(this.description, rows), this.#state);
+  }
+
+  async #predicted({ arrays, count }, state) {
+    const parts = await this.#parts("predict", arrays, count, state);
     const outputs = {};
     this.description.graphs.predict.outputs.forEach(({ name }, place) => {
       const tensors = parts.map(({ results }) => results[place]);
@@ -271,7 +274,8 @@ export class Engine {
     known(options, ["sampleWeight"], "evaluate");
     const { arrays, count } = encodeRows(this.description, rows);
     const encoded = encodeLabels(this.description, labels, options.sampleWeight, count);
-    const parts = await this.#parts("validate", { ...arrays, ...encoded }, count);
+    const state = this.#state; // of now: a fit may go on meanwhile
+    const parts = await this.#parts("validate", { ...arrays, ...encoded }, count, state);
     const isSum = this.description.reduction === "sum";
     const total = parts.reduce(
       (sum, { rows: number, results: [loss] }) => sum + loss.data[0] * (isSum ? 1 : number),
@@ -279,12 +283,11 @@ export class Engine {
     );
     const result = { loss: isSum ? total : total / count };
     const [{ classes, label }] = this.description.predictions;
-    const predicted = classes && encoded[label] ? (await this.predict(rows)).labels : undefined;
-    if (predicted && encoded[label].data.length === count && !Array.isArray(predicted[0])) {
-      let hits = 0;
-      predicted.forEach((name, row) => (hits += name === classes[Number(encoded[label].data[row])]));
-      result.accuracy = hits / count;
-    }
+    if (!classes || encoded[label]?.data.length !== count) return result;
+    const { labels: predicted } = await this.#predicted({ arrays, count }, state);
+    if (!predicted) return result;
+    const hits = predicted.filter((name, row) => name === classes[Number(encoded[label].data[row])]);
+    result.accuracy = hits.length / count;
     return result;
   }
 
