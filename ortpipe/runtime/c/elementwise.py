@@ -60,7 +60,9 @@ def number(value: Any, dtype: Any) -> str:
     """
     dtype = np.dtype(dtype)
     if dtype.kind != "f":
-        return f"{int(value)}" if abs(int(value)) < 2**31 else f"INT64_C({int(value)})"
+        bounds = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        whole = int(value) if np.isfinite(value) else bounds[int(value > 0)]
+        return "INT64_MIN" if whole == -(2**63) else str(whole) if abs(whole) < 2**31 else f"INT64_C({whole})"
     if not np.isfinite(value):
         return "NAN" if np.isnan(value) else "INFINITY" if value > 0 else "(-INFINITY)"
     text = repr(dtype.type(value).item()) if dtype == np.float64 else str(np.float32(value))

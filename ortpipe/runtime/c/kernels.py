@@ -239,7 +239,7 @@ class KernelWriter:
         place, axis, first = self._memory.place(value), value.info, 0
         for x in value.args:
             base = unshaped(x)
-            if self._plan.aliases.get(base, (None,))[0] is None:
+            if self._plan.parts.get(base) != (value, first):
 
                 def into(index: Index, first: int = first) -> Affine:
                     moved = [part + Affine((), first * (i == axis)) for i, part in enumerate(index)]

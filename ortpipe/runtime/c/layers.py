@@ -88,6 +88,44 @@ def gemm(op: ValueTable, node: Any, a: Value, b: Value, c: Value | None = None) 
     return _product(op, a, b, None if beta == 0 else c, (alpha, beta))
 
 
+def einsum(op: ValueTable, node: Any, *inputs: Value) -> Value:
+    """A sum of products, by a label for each axis; operands are multiplied from the left."""
+    left, arrow, result = node.get("equation").replace(" ", "").partition("->")
+    terms = left.split(",")
+    if not arrow or "." in left or any(len({*term}) < len(term) for term in terms):
+        raise NotCompiled(f"the equation {node.get('equation')}")
+    x, labels = inputs[0], terms[0]
+    for place, (y, more) in enumerate(zip(inputs[1:], terms[1:], strict=True), 2):
+        x, labels = _contracted(op, (x, labels), (y, more), {*result, *"".join(terms[place:])})
+    x, labels = _summed(op, x, labels, {*result})
+    return permuted(op, x, [labels.index(label) for label in result])
+
+
+def _summed(op: ValueTable, x: Value, labels: str, needed: set[str]) -> tuple[Value, str]:
+    """Sum over the axes of labels that are not needed."""
+    y = total(op, x, [axis for axis, label in enumerate(labels) if label not in needed])
+    stays = "".join(label for label in labels if label in needed)
+    return op.reshape(y, [n for n, label in zip(x.shape, labels, strict=True) if label in needed]), stays
+
+
+def _contracted(op: ValueTable, a: tuple[Value, str], b: tuple[Value, str], needed: set[str]) -> tuple[Value, str]:
+    """Return the product of two operands with labels, summed over shared axes that are not needed."""
+    (x, first), (y, second) = _summed(op, *a, needed | {*b[1]}), _summed(op, *b, needed | {*a[1]})
+    batch = [label for label in first if label in second and label in needed]
+    inner = [label for label in first if label in second and label not in needed]
+    rows, columns = ([label for label in labels if label not in (*batch, *inner)] for labels in (first, second))
+    sizes = dict(zip(first + second, x.shape + y.shape, strict=True))
+
+    def shaped(value: Value, labels: str, *groups: list[str]) -> Value:
+        order = [labels.index(label) for label in (*batch, *groups[0], *groups[1])]
+        shape = [*(sizes[label] for label in batch), *(math.prod(sizes[n] for n in group) for group in groups)]
+        return op.reshape(permuted(op, value, order), shape)
+
+    product = _product(op, shaped(x, first, rows, inner), shaped(y, second, inner, columns))
+    labels = [*batch, *rows, *columns]
+    return op.reshape(product, [sizes[label] for label in labels]), "".join(labels)
+
+
 # normalization
 
 
@@ -170,6 +208,7 @@ OPERATORS: Mapping[str, Callable[..., Result]] = {
     "BatchNormalization": batch_normalization,
     "Bernoulli": bernoulli,
     "Dropout": dropout,
+    "Einsum": einsum,
     "Gemm": gemm,
     "LayerNormalization": layer_normalization,
     "MatMul": matmul,

@@ -15,11 +15,12 @@ from ortpipe.runtime.c.elementwise import number
 from ortpipe.runtime.c.plan import Plan, packed, unshaped
 from ortpipe.runtime.c.values import Value, walk
 
-WORDS = re.compile(  # names that mean something else in C or in the function
+WORDS = re.compile(  # names that mean something else in the function
     "auto|bool|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|inline|int|long|"
     "register|restrict|return|short|signed|sizeof|static|struct|switch|typedef|union|unsigned|void|volatile|while|"
-    "main|steps?|first|seed|key|work|mode|lane|half|[b-n]|[jy][01n]|[a-z0-9_]*_t|abs|exp|log|sqrt|tanh|sin|cos|rint|erf|"
-    "pow|gamma|folded|uniform|threefry"
+    "steps?|turn[0-9]+|first|seed|key.*|work|mode|lane|half|[ijkl]|[ib][0-9]+|folded|uniform|linux|unix|NAN|INFINITY|"
+    "LARGER|SMALLER|INDEPENDENT|ROWS|PLAIN|TRANSPOSED|I|u?int[0-9]+_t|cblas_[sd]gemm|multiply_.*|"
+    "(a?(cos|sin|tan)h?|ceil|erf|expm?1?|floor|log(1p)?|rint|sqrt|fabs|fmax|fmin|fmod|pow)f?"
 )
 SMALL = 1024  # entries up to which constants are in the text
 
@@ -66,7 +67,6 @@ class MemoryPlan:
     def _name_arguments(self, names: Sequence[str]) -> None:
         step = self._plan.step
         rows = [value for value in self.values if value.kind == "row" and value.level is step]
-        ends = [unshaped(value) for value in step.outputs]
         for role, values in (("state", step.states), ("row", sorted(rows, key=lambda value: value.info))):
             for value in values:
                 self._argument(value, value.name, role)
@@ -74,14 +74,14 @@ class MemoryPlan:
             if value.kind == "constant" and value.size > SMALL and not (value.info == value.info.flat[0]).all():
                 self._argument(value, value.name, "constant")
                 self.constants[self.arguments[-1].c_name] = value.info
-        for value, name in zip(ends, names, strict=True):
+        for value, name in zip(step.outputs, names, strict=True):
             self._argument(value, name, "output")
 
     def _argument(self, value: Value, name: str, role: str) -> None:
         c_name = self.fresh(name)
         self.arguments.append(Argument(name, c_name, value.dtype, value.shape, role))
         at_step = Affine.of("step") * value.size if role in ("row", "output") else ZERO
-        self._places[value] = CLocation(c_name, at_step)
+        self._places[unshaped(value)] = CLocation(c_name, at_step)
 
     def _locate(self) -> None:
         """Decide where the values in memory are."""
@@ -120,6 +120,6 @@ class MemoryPlan:
             assert value.kind == "constant"
             name = self.fresh(value.name or "numbers")
             entries = ", ".join(number(x, value.dtype) for x in value.info.flat)
-            self.tables.append(f"static const {value.c_type} {name}[{value.size}] = {{{entries}}};")
+            self.tables.append(f"  static const {value.c_type} {name}[{value.size}] = {{{entries}}};")
             self._places[value] = CLocation(name)
         return self._places[value]

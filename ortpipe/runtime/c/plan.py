@@ -67,12 +67,13 @@ class Plan:
                 self._uses[x].append(value)
         self.stored = self._needed()
         while True:
-            self._costs = dict[Value, int]()
+            self._costs, self._accesses = dict[Value, int](), dict[Value, Access]()
             self.kernels = {level: self._kernels(level) for level in self.levels}
             if not (shared := self._shared()):
                 break
             self.stored |= shared
-        self.aliases = self._aliases()
+        self.parts = self._parts()
+        self.aliases = {value: self._root(value) for value in self.parts}
         self.homes, self.copied = self._homes()
 
     def _fresh_ends(self, level: Level) -> None:
@@ -142,6 +143,12 @@ class Plan:
         return self._dry(value).reads
 
     def _dry(self, value: Value) -> Access:
+        """Return an access that has read what a value in memory reads."""
+        if value not in self._accesses:
+            self._accesses[value] = self._accessed(value)
+        return self._accesses[value]
+
+    def _accessed(self, value: Value) -> Access:
         shape = value.args[0].shape if value.kind == "reduce" else value.shape
         wide = [n for n in shape if n != 1]
         variables = loop_names(len(wide))
@@ -234,9 +241,9 @@ class Plan:
 
     # memory
 
-    def _aliases(self) -> dict[Value, tuple[Value, int]]:
-        """Return the values that are computed directly into a part of a join, and its first entry there."""
-        aliases, ends = dict[Value, tuple[Value, int]](), set[Value]()
+    def _parts(self) -> dict[Value, tuple[Value, int]]:
+        """Return the values that are computed directly into a part of a join, and the part's first entry."""
+        parts, ends = dict[Value, tuple[Value, int]](), set[Value]()
         for level in self.levels:
             ends |= {unshaped(value) for value in (*level.following, *level.outputs)}
         for value in self._all:
@@ -245,15 +252,16 @@ class Plan:
             first = 0
             for x in value.args:
                 base = unshaped(x)
-                if base in self.stored and base.level is value.level and base not in {*aliases, *ends}:
-                    aliases[base] = (value, first)
+                if base in self.stored and base.level is value.level and base not in {*parts, *ends}:
+                    parts[base] = (value, first)
                 first += x.size
-        return {value: self._root(aliases, value) for value in aliases}
+        return parts
 
-    def _root(self, aliases: dict[Value, tuple[Value, int]], value: Value) -> tuple[Value, int]:
+    def _root(self, value: Value) -> tuple[Value, int]:
+        """Return the array that contains a part, and the part's first entry there."""
         first = 0
-        while value in aliases:
-            value, more = aliases[value]
+        while value in self.parts:
+            value, more = self.parts[value]
             first += more
         return value, first
 

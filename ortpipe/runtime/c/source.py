@@ -11,6 +11,7 @@ import onnx
 from ortpipe.runtime.c.memory import Argument
 from ortpipe.runtime.c.plan import Plan
 from ortpipe.runtime.c.reader import GraphReader, check_operators
+from ortpipe.runtime.c.values import NotCompiled, refused
 from ortpipe.runtime.c.write import FunctionWriter
 
 
@@ -63,7 +64,10 @@ def emit(
     for value in model.graph.input:
         dims = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
         sizes[value.name] = dims[1:] if value.name in scanned else dims
-    reader = GraphReader(model, weights or {}, sizes | dict(shapes or {}))
+    try:
+        reader = GraphReader(model, weights or {}, sizes | dict(shapes or {}))
+    except NotCompiled as error:
+        raise refused(str(error)) from error
     names = [output.name for output in model.graph.output][len(reader.states) :]
     writer = FunctionWriter(Plan(reader.values, reader.top, reader.step), names, function, blas=blas)
     memory, text = writer.memory, writer.text()

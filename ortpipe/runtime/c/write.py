@@ -32,8 +32,9 @@ class FunctionWriter:
             self._level(self._plan.step)
         self._out.add("restore_subnormals(mode);")
         parts = [text.HEAD, text.FLUSHED, *self._products(), *([text.RANDOM] if self.seeded else [])]
-        parts += ["\n" + "\n".join(self.memory.tables) + "\n"] if self.memory.tables else []
-        return "".join([*parts, "\n" + "\n".join([f"{self._head()} {{", *self._out.lines, "}"]) + "\n"])
+        return "".join(
+            [*parts, "\n" + "\n".join([f"{self._head()} {{", *self.memory.tables, *self._out.lines, "}"]) + "\n"]
+        )
 
     def _products(self) -> list[str]:
         kinds = sorted({value.dtype.name for value in self.memory.values if value.kind == "product"})

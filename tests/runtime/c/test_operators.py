@@ -1,0 +1,117 @@
+"""Every operator against ONNX's own node tests, and the fuzzer's derivatives against ONNX's evaluator."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+
+import numpy as np
+import onnx
+import pytest
+from autodiff.numeric import every_node_case
+from fuzz.draw import case as drawn
+from fuzz.judge import _seeds
+from fuzz.reference import Reference, as_double, distance
+from runtime.c.epochs import STEPS, epoch_of, rows_of
+from sample import ALL, few_of_each
+
+import ortpipe
+from ortpipe.errors import EngineError, OrtpipeError
+from ortpipe.runtime.c import CompiledEpoch, emit
+from ortpipe.runtime.c.operators import OPERATORS
+
+needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="runtime.engine=c needs a C compiler")
+DRAWS = ("bernoulli", "training_dropout")  # the numbers of one implementation
+EACH = 2  # cases of each operator in the sample
+FUZZED = range(500 if ALL else 24)
+REFUSED = ("GatherND", "mode", "reduction", "equation")
+
+
+def array(value):
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else np.asarray(value)
+
+
+def compiled(case):
+    """Return a case's model and inputs, with sizes as initializers if need be; None if it is not supported."""
+    if "_expanded" in case.name or any(word in case.name for word in DRAWS) or not case.model.graph.input:
+        return None
+    inputs = [array(value) for value in case.data_sets[0][0]]
+    names = [value.name for value in case.model.graph.input]
+    feeds = dict(zip(names, inputs, strict=True))
+    fixed = {name for name, x in feeds.items() if x.dtype.kind in "iub" and x.ndim < 2}
+    for constants in (set(), fixed):
+        model = onnx.ModelProto()
+        model.CopyFrom(case.model)
+        model.graph.initializer.extend(onnx.numpy_helper.from_array(feeds[name], name) for name in constants)
+        rest = {name: x for name, x in feeds.items() if name not in constants}
+        rows = rows_of([rest])
+        try:
+            if rest and all(x.dtype.kind in "fiub" and x.size for x in rest.values()):
+                emit(epoch_of([model], [rest]), {}, {name: x.shape[1:] for name, x in rows.items()})
+                return model, rest
+        except EngineError:
+            continue
+    return None
+
+
+def compare(cases):
+    """Run cases of one opset in one compilation: models, what they are fed, what they give."""
+    models, feeds, expected = zip(*cases, strict=True)
+    results = iter(CompiledEpoch(epoch_of(models, feeds), {}).run(rows_of(feeds)))
+    for model, values in zip(models, expected, strict=True):
+        for name, value in zip((y.name for y in model.graph.output), values, strict=True):
+            result = next(results)
+            assert result.shape == (STEPS, *value.shape), name
+            for step in range(STEPS):
+                np.testing.assert_allclose(result[step], value, rtol=1e-4, atol=1e-5, err_msg=model.graph.name)
+
+
+@needs_compiler
+def test_operators_give_the_results_of_onnx():
+    found = [
+        (case.model.graph.node[0].op_type, (case, *parts))
+        for case in every_node_case()
+        if case.model is not None and {n.op_type for n in case.model.graph.node} <= {*OPERATORS}
+        if (parts := compiled(case)) is not None
+    ]
+    chosen = [case for _, case in found] if ALL else few_of_each(found, EACH)
+    assert len({op for op, _ in found}) > 90
+    by_opset = sorted(chosen, key=lambda part: part[1].opset_import[0].version)
+    for _, group in itertools.groupby(by_opset, key=lambda part: part[1].opset_import[0].version):
+        compare([(model, fed, [array(y) for y in case.data_sets[0][1]]) for case, model, fed in group])
+
+
+def derivative(seed):
+    """Return a derivative graph in float64, what it is fed, and its results; None if the evaluator has none."""
+    case = drawn(seed, None, tuple(OPERATORS))
+    double = as_double(case.model)
+    feeds = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in case.feeds.items()}
+    sources = {t.name: array(t) for t in double.graph.initializer if t.name in case.wrt}
+    try:
+        outputs = dict(zip(case.of, Reference(double).run(feeds, case.of), strict=True))
+        graph = ortpipe.gradient(double, case.of, case.wrt, kind=case.kind)
+        feeds |= _seeds(case, {**feeds, **sources}, outputs)
+        fed = {i.name: feeds[i.name] for i in graph.graph.input if i.name in feeds}
+        results = Reference(graph).run(fed, [y.name for y in graph.graph.output])
+    except (OrtpipeError, RuntimeError, TypeError, ValueError, IndexError, KeyError, AttributeError):
+        return None
+    return (graph, fed, results) if fed and all(np.isfinite(y).all() for y in results) else None
+
+
+@needs_compiler
+def test_random_derivatives_give_the_results_of_onnx(monkeypatch):
+    agreed = 0
+    for seed in FUZZED:
+        if (case := derivative(seed)) is None:
+            continue
+        graph, fed, expected = case
+        try:
+            results = CompiledEpoch(epoch_of([graph], [fed]), {}).run(rows_of([fed]))
+        except EngineError as error:
+            assert any(word in str(error.got) for word in REFUSED), error  # noqa: PT017
+            continue
+        for value, result in zip(expected, results, strict=True):
+            assert result.shape == (STEPS, *np.shape(value)), seed
+            assert max(distance(y.astype(float), np.asarray(value, float)) for y in result) < 1e-6, seed
+        agreed += 1
+    assert agreed > 0.7 * len(FUZZED)
