@@ -30,43 +30,23 @@ def run(
     Results are read from and written to the store; without one every stage runs.
     """
 
-    def emit(event: events.Event) -> None:
-        for listener in listeners:
-            listener(event)
-
-    artifact, digest, current = None, None, ""
-    notices: set[str] = set()
+    emit, notices = _emitter(listeners), set[str]()
+    finished: events.StageFinished | None = None
+    current = ""  # the stage that an error is about
     try:
         emit(events.RunStarted(plan))
         for number, step in enumerate(plan, start=1):
-            current = name = step.stage.name
-            emit(events.StageStarted(name, number, len(plan)))
-            started = time.perf_counter()
-
-            def report(progress: object, name: str = name, started: float = started) -> None:
-                emit(events.StageProgressed(name, progress, time.perf_counter() - started))
-
-            def notify(message: str, name: str = name, *, stored: bool = False) -> None:
-                if message not in notices:  # a store that cannot be written is reported once
-                    notices.add(message)
-                    emit(events.StageNotice(name, message, stored))
-
-            stage_context = {**context, "report": report}
-            parts = parts_of(step, digest, stage_context)
-            key = key_of(parts)
-            artifact, stored, hit = _run_or_load(step, artifact, parts, key, stage_context, store, notify)
-            seconds = time.perf_counter() - started
-            digest = hit.output if hit is not None else artifact.digest()
-            for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
-                notify(note, stored=hit is not None)
-            emit(events.StageFinished(name, number, artifact, seconds, key, parts, digest, stored, hit))
+            current = step.stage.name
+            emit(events.StageStarted(current, number, len(plan)))
+            finished = _run_stage(step, number, finished, context, store, emit, notices)
+            emit(finished)
             if number == 1:
-                expected = artifact.facts
+                expected = finished.artifact.facts
                 for later in plan[1:]:
                     current = later.stage.name
-                    expected = later.stage.check_early(expected, later.config, **stage_context)
-        assert artifact is not None
-        emit(events.RunFinished(artifact))
+                    expected = later.stage.check_early(expected, later.config, **{**context, "report": emit})
+        assert finished is not None
+        emit(events.RunFinished(finished.artifact))
     except BaseException as error:
         failed = events.RunFailed(error, current, killed=not isinstance(error, Exception))
         for listener in listeners:
@@ -75,7 +55,48 @@ def run(
             except (OSError, OrtpipeError) as later_error:  # a full disk, say, must not hide the first error
                 error.add_note(f"after it: {later_error}")
         raise
-    return artifact
+    return finished.artifact
+
+
+def _emitter(listeners: Sequence[events.Listener]) -> events.Listener:
+    """Return a function that sends an event to all listeners, in order."""
+
+    def emit(event: events.Event) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return emit
+
+
+def _run_stage(
+    step: Step,
+    number: int,
+    before: events.StageFinished | None,
+    context: Mapping[str, Any],
+    store: Store | None,
+    emit: events.Listener,
+    notices: set[str],
+) -> events.StageFinished:
+    """Run a stage or load its result, and send the events until it is finished; `notices` are those of the run."""
+    name, started = step.stage.name, time.perf_counter()
+
+    def report(progress: object) -> None:
+        emit(events.StageProgressed(name, progress, time.perf_counter() - started))
+
+    def notify(message: str, *, stored: bool = False) -> None:
+        if message not in notices:  # a store that cannot be written is reported once
+            notices.add(message)
+            emit(events.StageNotice(name, message, stored))
+
+    stage_context = {**context, "report": report}
+    parts = parts_of(step, None if before is None else before.output, stage_context)
+    key, previous = key_of(parts), None if before is None else before.artifact
+    artifact, stored, hit = _run_or_load(step, previous, parts, key, stage_context, store, notify)
+    seconds = time.perf_counter() - started
+    digest = hit.output if hit is not None else artifact.digest()
+    for note in artifact.facts.lineage[-1].get("notes", ()) if artifact.facts.lineage else ():
+        notify(note, stored=hit is not None)
+    return events.StageFinished(name, number, artifact, seconds, key, parts, digest, stored, hit)
 
 
 def _run_or_load(
