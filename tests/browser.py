@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 PROGRAMS = ("chromium", "google-chrome", "chrome")
-OWN = ("google.com", "googleapis.com")  # what Chromium asks itself, whatever the page
+OWN = ("google.com", "googleapis.com")  # hosts of Chromium's own requests
 FLAGS = ["--no-sandbox", "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
 
 

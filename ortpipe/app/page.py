@@ -18,7 +18,7 @@ REPLAY = 200  # training rows in a page, which corrections train with
 
 
 def page_key(count: int | None) -> dict[str, Any]:
-    """Return what a page depends on besides its run: the number of rows, and the files that all pages share."""
+    """Return the inputs of a page besides its run: the number of rows, and the files that all pages share."""
     if count is None:
         return {}
     return {"rows": count, **{name: hashlib.sha256(file).hexdigest() for name, file in static_files().items()}}
@@ -32,7 +32,7 @@ def page_of(
         rule, fix = "A page contains rows that the model was trained on.", "Name a run, or leave out --page."
         raise ConfigError(rule, got="an artifact, which has none", fix=fix)
     source = values["data"]["source"]
-    title = Path(source["path"]).stem if source.get("path") else values["name"]
+    title = Path(source["path"]).stem if source.get("path") else source.get("dataset") or values["name"]
     label = source["label"] if isinstance(source.get("label"), str) else "label"
     about = {"title": title, "label": label, "shuffle": values["train"]["shuffle"]}
     data = _data(run, values, trust=trust)

@@ -1,4 +1,4 @@
-"""A static page that trains a bundle in the browser: what the page knows about the rows, and rows to replay."""
+"""A static page that trains a bundle in the browser: facts about the rows, and rows to replay."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def _check_label(facts: Facts, first: Rows) -> None:
         "several labels per row": first.label[0].size > 1,
     }
     several |= {"a label for each element": facts.blank is not None, "a teacher's shares of all classes": facts.soft}
-    if found := [name for name, is_so in several.items() if is_so]:
+    if reasons := [name for name, is_so in several.items() if is_so]:
         fix = "Leave out --page; the bundle needs none."
-        raise TrainError("A page needs a model with one label per row.", got=found[0], fix=fix)
+        raise TrainError("A page needs a model with one label per row.", got=reasons[0], fix=fix)
 
 
 def _some(rows: Rows, count: int, *, spaced: bool) -> Rows:

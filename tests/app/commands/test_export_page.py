@@ -152,6 +152,11 @@ def test_a_correction_sticks_after_a_reload_and_spoils_nothing_else(opened: Call
     assert held_out(page) == [before, before]
 
 
+DROP = """async (text) => {
+    const dataTransfer = new DataTransfer();
+    dataTransfer.items.add(new File([text], "rows.csv"));
+    document.querySelector(".drop").dispatchEvent(new DragEvent("drop", { dataTransfer, cancelable: true }));
+}"""
 FIT = """async (bundle) => {
     const { Trainer } = await import("/trainer/index.js");
     const runtime = `${location.origin}/onnxruntime/ort.wasm.bundle.min.mjs`;
@@ -214,7 +219,8 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
 
     lines = (bundles / "shop.csv").read_text().splitlines()
     rows = page.get_by_label("Rows as CSV")
-    rows.fill("\n".join(lines[:31]))
+    page.evaluate(DROP, "\n".join(lines[:31]))
+    page.wait_for_function("document.querySelector('#csv').value")
     page.get_by_role("button", name="Train on these rows").click()
     holds(page, "#status", "Trained for")
     learned, count = map(int, page.locator("dd").first.text_content().split(" of "))
