@@ -107,7 +107,7 @@ def test_a_folder_is_described_by_the_schema_and_used_by_its_readme(
     written = json.loads((folder / "bundle.json").read_text())
     assert written == json.loads(json.dumps(description, default=str))
     jsonschema.validate(written, SCHEMA)
-    assert (written["predictions"][0]["classes"], written["onnxruntime"]) == ([0, 1, 2, 3], ">=1.17")
+    assert (written["predictions"][0]["classes"], written["onnxruntime"]) == ([0, 1, 2, 3], ">=1.19")
     [code] = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.S)
     monkeypatch.chdir(folder)
     namespace = dict[str, Any]()

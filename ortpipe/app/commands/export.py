@@ -29,7 +29,7 @@ from ortpipe.graph import set_initializers
 from ortpipe.pipeline.digest import identity, key_of, versions
 
 ABOUT = """Write a trained model as a bundle: a folder with graphs that train and predict in any onnxruntime
-from 1.17 on, in any language, without ortpipe. bundle.json describes them, and README.md shows
+from 1.19 on, in any language, without ortpipe. bundle.json describes them, and README.md shows
 how to use them. By default, they train the same parameters with the same optimizer as the run.
 Pairs such as derive.parameters and train.optimizer.lr change that, without a new training.
 --page adds a page that trains in a browser: python -m http.server -d FOLDER serves it. It contains

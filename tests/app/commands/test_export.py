@@ -41,7 +41,7 @@ def folder(finished: Path, call: Call, tmp_path: Path) -> Path:
 
 
 def test_a_bundle_predicts_as_the_run_and_goes_on_training(folder: Path, call: Call) -> None:
-    assert "runs in        onnxruntime >=1.17" in call("export", "run", "--output", "bundle")
+    assert "runs in        onnxruntime >=1.19" in call("export", "run", "--output", "bundle")
     bundle = json.loads(Path("bundle/bundle.json").read_text())
     [meaning] = bundle["predictions"]
     assert (meaning["classes"], meaning["scores"]) == (["no", "yes"], "probabilities")
