@@ -20,31 +20,41 @@ export class Learner {
     this.key = `ortpipe ${files["train.onnx"]} ${files["state.bin"]}`;
   }
 
-  /** Return whether an earlier visit's weights and corrections are back. */
+  /** Return whether an earlier visit's weights and corrections are back; not where storage is blocked. */
   async restore() {
-    const back = await this.trainer.restore(this.key);
-    const kept = back && localStorage.getItem(this.key);
-    if (kept) this.taught = JSON.parse(kept);
-    return back;
+    try {
+      const back = await this.trainer.restore(this.key);
+      const kept = back && localStorage.getItem(this.key);
+      if (kept) this.taught = JSON.parse(kept);
+      return back;
+    } catch {
+      return false;
+    }
   }
 
-  /** Keep weights and corrections in the browser; return whether the corrections fit. */
+  /** Keep weights and corrections in the browser; return a sentence about it. */
   async keep() {
-    await this.trainer.save(this.key);
+    try {
+      await this.trainer.save(this.key);
+      localStorage.removeItem(this.key);
+    } catch {
+      return "This browser blocks storage: download the model before you leave.";
+    }
     try {
       localStorage.setItem(this.key, JSON.stringify(this.taught));
-      return true;
+      return "Your corrections stay in this browser.";
     } catch {
-      localStorage.removeItem(this.key);
-      return false;
+      return "The model stays in this browser; its rows are too many to stay.";
     }
   }
 
   async forget() {
     this.taught = { inputs: {}, labels: [] };
-    localStorage.removeItem(this.key);
     await this.trainer.reset();
-    await this.trainer.forget(this.key);
+    try {
+      localStorage.removeItem(this.key);
+      await this.trainer.forget(this.key);
+    } catch {} // nothing is stored where storage is blocked
   }
 
   /** Return the label of each row, the probability of it and those of all classes; of numbers, the value alone. */

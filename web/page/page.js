@@ -7,9 +7,8 @@ import { label as read, Table } from "./table.js";
 
 const [BUTTONS, SHOWN] = [12, 10]; // classes as buttons, and with a bar
 const TRAINING = "#labels button, #train-rows, #train-sound, #reset"; // what starts or undoes a training
-const KEPT = ["The model stays in this browser; its rows are too many to stay.", "Your corrections stay in this browser."];
 const json = async (name) => (await fetch(name)).json();
-let facts, learner, curve, panel, running, latest = null, checked, before;
+let facts, learner, curve, panel, running, latest = null, predicting = false, checked, before;
 
 async function start() {
   const [page, rows] = await Promise.all(["page.json", "rows.json"].map(json));
@@ -93,7 +92,7 @@ function sounds() {
   return sound;
 }
 
-/** Predict a row and show the scores; only the latest row counts. */
+/** Predict a row and show the scores; of rows that come while the model predicts, only the latest counts. */
 async function predict(inputs) {
   latest = inputs;
   at("teach").hidden = inputs === null;
@@ -101,10 +100,16 @@ async function predict(inputs) {
     at("verdict").textContent = "–";
     return at("scores").replaceChildren();
   }
+  if (predicting) return;
+  predicting = true;
   await guarded(async () => {
-    const [prediction] = await learner.predict(inputs);
-    if (latest === inputs) show(prediction);
+    for (let done = null; latest && latest !== done; ) {
+      done = latest;
+      const [prediction] = await learner.predict(done);
+      if (latest) show(prediction);
+    }
   });
+  predicting = false;
 }
 
 function show({ label, score, scores }) {
@@ -148,7 +153,7 @@ async function teach(inputs, labels) {
     for (const button of document.querySelectorAll(TRAINING)) button.disabled = false;
     const verb = running.signal.aborted ? "Stopped after" : "Trained for";
     running = null;
-    at("kept").textContent = KEPT[Number(await learner.keep())];
+    at("kept").textContent = await learner.keep();
     await afterwards(`${verb} ${curve.losses.length} epochs.`);
   }
   if (latest) await predict(latest);
