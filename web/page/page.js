@@ -144,6 +144,7 @@ async function teach(inputs, labels) {
   for (const button of document.querySelectorAll(TRAINING)) button.disabled = true;
   curve.clear();
   at("status").textContent = "Training …";
+  at("status").scrollIntoView({ block: "nearest" });
   try {
     await learner.teach(inputs, labels, { signal: running.signal, onEpoch: ({ loss }) => curve.add(loss) });
   } catch (error) {

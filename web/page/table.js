@@ -21,7 +21,7 @@ export class Table {
         element("button", { type: "button", id: "predict-rows", onclick: () => this.run(this.onRows) }, "Predict these rows"),
         element("button", { type: "button", id: "train-rows", onclick: () => this.run(this.onTeach, true) }, "Train on these rows"),
         element("label", { class: "button quiet" }, "Open a file", file)));
-    this.result = element("div", { class: "scroll", "aria-live": "polite" });
+    this.result = element("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Predicted rows", "aria-live": "polite" });
     place.append(form, element("p"), this.drop, this.result);
     this.listen();
   }

@@ -241,6 +241,8 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
         rows.fill(text)
         page.get_by_role("button", name="Predict these rows").click()
         holds(page, "#problem", words)
+        box = page.locator("#problem").bounding_box()
+        assert 0 < box["y"] < box["y"] + box["height"] < page.viewport_size["height"]  # seen wherever the page is
 
 
 def test_a_sound_becomes_segments_that_train(opened: Callable[..., Any], bundles: Path) -> None:
