@@ -71,8 +71,11 @@ class Artifact:
             t.name: sealed(apart[t.name]) if t.name in apart else onnx.numpy_helper.to_array(t)
             for t in graph.graph.initializer
         }
+        for array in initializers.values():
+            array.flags.writeable = False
         del graph.graph.initializer[:]
-        vars(self).update(facts=facts, tensors=_sealed_tensors(tensors or {}), initializers=_read_only(initializers))
+        vars(self).update(facts=facts, tensors=_sealed_tensors(tensors or {}))
+        vars(self).update(initializers=types.MappingProxyType(initializers))
         vars(self).update(_graph=graph.SerializeToString(deterministic=True))
 
     @property
@@ -180,12 +183,6 @@ class Artifact:
 
 def _sealed_tensors(arrays: Arrays) -> Arrays:
     return types.MappingProxyType({name: sealed(np.asarray(array)) for name, array in sorted(arrays.items())})
-
-
-def _read_only(arrays: dict[str, np.ndarray]) -> Arrays:
-    for array in arrays.values():
-        array.flags.writeable = False
-    return types.MappingProxyType(arrays)
 
 
 def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

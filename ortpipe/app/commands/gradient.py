@@ -36,6 +36,34 @@ WORDS = {  # arguments of `gradient` → options
 @words(WORDS)
 def run(arguments: Sequence[str]) -> None:
     """Write one gradient model."""
+    options = _parser().read(arguments)
+    output = local(options.output, "--output")
+    if output.suffix != ".onnx":
+        rule, fix = "The derivatives are written as an .onnx file.", f"Write --output {output.stem or 'new'}.onnx."
+        raise ConfigError(rule, got=options.output, fix=fix)
+    reject_existing(output, force=options.force)
+    model, weights = read_apart(Path(options.model))
+    value_names = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}
+    of, wrt = (
+        _names(names, value_names | {t.name for t in model.graph.initializer}) for names in (options.of, options.wrt)
+    )
+    derivatives, weights_apart = gradient_apart(
+        model,
+        weights,
+        of,
+        wrt,
+        kind=options.kind,
+        ones=options.ones,
+        value=options.value,
+        shape=dict(map(_shape, options.shape)),
+        function=options.function,
+    )
+    write_atomically(derivatives, output.parent, output.name, weights_apart)
+    print("\n".join((*_lines(derivatives), f"file     {output}")))
+
+
+def _parser() -> Parser:
+    """Return the parser of the arguments."""
     parser = Parser("gradient", ABOUT, EXAMPLES, overrides=False)
     parser.add_argument("model", metavar="MODEL.onnx", help="the model; it is not changed")
     for flag, text in (
@@ -60,30 +88,7 @@ def run(arguments: Sequence[str]) -> None:
         ("hvp", "<x>_hvp, the Hessian times <x>_tangent; about two gradients"),
     ):
         kind.add_argument(f"--{name}", dest="kind", action="store_const", const=name, default="vjp", help=text)
-    options = parser.read(arguments)
-    output = local(options.output, "--output")
-    if output.suffix != ".onnx":
-        rule, fix = "The derivatives are written as an .onnx file.", f"Write --output {output.stem or 'new'}.onnx."
-        raise ConfigError(rule, got=options.output, fix=fix)
-    reject_existing(output, force=options.force)
-    model, weights = read_apart(Path(options.model))
-    value_names = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}
-    of, wrt = (
-        _names(names, value_names | {t.name for t in model.graph.initializer}) for names in (options.of, options.wrt)
-    )
-    derivatives, weights_apart = gradient_apart(
-        model,
-        weights,
-        of,
-        wrt,
-        kind=options.kind,
-        ones=options.ones,
-        value=options.value,
-        shape=dict(map(_shape, options.shape)),
-        function=options.function,
-    )
-    write_atomically(derivatives, output.parent, output.name, weights_apart)
-    print("\n".join((*_lines(derivatives), f"file     {output}")))
+    return parser
 
 
 def _names(lists: Iterable[str], value_names: Collection[str]) -> list[str]:
