@@ -1,16 +1,19 @@
-"""Speech of the voices of espeak-ng, and noises, for the recipes of sound."""
+"""Speech of the voices of espeak-ng and of people, and noises, for the recipes of sound."""
 
 from __future__ import annotations
 
 import io
 import shutil
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import soundfile
 from scipy.signal import resample_poly
 
 RATE = 16000
+RECORDED = Path("/usr/share/pocketsphinx/test/data")  # apt-get install pocketsphinx-testdata
 NOISES = ("white", "brown", "hum", "clicks", "pink", "engine", "wind")
 
 
@@ -29,6 +32,23 @@ def speak(text: str, voice: str, speed: int = 160, pitch: int = 50) -> np.ndarra
     loud = np.flatnonzero(np.abs(sound) > 0.02 * np.abs(sound).max())
     sound = sound[loud[0] : loud[-1] + 1]
     return sound / (2 * np.abs(sound).max())
+
+
+def recorded() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield recordings of people, float32 at 16 kHz, and which of their samples are speech.
+
+    Speech is where the power of 30 ms is at most 35 dB below the loudest one, pauses of up to 0.2 s included.
+    """
+    for file in sorted([*RECORDED.glob("*/*.wav"), *RECORDED.glob("*.raw")]):
+        of_raw = {"samplerate": RATE, "channels": 1, "format": "RAW", "subtype": "PCM_16"}
+        sound, _ = soundfile.read(file, dtype="float32", **(of_raw if file.suffix == ".raw" else {}))
+        frames = sound[: len(sound) // 160 * 160].reshape(-1, 160)
+        power = np.convolve((frames**2).mean(axis=1), np.ones(3) / 3, "same")
+        loud = np.flatnonzero(power > power.max() * 10**-3.5)
+        speech = np.zeros(len(frames), bool)
+        for start, end in zip(loud, np.append(loud[1:], loud[-1]), strict=True):
+            speech[start : end if end - start <= 20 else start + 1] = True
+        yield frames.ravel(), np.repeat(speech, 160)
 
 
 def buzz(words: int, random: np.random.Generator) -> np.ndarray:
