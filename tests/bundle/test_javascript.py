@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from browser import chromium
 from command import ortpipe
 from safetensors.numpy import save_file
 from sklearn.datasets import load_digits
@@ -198,6 +199,41 @@ def test_the_readme_of_a_bundle_trains_it_in_node(exported: Path) -> None:
     losses = [*namespace["fit"](x, y), *namespace["fit"](x, y)]
     np.testing.assert_allclose(printed[:6], losses, rtol=1e-5)
     np.testing.assert_allclose(printed[6:], namespace["state"]["parameters"], rtol=1e-4, atol=1e-6)
+
+
+PLACES = '<p id="result"></p><p id="problem" hidden></p>'
+BROWSER = """
+  const { rows, labels, steps } = await (await fetch("numbers.json")).json();
+  const found = [];
+  await trainer.fit(rows.X, labels, { epochs: 3, onEpoch: ({ stepLosses }) => found.push(...stepLosses) });
+  const [before, saved] = [await trainer.weights(), await trainer.save("mine")];
+  await trainer.reset();
+  const back = await trainer.restore("mine");
+  const same = (await trainer.weights()).every((weight, place) => weight === before[place]);
+  await trainer.forget("mine");
+  const problem = await trainer.predict([[1]]).catch(({ name, got }) => `${name}: ${got}`);
+  const result = { found, back, same, again: await trainer.restore("mine"), problem };
+  document.querySelector("#result").textContent = JSON.stringify(result);
+  document.body.dataset.ready = "true";
+</script>"""
+
+
+def test_the_page_of_the_docs_trains_and_saves_in_a_browser(bundles: Path, tmp_path: Path) -> None:
+    need("onnxruntime-web")
+    html = blocks(ROOT / "docs" / "howto" / "javascript.md", "html").rstrip().removesuffix("</script>")
+    (tmp_path / "index.html").write_text(f'<!doctype html><link rel="icon" href="data:,">{PLACES}{html}{BROWSER}')
+    (tmp_path / "bundle").symlink_to(bundles / "numbers")
+    (tmp_path / "numbers.json").symlink_to(bundles / "numbers.json")
+    (tmp_path / "web").symlink_to(WEB)
+    (tmp_path / "node_modules").symlink_to(WEB / "node_modules")
+    with chromium() as opened:
+        page = opened(tmp_path)
+        result = json.loads(page.locator("#result").text_content())
+        assert page.logged == []
+    steps = json.loads((bundles / "numbers.json").read_text())["steps"]
+    np.testing.assert_allclose(result.pop("found"), steps, rtol=1e-5)
+    problem = "TrainerError: 1 values in row 0"
+    assert result == {"back": True, "same": True, "again": False, "problem": problem}
 
 
 def test_a_saved_state_goes_back_into_the_model_that_was_exported(bundles: Path, tmp_path: Path) -> None:
