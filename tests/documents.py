@@ -10,7 +10,7 @@ ORDER = """
     howto/run howto/continue howto/errors howto/table howto/large_file howto/images howto/audio howto/predict
     howto/serve howto/gradient explanation/caching howto/cache howto/reproduce howto/sweep howto/search howto/cluster
     howto/workers howto/restore howto/mlflow howto/gates howto/retrain howto/export
-    howto/javascript howto/page howto/federated
+    howto/javascript howto/page howto/federated howto/microcontroller
     explanation/trust howto/fit howto/distill howto/python howto/sklearn howto/onnxcustom howto/network howto/pytorch
     howto/onnx_file howto/parameters howto/heads howto/pipeline howto/lora howto/memory howto/precision
     reference/catalogues howto/evaluate howto/own_loss howto/own_data_source howto/own_optimizer

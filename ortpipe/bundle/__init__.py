@@ -3,7 +3,7 @@
 Names: `training_graphs` returns the graphs of a gradient model as `BundleGraphs`; `write_bundle` checks them and writes
 the folder. `read_bundle` returns the description of a folder, `read_state` its arrays, and `restored` a model with
 weights that were trained in a bundle. `page_files` returns a page that trains in a browser, and `static_files` the part
-that all pages share.
+that all pages share. `c_sources` returns the same model in C.
 
 Read first: `graphs.py` (the four graphs), `folder.py` (the files and bundle.json) and `checks.py` (the check of
 the files).
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
+    from ortpipe.bundle.c_files import c_sources
     from ortpipe.bundle.folder import write_bundle
     from ortpipe.bundle.graphs import BundleGraphs, training_graphs
     from ortpipe.bundle.page import page_files, static_files

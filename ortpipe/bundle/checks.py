@@ -35,7 +35,7 @@ def check(folder: Path, graphs: BundleGraphs, facts: Facts, example: Arrays) -> 
     state = {name: arrays[name] for name in graphs.state}
     try:
         sessions = {name: Session(model) for name, model in models.items()}
-        data = _rows(graphs, facts, example)
+        data = rows_of(graphs, facts, example)
         scalars = {name: np.resize(array[:STEPS], STEPS) for name, array in graphs.scalars.items()}
         epoch = sessions["train"].run({**state, **data, **scalars})
         feeds = [{n: np.asarray(a[place]) for n, a in (*data.items(), *scalars.items())} for place in range(STEPS)]
@@ -60,7 +60,7 @@ def check(folder: Path, graphs: BundleGraphs, facts: Facts, example: Arrays) -> 
 
 def loss_of_rows(graphs: BundleGraphs, facts: Facts, example: Arrays) -> float:
     """Return the loss of the rows that `check` uses."""
-    [loss] = Session(graphs.models["validate"]).run(_of_rows(graphs, graphs.state, _rows(graphs, facts, example)))
+    [loss] = Session(graphs.models["validate"]).run(_of_rows(graphs, graphs.state, rows_of(graphs, facts, example)))
     return float(loss)
 
 
@@ -88,14 +88,14 @@ def _compare(name: str, actual: Sequence[np.ndarray], expected: Sequence[np.ndar
             raise TrainError(rule, got=f"{name} differs from train by {difference:.2g} after {STEPS} steps", fix=fix)
 
 
-def _rows(graphs: BundleGraphs, facts: Facts, example: Arrays) -> dict[str, np.ndarray]:
-    """Return rows of every input of the epoch, [STEPS, ROWS, …]: those of the example, or random ones, and labels."""
+def rows_of(graphs: BundleGraphs, facts: Facts, example: Arrays, batch: int = ROWS) -> dict[str, np.ndarray]:
+    """Return rows of every input of the epoch, [STEPS, batch, …]: those of the example, or random ones, and labels."""
     rng, rows = np.random.default_rng(0), dict[str, np.ndarray]()
     declared = {value.name: value.type.tensor_type for value in graphs.models["step"].graph.input}
     for name in graphs.rows:
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared[name].elem_type))
         sizes = [d.dim_value or FREE for d in declared[name].shape.dim][1:]
-        count = STEPS * ROWS
+        count = STEPS * batch
         if name in example:
             array = np.resize(example[name], (count, *example[name].shape[1:]))
         elif name == facts.label and dtype.kind in "iu":
@@ -103,5 +103,5 @@ def _rows(graphs: BundleGraphs, facts: Facts, example: Arrays) -> dict[str, np.n
         else:
             array = rng.random((count, *sizes)) if dtype.kind == "f" else rng.integers(0, 2, (count, *sizes))
             array = array.astype(str) if dtype.kind == "O" else array
-        rows[name] = array.astype(dtype).reshape(STEPS, ROWS, *array.shape[1:])
+        rows[name] = array.astype(dtype).reshape(STEPS, batch, *array.shape[1:])
     return rows

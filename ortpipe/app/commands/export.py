@@ -1,5 +1,6 @@
-"""ortpipe export: write a trained model as a bundle, which trains and predicts in any onnxruntime."""
+"""ortpipe export: write a trained model as a bundle, which trains and predicts in any onnxruntime, or as C."""
 
+import argparse
 import contextlib
 import hashlib
 import sys
@@ -23,8 +24,9 @@ from ortpipe.app.schema import build_key
 from ortpipe.app.table import aligned
 from ortpipe.app.tracking import origin_of
 from ortpipe.bounded import MOST_BYTES, has_file, read_below
-from ortpipe.bundle import read_bundle, write_bundle
+from ortpipe.bundle import c_sources, read_bundle, write_bundle
 from ortpipe.errors import ConfigError, ModelError, TrackingError, under
+from ortpipe.files import atomic_folder
 from ortpipe.graph import set_initializers
 from ortpipe.pipeline.digest import identity, key_of, versions
 
@@ -33,14 +35,16 @@ from 1.19 on, in any language, without ortpipe. bundle.json describes them, and 
 how to use them. By default, they train the same parameters with the same optimizer as the run.
 Pairs such as derive.parameters and train.optimizer.lr change that, without a new training.
 --page adds a page that trains in a browser: python -m http.server -d FOLDER serves it. It contains
-rows of the run's data."""
+rows of the run's data. --target c writes C sources instead, for a microcontroller: they train and
+predict with nothing but libm."""
 EXAMPLES = (
     "ortpipe export tuned --output bundle",
     "ortpipe export tuned --output digits --page",
     "ortpipe export tuned --output bundle derive.parameters=[layer1*] train.optimizer.lr=0.01",
+    "ortpipe export tuned --target c --output firmware train.batch_size=8",
 )
 CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundle; of the run
-BUNDLE, ARTIFACT = "bundle.json", "artifact.json"
+BUNDLE, HEADER, ARTIFACT = "bundle.json", "model.h", "artifact.json"
 ADJUSTMENTS = ("calibration", "threshold")  # settings of evaluate that change a trained model
 # Settings of train about a run's rows and epochs, which the program that uses a bundle decides
 UNUSED = {
@@ -74,6 +78,7 @@ def run(arguments: Sequence[str]) -> None:
     about = "a run's folder, the id of an MLflow run, models:/NAME@ALIAS, or the folder of an artifact with a loss"
     parser.add_argument("run", metavar="RUN", help=about)
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder of the bundle")
+    parser.add_argument("--target", choices=("onnxruntime", "c"), default="onnxruntime", help="what runs it")
     parser.add_argument("--steps", type=int, help="steps of the schedule; default: until its numbers are constant")
     parser.add_argument("--float16", action="store_true", help="store numbers in half the bytes; compute in float32")
     parser.add_argument("--max-size", type=int, metavar="BYTES", help="the largest size of the bundle")
@@ -97,12 +102,15 @@ def run(arguments: Sequence[str]) -> None:
         derive_config, train_config = build_key("derive", values["derive"]), build_key("train", values["train"])
         _check_used(options.overrides, train_config, subject.model)
         settings = {"steps": options.steps, "float16": options.float16, "most_bytes": options.max_size}
+        if options.target == "c":
+            _write_c(subject, derive_config, train_config, output, options)
+            return
         key = _key(subject.model, derive_config, train_config, {**settings, "page": page_key(options.page)})
         if _is_unchanged(output, key):
             print(f"bundle  {output} (cached: the model and the options are unchanged)")
             return
-        _check_output(output, force=options.force)
-        model = subject.model if subject.model.facts.gradients else derive(subject.model, derive_config)
+        _check_output(output, BUNDLE, force=options.force)
+        model = _gradient(subject.model, derive_config)
         page = {}
         if options.page is not None:
             page = page_of(model, subject.folder, values, options.page, options.runtime, trust=options.trust)
@@ -114,6 +122,37 @@ def run(arguments: Sequence[str]) -> None:
     print(f"bundle  {output}")
     if page:
         print(f"page    http://localhost:8000 after python -m http.server -d {output}")
+
+
+def _gradient(model: Artifact, config: DeriveConfig) -> Artifact:
+    return model if model.facts.gradients else derive(model, config)
+
+
+def _write_c(
+    subject: Subject, derive_config: DeriveConfig, config: TrainConfig, output: Path, options: argparse.Namespace
+) -> None:
+    """Print the memory that a model takes, then write its C sources."""
+    for flag, is_set in (("--float16", options.float16), ("--page", options.page is not None)):
+        if is_set:
+            raise ConfigError(f"{flag} is an option of bundles.", got="--target c", fix=f"Leave {flag} out.")
+    _check_output(output, HEADER, force=options.force)
+    model = _gradient(subject.model, derive_config)
+    sources = c_sources(model, config, steps=options.steps, example=subject.example)
+    for name, parts, rest in (
+        ("flash", sources.flash, "the code adds"),
+        ("RAM", sources.ram, "the stack and rows add"),
+    ):
+        listed = ", ".join(f"{what} {size:,}" for what, size in parts.items() if size)
+        print(f"{name:5}  {sum(parts.values()):,} bytes: {listed}; {rest} to it")
+    if options.max_size is not None and (size := sum(sources.flash.values())) > options.max_size:
+        fix = "Allow more, shorten the schedule with --steps, or train fewer parameters, with a simpler optimizer."
+        raise ConfigError(
+            f"The numbers in flash must have at most {options.max_size:,} bytes.", got=f"{size:,}", fix=fix
+        )
+    with atomic_folder(output) as partial:
+        for name, content in sources.files.items():
+            (partial / name).write_text(content, encoding="utf-8")
+    print(f"C sources  {output}")
 
 
 def _key(model: Artifact, derive_config: DeriveConfig, train_config: TrainConfig, settings: dict[str, Any]) -> str:
@@ -204,10 +243,10 @@ def _changes(overrides: Sequence[str]) -> list[str]:
     return pairs
 
 
-def _check_output(output: Path, *, force: bool) -> None:
-    """Raise if the folder exists, unless it is a bundle to replace."""
+def _check_output(output: Path, file: str, *, force: bool) -> None:
+    """Raise if the folder exists, unless `force` replaces it and it has a file of the same kind of export."""
     fix = "Name another, or remove it." if force else "Name another, or add --force to replace a bundle."
-    reject_existing(output, force=force and has_file(output, BUNDLE), fix=fix)
+    reject_existing(output, force=force and has_file(output, file), fix=fix)
 
 
 def _trained(folder: Path) -> Artifact:

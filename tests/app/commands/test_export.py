@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
-from ortpipe import run
+from ortpipe import LOSSES, AddLossConfig, Data, Rows, add_loss, convert, run
 from ortpipe.app.run.record import RunRecord
 from ortpipe.app.tracking import client_at
-from ortpipe.artifact_folder import load_artifact
+from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.bundle import read_state
 from ortpipe.errors import ConfigError, DeriveError, ModelError, TrainError
 from ortpipe.runtime.session import Session
@@ -154,3 +154,31 @@ def test_the_bundle_is_an_artifact_of_its_mlflow_run(
     assert f"MLflow run  {run_id}, artifact bundles/bundle" in call("export", run_id, "--output", "bundle", place)
     names = {Path(entry.path).name for entry in client_at(uri).list_artifacts(run_id, "bundles/bundle")}
     assert names == {path.name for path in Path("bundle").iterdir()}
+
+
+def test_c_sources_are_written_after_the_memory_that_they_take_is_printed(
+    folder: Path, call: Call, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[N,2] X) => (float[N,1] y)
+        <float[2,1] w = {0.5, -0.25}, float[1] b = {1}> { y = Gemm(X, w, b) }"""
+    )
+    data = Data(Rows({"X": np.eye(2, dtype=np.float32)}, np.ones(2, np.float32)))
+    save_artifact(add_loss(convert(network, data=data), AddLossConfig(LOSSES["l2"]())), Path("line"))
+    with pytest.raises(ConfigError, match=r"at most 10 bytes(.|\n)*got: 16"):
+        call("export", "line", "--target", "c", "--output", "small", "--max-size", "10")
+    assert "flash  16 bytes: weights 12, rates 4;" in capsys.readouterr().out
+    shown = call("export", "line", "--target", "c", "--output", "firmware", "train.batch_size=2")
+    assert shown.splitlines()[1].startswith("RAM    ")
+    assert {path.name for path in Path("firmware").iterdir()} == {
+        "CMakeLists.txt", "model.h", "predict.c", "test.c", "train.c",
+    }  # fmt: skip
+    assert "MODEL_BATCH = 2" in Path("firmware/model.h").read_text()
+    with pytest.raises(ConfigError, match="must not exist yet"):
+        call("export", "line", "--target", "c", "--output", "firmware")
+    call("export", "line", "--target", "c", "--output", "firmware", "--force")
+    with pytest.raises(ConfigError, match=r"--float16 is an option of bundles(.|\n)*--target c"):
+        call("export", "line", "--target", "c", "--output", "half", "--float16")
+    with pytest.raises(TrainError, match=r"C sources hold dense networks(.|\n)*for onnxruntime"):
+        call("export", "run", "--target", "c", "--output", "words")
+    assert not any(Path(name).exists() for name in ("small", "half", "words"))

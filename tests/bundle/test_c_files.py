@@ -1,0 +1,142 @@
+"""A model as C: strict compilers accept it, and its losses and predictions equal those of onnxruntime."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from ortpipe import (
+    LOSSES,
+    OPTIMIZERS,
+    AddLossConfig,
+    Artifact,
+    ConvertConfig,
+    Data,
+    Rows,
+    TrainConfig,
+    add_loss,
+    convert,
+    derive,
+)
+from ortpipe.bundle import c_sources
+from ortpipe.bundle.c_files import CFiles
+from ortpipe.errors import TrainError
+from ortpipe.stages.convert.sources.networks.mlp import MLP
+from ortpipe.stages.train.config import ClipConfig
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "microcontroller.md"
+STRICT = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+SAFE = ["-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+PROGRAM = ["train.c", "predict.c", "test.c"]
+RNG = np.random.default_rng(0)
+X, CLASSES = RNG.normal(size=(64, 5)).astype(np.float32), RNG.integers(0, 3, 64)
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+
+
+def gradient(dropout: float = 0.0, name: str = "X", labels: np.ndarray = CLASSES) -> Artifact:
+    """A small network with its gradients, of a classifier or for numbers."""
+    data = Data(Rows({name: X}, labels))
+    classes = labels.dtype.kind == "i"
+    network = MLP(hidden=(4,), dropout=dropout, task="multiclass" if classes else "regression")
+    loss = LOSSES["cross_entropy" if classes else "l2"]()
+    return derive(add_loss(convert(None, ConvertConfig(network), data=data), AddLossConfig(loss)))
+
+
+def written(folder: Path, files: CFiles) -> Path:
+    """Return the folder with the files in it."""
+    for name, content in files.files.items():
+        (folder / name).write_text(content)
+    return folder
+
+
+def printed(folder: Path, *options: str) -> str:
+    """Compile the test program as strictly as possible, and return what it prints."""
+    subprocess.run(["cc", *STRICT, *options, *PROGRAM, "-o", "model_test", "-lm"], cwd=folder, check=True)
+    return subprocess.run([folder / "model_test"], capture_output=True, text=True, check=True).stdout
+
+
+CASES = {
+    "adam": (gradient(), TrainConfig(OPTIMIZERS["adam"](), batch_size=8)),
+    "numbers": (gradient(labels=X[:, 0] - X[:, 1]), TrainConfig(OPTIMIZERS["sgd"](0.05), batch_size=7)),
+    "average": (gradient(), TrainConfig(OPTIMIZERS["momentum"](0.05), average=0.9, clip=ClipConfig(norm=1.0))),
+    "an input with the name of a variable": (gradient(name="state"), TrainConfig(OPTIMIZERS["sgd"](), batch_size=8)),
+}
+
+
+@needs_cc
+@pytest.mark.parametrize("case", CASES)
+def test_losses_and_predictions_are_those_of_onnxruntime(case: str, tmp_path: Path) -> None:
+    artifact, config = CASES[case]
+    files = c_sources(artifact, config, steps=5, example={"X": X})
+    lines = printed(written(tmp_path, files), "-O1", *SAFE).splitlines()
+    assert lines[-1] == "equal"
+    losses = [re.findall(r"[\d.]+", line)[1:] for line in lines if line.startswith("loss")]
+    assert len(losses) == 3
+    for one, other in losses:
+        assert float(one) == pytest.approx(float(other), rel=1e-5)
+
+
+@needs_cc
+def test_a_wrong_number_fails_the_test_program(tmp_path: Path) -> None:
+    artifact, config = CASES["numbers"]
+    files = c_sources(artifact, config)
+    train = files.files["train.c"]
+    wrong = re.sub(r"rate\[1\] = \{\n  \(-0.05f\)", "rate[1] = {\n  (-0.06f)", train)
+    assert wrong != train
+    folder = written(tmp_path, CFiles({**files.files, "train.c": wrong}, {}, {}))
+    with pytest.raises(subprocess.CalledProcessError):
+        printed(folder)
+
+
+@needs_cc
+def test_random_steps_differ_and_are_not_compared(tmp_path: Path) -> None:
+    files = c_sources(gradient(dropout=0.5), TrainConfig(OPTIMIZERS["sgd"](1e-9), batch_size=8), example={"X": X[:8]})
+    lines = printed(written(tmp_path, files), "-O1", *SAFE).splitlines()
+    assert lines[-1] == "equal"
+    losses = [line.split()[2] for line in lines if line.startswith("loss")]
+    assert len({*losses}) == 3, "each step draws its own numbers"
+
+
+def test_flash_and_ram_are_the_bytes_of_the_arrays() -> None:
+    adam, sgd = (
+        c_sources(gradient(), TrainConfig(OPTIMIZERS[name](), batch_size=8), steps=5) for name in ("adam", "sgd")
+    )
+    parameters = 4 * (5 * 4 + 4 + 4 * 3 + 3)
+    assert (sgd.flash["weights"], sgd.ram["state"], sgd.flash["rates"]) == (parameters, parameters, 4)
+    assert (adam.flash["weights"], adam.ram["state"], adam.flash["rates"]) == (parameters, 3 * parameters, 2 * 5 * 4)
+    assert f"double work[{sgd.ram['work'] // 8}];" in sgd.files["model.h"]
+    assert not re.search(r"\b(malloc|calloc|free)\b", "".join(sgd.files.values()))
+
+
+def test_a_convolution_is_rejected_by_name() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[N,1,4,4] X) => (float[N,16] y)
+        <float[1,1,3,3] w = {1,2,3,4,5,6,7,8,9}> { c = Conv<pads=[1,1,1,1]>(X, w) y = Flatten(c) }"""
+    )
+    data = Data(Rows({"X": RNG.random((8, 1, 4, 4), np.float32)}, RNG.random((8, 16), np.float32)))
+    artifact = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
+    with pytest.raises(TrainError, match=r"dense networks(.|\n)*Conv(.|\n)*for onnxruntime"):
+        c_sources(artifact, TrainConfig(OPTIMIZERS["sgd"]()))
+
+
+@pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="needs gcc-arm-none-eabi")
+@pytest.mark.skipif(shutil.which("qemu-system-arm") is None, reason="needs qemu-system-arm")
+def test_the_commands_of_the_page_train_on_a_cortex_m3(tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    [startup] = re.findall(r"```c\n(/\* startup\.c.*?)```", page, re.S)
+    [commands] = re.findall(r"```sh\n(arm-none-eabi-gcc.*?)```", page, re.S)
+    artifact, config = CASES["adam"]
+    (tmp_path / "firmware").mkdir()
+    written(tmp_path / "firmware", c_sources(artifact, config, steps=5, example={"X": X}))
+    (tmp_path / "startup.c").write_text(startup)
+    strict = commands.replace("arm-none-eabi-gcc", "arm-none-eabi-gcc -Wall -Wextra -Werror", 1)
+    done = subprocess.run(strict, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "equal"
+    assert len(re.findall(r"^loss \d", done.stdout, re.M)) == 3
