@@ -8,7 +8,7 @@ grows with the square of their number.
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -17,6 +17,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays
 from ortpipe.fast.blocked import block_channels
 from ortpipe.fast.convolutions import convolution_gradients
+from ortpipe.fast.engine_choice import choose
 from ortpipe.fast.epoch import EpochGraph, fix_batch_size, maker_for_one
 from ortpipe.fast.hoist import hoist, replace_output, sink
 from ortpipe.fast.stacks import stacked
@@ -28,6 +29,7 @@ from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.layout import Layout
 from ortpipe.stages.train.speed import Speed
+from ortpipe.stages.train.training import Training
 
 GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)
 Pass = Callable[[EpochGraph], None]
@@ -285,6 +287,10 @@ class Fast(Speed):
         fix_batch_size(epoch, size)
         for one in passes_for(runtime or RuntimeConfig()):
             one(EpochGraph(epoch, seed, tuple(gradients)))
+
+    def engine(self, training: Training, steps: int, installed: Collection[str]) -> tuple[str, str]:
+        """Return the engine for `runtime.engine=auto`, see `engine_choice.py`."""
+        return choose(training, steps, installed)
 
     def prepare(self, model: onnx.ModelProto) -> dict[str, bool]:
         """Sort the nodes of deep graphs, and plan the memory of small values.

@@ -43,6 +43,10 @@ class Thresholds:
     flipped_places: int = _bound(
         512, "thresholds", "for fewer places of a batch, flipping kernels costs more than it saves"
     )
+    c_node_steps: int = _bound(1_000_000, "engine_choice", "nodes times steps from which on C repays its compile time")
+    c_products: int = _bound(2**21, "__main__", "for more, products take most of a step, and are not faster in a BLAS")
+    xla_node_steps: int = _bound(3_000_000, "engine_choice", "the same for the import of JAX and its compile time")
+    xla_products: int = _bound(2**21, "__main__", "for more, arithmetic takes most of a step in each engine")
 
 
 THRESHOLDS = Thresholds()

@@ -16,16 +16,15 @@ class RuntimeConfig(Config):
         threads: threads of CPU operators; one is the fastest choice for small models.
         provider: the device. With engine `onnxruntime`, `cuda` runs every graph on the GPU, except operators without a
             GPU kernel; with `xla`, only training steps run there.
-        engine: the engine that trains mini-batches: `onnxruntime`, `xla` (JAX compiles the same graphs; extra `xla`) or
-            `c` (a C compiler compiles dense networks; extra `native`). All else runs in onnxruntime on the CPU.
+        engine: what trains mini-batches: `onnxruntime`, `xla` (JAX, extra `xla`), `c` (a C compiler, extra `native`)
+            or `auto`, one of these by operators, sizes and steps. All else runs in onnxruntime on the CPU.
     """
 
     threads: Annotated[int, Ge(1), Le(1024)] = 1
     provider: Literal["cpu", "cuda"] = "cpu"
-    engine: Literal["onnxruntime", "xla", "c"] = field(default="onnxruntime", metadata={"identity": False})
+    engine: Literal["onnxruntime", "xla", "c", "auto"] = field(default="onnxruntime", metadata={"identity": False})
 
     def packages(self) -> tuple[str, ...]:
-        """Return further packages whose versions can change a result. Only the presence of some enters a cache key, so
-        the default engine's keys are unchanged.
-        """
-        return {"onnxruntime": (), "xla": ("jax", "jaxlib"), "c": ("scipy-openblas32",)}[self.engine]
+        """Return further packages whose versions can change a result; the key of the default engine has none."""
+        engines = {"onnxruntime": (), "xla": ("jax", "jaxlib"), "c": ("scipy-openblas32",)}
+        return engines.get(self.engine, ("onnxruntime-training", "onnxruntime", *engines["xla"], *engines["c"]))

@@ -13,6 +13,9 @@ from ortpipe.runtime.session import PROVIDERS, TRIVIAL, Session
 
 def check_provider(runtime: RuntimeConfig, count: int | None = None) -> None:
     """Raise before any work if `count` devices are missing, or onnxruntime falls back to another provider."""
+    if runtime.engine == "auto" and runtime.provider != "cpu":
+        rule, fix = "{key}=auto chooses an engine for the CPU.", "Set {key}=xla, or {at}provider=cpu."
+        raise EngineError(rule, got=f"the provider {runtime.provider}", fix=fix, key="engine")
     if runtime.engine == "xla":
         xla.check_client(runtime, count)
     elif runtime.engine == "c":

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from ortpipe.stages.train.planned_rates import planned, watches
     from ortpipe.stages.train.random_weights import random_parameters
     from ortpipe.stages.train.rates import steps_per_epoch
+    from ortpipe.stages.train.remark import Remark
     from ortpipe.stages.train.step import build_step
-    from ortpipe.stages.train.training import Checkpoint, Remark
+    from ortpipe.stages.train.training import Checkpoint
 else:
     __getattr__, __dir__, __all__ = door(__name__)

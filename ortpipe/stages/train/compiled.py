@@ -10,8 +10,9 @@ from ortpipe.graph.core.apart import Weights
 from ortpipe.runtime import c, xla
 from ortpipe.stages.train.devices import device_count, slice_places
 from ortpipe.stages.train.epoch_graph import BATCHES, Runs
+from ortpipe.stages.train.remark import Remark
 from ortpipe.stages.train.sliced import SLICES
-from ortpipe.stages.train.training import Remark, Training
+from ortpipe.stages.train.training import Training
 
 
 def load_compiled(

@@ -15,10 +15,11 @@ from ortpipe.parallel import Pool, check_engine, named, tree_sum, wrong_answer
 from ortpipe.stages.train.devices import DeviceLoop
 from ortpipe.stages.train.diagnosis import diverged
 from ortpipe.stages.train.mini_batch import EpochLoop
+from ortpipe.stages.train.remark import Remark
 from ortpipe.stages.train.slice_work import SliceSums, Span, gradient_work, local_work, planned
 from ortpipe.stages.train.sliced import RECEIVED
 from ortpipe.stages.train.step import TrainStep
-from ortpipe.stages.train.training import Remark, Training
+from ortpipe.stages.train.training import Training
 
 MEASURED, SKIPPED = 20, 5  # exchanges that are timed; those of them in which workers load their model
 ENOUGH = 3  # epochs after which times are reported if they have fewer exchanges

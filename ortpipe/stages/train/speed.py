@@ -1,7 +1,7 @@
 """The one place where `ortpipe.fast` enters training, which also works without that folder, only slower."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 
 import onnx
@@ -10,6 +10,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.layout import Layout
+from ortpipe.stages.train.training import Training
 
 GUEST = "ortpipe.fast"
 
@@ -26,8 +27,12 @@ class Speed:
     ) -> None:
         """Rewrite an epoch graph, in place, for batches of `size` rows and for the engine that runs it.
 
-        `seed` and `gradients` are the names of the initializer that starts the backward pass, and of its results.
+        `seed` and `gradients` name the initializer that starts the backward pass, and its results.
         """
+
+    def engine(self, training: Training, steps: int, installed: Collection[str]) -> tuple[str, str]:
+        """Return the engine for `runtime.engine=auto` among the installed ones, and the reason."""
+        return "onnxruntime", "without ortpipe.fast"
 
     def prepare(self, model: onnx.ModelProto) -> dict[str, bool]:
         """Sort the nodes of a model for its session; return further arguments of the session."""

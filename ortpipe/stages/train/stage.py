@@ -29,6 +29,7 @@ from ortpipe.stages.train.training import Checkpoint, Training, check_settings, 
 if TYPE_CHECKING:  # for models, settings and results beyond a plain training
     from ortpipe.graph.forms.modes import to_inference
     from ortpipe.stages.train.adapters import merge_adapters
+    from ortpipe.stages.train.auto_engine import with_engine
     from ortpipe.stages.train.diagnosis import check_elements
     from ortpipe.stages.train.full_batch import solve as solve_full_batch
     from ortpipe.stages.train.outcome import kept_epoch, kept_note, rounding_note, still_note
@@ -71,10 +72,12 @@ def train(
     """
     config = config or TrainConfig()
     _check_inputs(artifact, config, data)
-    training = plan(artifact, config, data, runtime, report, start)
+    training, record = plan(artifact, config, data, runtime, report, start), dict[str, str]()
+    if runtime is not None and runtime.engine == "auto":
+        training, record = with_engine(training)
     tensors = _solve(training, artifact)
     forward, tensors = _trained_model(artifact, tensors)
-    return artifact.next("train", VERSION, model=forward, **_facts(artifact, forward, tensors, config, data))
+    return artifact.next("train", VERSION, model=forward, **_facts(training, forward, tensors, record))
 
 
 def _check_inputs(artifact: Artifact, config: TrainConfig, data: Data) -> None:
@@ -112,8 +115,9 @@ def _trained_model(artifact: Artifact, tensors: Arrays) -> tuple[ir.Model, dict[
     return forward, tensors
 
 
-def _facts(artifact: Artifact, forward: ir.Model, tensors: Arrays, config: TrainConfig, data: Data) -> dict[str, Any]:
+def _facts(training: Training, forward: ir.Model, tensors: Arrays, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about the trained model."""
+    artifact, config, data = training.whole, training.config, training.data
     facts, source = artifact.facts, {k: v for k, v in artifact.tensors.items() if k.startswith("source/")}
     notes, best_epoch = list[str | None](), None
     if config.early_stop.patience is not None:
@@ -138,5 +142,5 @@ def _facts(artifact: Artifact, forward: ir.Model, tensors: Arrays, config: Train
         "input_gradients": {},
         "statistics": {},
         "notes": [note for note in notes if note],
-        "record": None if best_epoch is None else {"early_stop": dataclasses.asdict(best_epoch)},
+        "record": record if best_epoch is None else {**record, "early_stop": dataclasses.asdict(best_epoch)},
     }

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,14 +34,6 @@ class Checkpoint:
     epochs: int  # completed epochs
     key: str  # of the gradient model, the data and the config: sha256, hex
     tensors: Arrays  # train's, and `best/…` for those that early stopping would return now
-
-
-@dataclass(frozen=True)
-class Remark:
-    """A sentence about how training runs, for the screen and the log."""
-
-    text: str
-    values: Mapping[str, float] = field(default_factory=dict)  # the same as numbers, for the record
 
 
 @dataclass(frozen=True)

@@ -28,9 +28,10 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.remark import Remark
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
-from ortpipe.stages.train.training import Checkpoint, Remark
+from ortpipe.stages.train.training import Checkpoint
 
 needs_jax = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"

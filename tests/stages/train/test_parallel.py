@@ -31,9 +31,10 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.config import ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
+from ortpipe.stages.train.remark import Remark
 from ortpipe.stages.train.slice_work import SliceSums, Span
 from ortpipe.stages.train.stage import train
-from ortpipe.stages.train.training import Checkpoint, Remark
+from ortpipe.stages.train.training import Checkpoint
 
 ADAM = TrainConfig(OPTIMIZERS["adam"](0.01), epochs=2, batch_size=50)  # 5 batches of 50 rows and one of 29
 
