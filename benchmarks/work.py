@@ -30,7 +30,7 @@ class Work:
         turn: epochs that are timed at once, so that a turn is long against the clock's and the caches' noise.
         lr: the rate of SGD; Adam's is 0.001.
         classes: 0 for one number per row.
-        kind: `mlp` or `cnn`.
+        kind: `mlp`, `cnn`, `table` (an MLP of numbers and embedded words) or `tabm` (an ensemble in one network).
     """
 
     name: str
@@ -49,7 +49,10 @@ MODELS = {
     "digits": Work("digits MLP 64→100→10", (64, 100, 10), 64, 1536, 24, 0.1, classes=10),
     "large": Work("MLP 100→256→128→1", (100, 256, 128, 1), 256, 8192, 4, 0.05),
     "cnn": Work("digits CNN 8c3-p2-16c3-10", (64, 8, 16, 10), 64, 1536, 6, 0.1, classes=10, kind="cnn"),
+    "table": Work("MLP of 10 numbers and 8 words", (74, 64, 64, 1), 64, 8192, 6, 0.02, kind="table"),
+    "tabm": Work("TabM 10→64→64→1, 8 members", (10, 64, 64, 1), 64, 8192, 3, 0.02, kind="tabm"),
 }
+NUMBERS, WORDS, VOCABULARY, MEMBERS = 10, 8, 20, 8  # of tables and of TabM; a word has a vector of 8 numbers
 BASE = Work("base: 8192 rows, 32→64→64→1", (32, 64, 64, 1), 64, 8192, 4, 0.05)
 GROWTH = (
     BASE,
@@ -72,18 +75,33 @@ def weights_of(work: Work) -> dict[str, np.ndarray]:
         bound = (6 / fans) ** 0.5
         arrays[f"weight{i}"] = rng.uniform(-bound, bound, shape).astype(np.float32)
         arrays[f"bias{i}"] = np.zeros(shape[0 if len(shape) == 4 else 1], np.float32)
+    if work.kind == "table":
+        arrays |= {f"words{i}": rng.normal(size=(VOCABULARY, 8)).astype(np.float32) for i in range(WORDS)}
+    if work.kind == "tabm":
+        for i, width in enumerate(work.sizes[:-1]):  # each member's scales: of inputs, random in the first layer
+            first = rng.choice([-1.0, 1.0], (MEMBERS, width)) if i == 0 else np.ones((MEMBERS, width))
+            arrays[f"scale{i}"] = first.astype(np.float32)
     return arrays
 
 
 def model_of(work: Work, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
     """Return the network as ONNX: raw scores, IR 8 and opset 17, which onnxruntime-training loads."""
     nodes, value = [], "X"
-    shape: list[str | int] = ["N", 1, 8, 8] if work.kind == "cnn" else ["N", work.sizes[0]]
-    layers = len(weights) // 2
+    layers = sum(name.startswith("weight") for name in weights)
+    if work.kind == "table":
+        value = _embedded(nodes, weights)
+    if work.kind == "tabm":
+        nodes.append(helper.make_node("Unsqueeze", ["X", "axis"], [value := "members"]))
+        weights["axis"] = np.array([1], np.int64)
     for i in range(layers):
         made, last = f"layer{i}", i == layers - 1
         inputs = [value, f"weight{i}", f"bias{i}"]
-        if weights[f"weight{i}"].ndim == 4:
+        if work.kind == "tabm":
+            result = "of_members" if last else made
+            nodes.append(helper.make_node("Mul", [value, f"scale{i}"], [f"scaled{i}"]))
+            nodes.append(helper.make_node("MatMul", [f"scaled{i}", f"weight{i}"], [f"product{i}"]))
+            nodes.append(helper.make_node("Add", [f"product{i}", f"bias{i}"], [result]))
+        elif weights[f"weight{i}"].ndim == 4:
             nodes.append(helper.make_node("Conv", inputs, [made], pads=[1, 1, 1, 1]))
         else:
             nodes.append(helper.make_node("Gemm", inputs, ["scores" if last else made]))
@@ -95,6 +113,10 @@ def model_of(work: Work, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
         if work.kind == "cnn" and i == 1:
             nodes.append(helper.make_node("Flatten", [value], ["flat"]))
             value = "flat"
+    if work.kind == "tabm":
+        nodes.append(helper.make_node("ReduceMean", ["of_members"], ["scores"], axes=[1], keepdims=0))
+    columns = NUMBERS + WORDS if work.kind == "table" else work.sizes[0]
+    shape: list[str | int] = ["N", 1, 8, 8] if work.kind == "cnn" else ["N", columns]
     graph = helper.make_graph(
         nodes,
         work.kind,
@@ -107,6 +129,20 @@ def model_of(work: Work, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
     return model
 
 
+def _embedded(nodes: list[onnx.NodeProto], weights: dict[str, np.ndarray]) -> str:
+    """Append the nodes that read numbers and the codes of words; return the name of their vector."""
+    weights["sizes"] = np.array([NUMBERS, *[1] * WORDS], np.int64)
+    weights["axis"] = np.array([1], np.int64)
+    codes = [f"code{i}" for i in range(WORDS)]
+    nodes.append(helper.make_node("Split", ["X", "sizes"], ["numbers", *codes], axis=1))
+    for i, code in enumerate(codes):
+        nodes.append(helper.make_node("Squeeze", [code, "axis"], [f"flat{i}"]))
+        nodes.append(helper.make_node("Cast", [f"flat{i}"], [f"place{i}"], to=TensorProto.INT64))
+        nodes.append(helper.make_node("Gather", [f"words{i}", f"place{i}"], [f"vector{i}"]))
+    nodes.append(helper.make_node("Concat", ["numbers", *(f"vector{i}" for i in range(WORDS))], ["row"], axis=1))
+    return "row"
+
+
 def rows_of(work: Work) -> tuple[np.ndarray, np.ndarray, int]:
     """Return X, y and how many rows of them are for testing: made-up rows, or scikit-learn's digits, scaled to 0…1."""
     if work.classes:
@@ -115,8 +151,11 @@ def rows_of(work: Work) -> tuple[np.ndarray, np.ndarray, int]:
         X, y = load_digits(return_X_y=True)
         return (X / 16).astype(np.float32), y.astype(np.int64), len(y) - work.rows
     rng, test = np.random.default_rng(SEED + 1), work.rows // 8
-    X = rng.normal(size=(work.rows + test, work.sizes[0])).astype(np.float32)
-    y = np.tanh(X @ rng.normal(size=work.sizes[0]) / 3) + 0.1 * rng.normal(size=len(X))
+    columns = NUMBERS if work.kind == "table" else work.sizes[0]
+    X = rng.normal(size=(work.rows + test, columns)).astype(np.float32)
+    y = np.tanh(X @ rng.normal(size=columns) / 3) + 0.1 * rng.normal(size=len(X))
+    if work.kind == "table":
+        X = np.hstack([X, rng.integers(0, VOCABULARY, (len(X), WORDS)).astype(np.float32)])
     return X, y.astype(np.float32), test
 
 
@@ -132,7 +171,7 @@ def prepare(folder: Path, work: Work, optimizer: str) -> list[str]:
     assert len(train) == work.rows
     assert work.rows % work.batch == 0
     weights = weights_of(work)
-    onnx.save(model_of(work, weights), folder / "model.onnx")
+    onnx.save(model_of(work, dict(weights)), folder / "model.onnx")
     np.savez(folder / "rows.npz", X=X, y=y)
     np.savez(folder / "train.npz", X=train.inputs["X"], y=train.label)
     np.savez(folder / "weights.npz", **weights)

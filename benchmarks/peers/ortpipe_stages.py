@@ -42,7 +42,7 @@ def main() -> None:
         seed=problem.seed,
     )
     threads, engine = int(sys.argv[3]), sys.argv[4] or "onnxruntime"
-    runtime = RuntimeConfig(threads, DEVICE, engine) if engine == "xla" else RuntimeConfig(threads)
+    runtime = RuntimeConfig(threads, DEVICE if engine == "xla" else "cpu", engine)
     if job:
         trained = train(gradient, config, data=data, runtime=runtime)
         (problem.folder / "job" / "model.onnx").write_bytes(trained.model.SerializeToString())
