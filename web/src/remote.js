@@ -65,6 +65,7 @@ export class Remote {
       const error = new TrainerError("The trainer's worker must run.", shown(event?.message ?? "an error"), fix);
       for (const { reject } of this.#calls.values()) reject(error);
       this.#calls.clear();
+      this.#closed = true; // later calls would wait forever
     };
     if (isNode) this.#worker.on("message", answered).on("error", failed);
     else [this.#worker.onmessage, this.#worker.onerror] = [({ data }) => answered(data), failed];
