@@ -85,11 +85,13 @@ def aggregate(
     decentralized data; with noise, McMahan, Ramage, Talwar and Zhang (2018), Learning differentially private recurrent
     language models.
     """
+    if of not in ("weights", "changes"):
+        raise ConfigError("of must be weights or changes.", got=of, fix="Write one of them.")
     _check(clip, noise, expected, outsize)
     changes, reasons = _checked(weights, updates, of)
     norms = {update.client: float(np.linalg.norm(change)) for update, change in changes}
     if not noise:
-        most = outsize * float(np.median([*norms.values()])) if norms else 0.0
+        most = outsize * float(np.median([norm for norm in norms.values() if norm] or [0.0]))  # others learned nothing
         reasons |= {name: f"a norm of {norm:.3g}, over {most:.3g}" for name, norm in norms.items() if norm > most}
     accepted = [(update, change) for update, change in changes if update.client not in reasons]
     if not accepted:

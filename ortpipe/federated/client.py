@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from ortpipe.bundle import read_bundle, read_state
-from ortpipe.errors import ModelError
+from ortpipe.errors import ConfigError, ModelError
 from ortpipe.runtime import Session
 
 
@@ -48,6 +48,9 @@ class BundleClient:
 
         Rows are shuffled in every epoch. The last batch of an epoch has the remaining rows.
         """
+        for name, number in (("epochs", epochs), ("batch_size", batch_size)):
+            if number < 1:
+                raise ConfigError(f"{name} must be positive.", got=number, fix="Give 1 or more.")
         state = {name: self._state[name] for name in self._description["carried"]} | self._parts(weights)
         rng, losses, done = np.random.default_rng(seed), list[np.ndarray](), 0
         full = self.count - self.count % batch_size
@@ -99,11 +102,24 @@ class BundleClient:
             if not fits or any(isinstance(s, int) and s != n for s, n in zip(sizes, array.shape, strict=True)):
                 rule, fix = f"Rows of {name} must have the bundle's shape.", "Reshape them."
                 raise ModelError(rule, got=f"{array.shape}, not {sizes}", fix=fix)
-            arrays[name] = array.astype(inputs[name]["dtype"].replace("string", "object"))
+            arrays[name] = _cast(array, inputs[name]["dtype"], name)
         for head in self._description["predictions"]:
             if head["label"] in arrays and head["classes"] is not None and head["padding"] is None:
                 _check_classes(arrays[head["label"]], len(head["classes"]), head["label"])
         return arrays
+
+
+def _cast(array: np.ndarray, dtype: str, name: str) -> np.ndarray:
+    """Return an array in the dtype of an input; whole numbers must be whole, and words stay words."""
+    if dtype == "string":
+        return array.astype(object)
+    numbers = array.dtype.kind in "biuf"
+    if not numbers or (
+        array.dtype.kind == "f" and np.dtype(dtype).kind in "iu" and not (array == np.trunc(array)).all()
+    ):
+        rule, fix = f"Rows of {name} must be numbers of {dtype}.", "Convert them."
+        raise ModelError(rule, got=f"an array of {array.dtype}" if not numbers else "fractions or gaps", fix=fix)
+    return array.astype(dtype)
 
 
 def _check_classes(labels: np.ndarray, count: int, name: str) -> None:

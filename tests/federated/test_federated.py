@@ -113,6 +113,11 @@ def test_a_broken_client_is_rejected_by_name_and_the_round_goes_on(name: str) ->
     assert re.search(reason, result.rejected[name])
 
 
+def test_clients_that_learned_nothing_do_not_make_the_others_outsize() -> None:
+    updates = [Update(str(i), np.full(2, float(i == 0))) for i in range(3)]
+    assert not aggregate(np.zeros(2), updates).rejected
+
+
 def test_several_updates_of_a_client_do_not_count() -> None:
     result = aggregate(np.zeros(1), [Update("a", np.ones(1)), Update("b", np.ones(1)), Update("a", np.ones(1))])
     assert dict(result.rejected) == {"a": "2 updates"}
@@ -126,6 +131,8 @@ def test_what_cannot_be_averaged_is_an_error() -> None:
         aggregate(np.zeros(2), [])
     with pytest.raises(ConfigError, match=r"noise needs clip(.|\n)*clip=None, expected=None"):
         aggregate(np.zeros(2), [Update("a", np.ones(2))], noise=1.0)
+    with pytest.raises(ConfigError, match=r"of must be weights or changes(.|\n)*got: change"):
+        aggregate(np.zeros(2), [Update("a", np.ones(2))], of="change")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="clip must be positive"):
         aggregate(np.zeros(2), [Update("a", np.ones(2))], clip=-1.0)
     for wrong in ({"noise": 0.0}, {"delta": 1.5}, {"rounds": 0}, {"rate": 2.0}):
@@ -181,6 +188,8 @@ def test_rows_and_weights_that_do_not_fit_are_errors(bundle: Path, gradient: Art
         ({"X": X[:3], "label": ROWS["label"]}, r"X \(3, 3\), label \(24, 1\)"),
         ({"X": X[:0], "label": ROWS["label"][:0]}, "positive length"),
         ({"X": X[:, :2], "label": ROWS["label"]}, r"got: \(24, 2\), not \['N', 3\]"),
+        ({"X": X.astype(str), "label": ROWS["label"]}, r"numbers of float32(.|\n)*got: an array of <U"),
+        ({"X": X, "label": ROWS["label"] + 0.5}, r"numbers of int64(.|\n)*got: fractions or gaps"),
         ({"X": X, "label": ROWS["label"] + 1}, r"from 0 to 3(.|\n)*got: 1 to 4"),
     ):
         with pytest.raises(ModelError, match=message):
@@ -188,6 +197,9 @@ def test_rows_and_weights_that_do_not_fit_are_errors(bundle: Path, gradient: Art
     client = BundleClient(bundle, ROWS)
     with pytest.raises(ModelError, match="one vector of the bundle's length"):
         client.fit(client.weights[1:], epochs=1, batch_size=4, seed=0)
+    for wrong in ({"epochs": 0}, {"batch_size": 0}):
+        with pytest.raises(ConfigError, match="must be positive"):
+            client.fit(client.weights, **{"epochs": 1, "batch_size": 4, "seed": 0, **wrong})
     with pytest.raises(ModelError, match="Export it again"):
         BundleClient(tmp_path, ROWS)
     write_bundle(gradient, TrainConfig(average=0.9), tmp_path / "average")
