@@ -25,6 +25,7 @@ def read_bundle(folder: Path) -> dict[str, Any]:
     try:
         description = parse_json(read_below(folder, DESCRIPTION))
         wrong = [name for name, kind in PARTS.items() if not isinstance(description[name], kind)]
+        wrong += [f"predictions: {one}" for one in description["predictions"] if not isinstance(one, dict)]
         if description["format"] != FORMAT or wrong or not {*GRAPHS} <= {*description["graphs"]}:
             raise ValueError(f"format {description['format']!r:.20}, wrong entries: {', '.join(wrong) or 'none'}")
     except (OSError, ValueError, KeyError, TypeError) as error:

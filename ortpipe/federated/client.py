@@ -5,7 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
+from ortpipe.bounded import MOST_BYTES, read_below
 from ortpipe.bundle import read_bundle, read_state
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.runtime import Session
@@ -37,8 +39,7 @@ class BundleClient:
         if self._names[0] != self._description["carried"][0]:
             rule, fix = "Clients average the weights themselves.", "Export the bundle with train.average=null."
             raise ModelError(rule, got=f"a bundle that predicts with {self._names[0]}", fix=fix)
-        graphs = ("train", "validate", "predict")
-        self._train, self._validate, self._predict = (Session(onnx.load(path / f"{name}.onnx")) for name in graphs)
+        self._train, self._validate, self._predict = (_session(path, name) for name in ("train", "validate", "predict"))
         self._rows = self._checked(rows)
         self.count = len(next(iter(self._rows.values())))
         self.weights = self._flat(self._state)
@@ -107,6 +108,14 @@ class BundleClient:
             if head["label"] in arrays and head["classes"] is not None and head["padding"] is None:
                 _check_classes(arrays[head["label"]], len(head["classes"]), head["label"])
         return arrays
+
+
+def _session(folder: Path, name: str) -> Session:
+    try:
+        return Session(onnx.ModelProto.FromString(read_below(folder, f"{name}.onnx", MOST_BYTES)))
+    except (OSError, ValueError, DecodeError) as error:
+        rule, fix = "A bundle must have its graphs.", "Export it again."
+        raise ModelError(rule, got=f"{folder / name}.onnx: {error}", fix=fix) from error
 
 
 def _cast(array: np.ndarray, dtype: str, name: str) -> np.ndarray:

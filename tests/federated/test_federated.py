@@ -202,6 +202,10 @@ def test_rows_and_weights_that_do_not_fit_are_errors(bundle: Path, gradient: Art
             client.fit(client.weights, **{"epochs": 1, "batch_size": 4, "seed": 0, **wrong})
     with pytest.raises(ModelError, match="Export it again"):
         BundleClient(tmp_path, ROWS)
+    shutil.copytree(bundle, tmp_path / "damaged")
+    (tmp_path / "damaged" / "train.onnx").write_bytes(b"no graph")
+    with pytest.raises(ModelError, match=r"must have its graphs(.|\n)*train\.onnx"):
+        BundleClient(tmp_path / "damaged", ROWS)
     write_bundle(gradient, TrainConfig(average=0.9), tmp_path / "average")
     with pytest.raises(ModelError, match=r"train\.average=null"):
         BundleClient(tmp_path / "average", ROWS)

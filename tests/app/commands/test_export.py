@@ -119,9 +119,10 @@ def test_an_unchanged_export_is_a_cache_hit_and_show_reads_it(folder: Path, call
         call("export", "run", "--output", "bundle", "--float16")
     with pytest.raises(ConfigError, match="Did you mean 'train'"):
         call("show", "bundle", "--stage", "trian")
-    Path("bundle/bundle.json").write_text('{"format": 2}')
-    with pytest.raises(ModelError, match="Export it again"):
-        call("show", "bundle")
+    for damaged in ({"format": 2}, {**description, "predictions": [1]}, {**description, "state": {"tensors": 5}}, []):
+        Path("bundle/bundle.json").write_text(json.dumps(damaged))
+        with pytest.raises(ModelError, match="Export it again"):
+            call("show", "bundle")
 
 
 @pytest.mark.usefixtures("folder")
