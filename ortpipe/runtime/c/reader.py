@@ -11,11 +11,12 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
+from ortpipe.graph.core.operators import having
 from ortpipe.runtime.c.operators import OPERATORS
 from ortpipe.runtime.c.values import Level, NotCompiled, Value, ValueTable, refused
 
-RANDOM = {"Bernoulli", "Dropout", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
-SOURCES = {
+RANDOM = having("random")
+SOURCES = {  # whose values follow from constants and shapes; a fact about this engine: it has no C for them
     "Constant",
     "ConstantOfShape",
     "EyeLike",
@@ -23,7 +24,7 @@ SOURCES = {
     "Range",
     "Shape",
     "Size",
-}  # only of constants and shapes
+}
 FOLDED = 2**16  # constant results with more entries are computed in C
 
 
