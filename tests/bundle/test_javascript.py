@@ -22,12 +22,14 @@ from ortpipe import (
     AddLossConfig,
     ConvertConfig,
     Data,
+    PenaltyConfig,
     Rows,
     TrainConfig,
     add_loss,
     convert,
     derive,
     load_artifact,
+    penalty,
     train,
 )
 from ortpipe.bundle import restored, write_bundle
@@ -52,6 +54,8 @@ TABLE = Rows(
 DIGITS = Rows({"X": rng.normal(size=(50, 6)).astype(np.float32)}, rng.integers(0, 3, 50))
 COUNTS = Rows({"X": DIGITS.inputs["X"]}, rng.poisson(2, 50).astype(np.float32))
 SEVERAL = Rows({"X": DIGITS.inputs["X"]}, rng.integers(0, 2, (50, 3)))
+MANY = rng.normal(size=(1100, 6)).astype(np.float32)  # evaluate has two parts
+SUMMED = Rows({"X": MANY}, 2 * MANY[:, :1] + 1)
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +72,28 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("table", tabular, TABLE, "momentum", "log"),
         ("counts", plain, COUNTS, "sgd", "poisson"),
         ("several", mlp, SEVERAL, "sgd", "log"),
+        ("summed", plain, SUMMED, "sgd", "l2"),
     )
     for name, source, rows, optimizer, loss in cases:
+        is_sum = name == "summed"
         model = convert(None, ConvertConfig(source), data=Data(rows))
-        gradient = derive(add_loss(model, AddLossConfig(LOSSES[loss]())))
-        config = TrainConfig(OPTIMIZERS[optimizer](lr=0.01), epochs=3, batch_size=16, seed=7)
+        with_loss = add_loss(model, AddLossConfig(LOSSES[loss](), reduction="sum" if is_sum else "mean"))
+        gradient = derive(penalty(with_loss, PenaltyConfig(terms={"*": {"l2": 5.0}})) if is_sum else with_loss)
+        rate = 1e-5 if is_sum else 0.01
+        config = TrainConfig(OPTIMIZERS[optimizer](lr=rate), epochs=3, batch_size=16, seed=7)
         write_bundle(gradient, config, folder / name)
-        trained = train(gradient, config, data=Data(rows))
+        trained = train(gradient, config, data=Data(rows, rows))
+        session = Session(trained.model)
         expected = {
             "rows": {key: array.tolist() for key, array in rows.inputs.items()},
             "labels": rows.label.tolist(),
             "steps": trained.tensors["losses/step"].tolist(),
             "epochs": trained.tensors["losses/train"].tolist(),
-            "outputs": Session(trained.model).run(dict(rows.inputs), [trained.facts.prediction])[0].tolist(),
+            "loss": float(trained.tensors["losses/validation"][-1]),
+            "outputs": session.run(dict(rows.inputs), [trained.facts.prediction])[0].tolist(),
         }
+        if model.facts.classes:
+            expected["accuracy"] = float(np.mean(session.run(dict(rows.inputs), ["label"])[0] == rows.label))
         (folder / f"{name}.json").write_text(json.dumps(expected).replace("NaN", "null"))
     return folder
 

@@ -94,10 +94,9 @@ export class Engine {
             ? Uint32Array.from({ length: count }, (_, row) => row)
             : order(count, seed, this.#done.epochs + 1);
         const stepLosses = await this.#epoch(arrays, numbers, Math.min(batchSize, count), options.signal);
-        let total = 0;
-        stepLosses.forEach(
-          (loss, step) => (total += loss * Math.min(batchSize, count - step * Math.min(batchSize, count))),
-        );
+        const size = Math.min(batchSize, count);
+        const rowsOf = (step) => (this.description.reduction === "sum" ? 1 : Math.min(size, count - step * size));
+        const total = stepLosses.reduce((sum, loss, step) => sum + loss * rowsOf(step), 0);
         losses.push(total / count);
         options.onEpoch?.({ epoch: this.#done.epochs, loss: total / count, stepLosses });
       }
@@ -220,9 +219,16 @@ export class Engine {
     }
   }
 
+  /** Return the outputs of a graph with a state on some of the rows. */
+  #outputs(graph, arrays, numbers, state) {
+    const feeds = Object.fromEntries(this.description.weights.map((name) => [name, state[name]]));
+    for (const [name, array] of Object.entries(arrays))
+      feeds[name] = this.#tensor(name, taken(array, numbers, [numbers.length]));
+    return this.#run(graph, feeds);
+  }
+
   /** Run a graph with a state on the rows in parts; return the outputs of each part, with its number of rows. */
   async #parts(graph, arrays, count, state) {
-    const weights = this.description.weights.map((name) => [name, state[name]]);
     const bytes = Object.values(arrays).reduce(
       (sum, { data }) => sum + (data.byteLength ?? 8 * data.length) / count,
       0,
@@ -231,12 +237,7 @@ export class Engine {
     const parts = [];
     for (let first = 0; first < count; first += size) {
       const numbers = Uint32Array.from({ length: Math.min(size, count - first) }, (_, place) => first + place);
-      const data = Object.entries(arrays).map(([name, array]) => [
-        name,
-        this.#tensor(name, taken(array, numbers, [numbers.length])),
-      ]);
-      const results = await this.#run(graph, Object.fromEntries([...weights, ...data]));
-      parts.push({ rows: numbers.length, results });
+      parts.push({ rows: numbers.length, results: await this.#outputs(graph, arrays, numbers, state) });
       await this.#pause();
     }
     return parts;
@@ -277,11 +278,12 @@ export class Engine {
     const state = this.#state; // of now: a fit may go on meanwhile
     const parts = await this.#parts("validate", { ...arrays, ...encoded }, count, state);
     const isSum = this.description.reduction === "sum";
+    const penalty = isSum && parts.length > 1 ? await this.#penalty({ ...arrays, ...encoded }, state) : 0;
     const total = parts.reduce(
-      (sum, { rows: number, results: [loss] }) => sum + loss.data[0] * (isSum ? 1 : number),
-      0,
+      (sum, { rows: number, results: [loss] }) => sum + (isSum ? loss.data[0] - penalty : loss.data[0] * number),
+      penalty, // counts once, regardless of the parts
     );
-    const result = { loss: isSum ? total : total / count };
+    const result = { loss: total / count };
     const [{ classes, label }] = this.description.predictions;
     if (!classes || encoded[label]?.data.length !== count) return result;
     const { labels: predicted } = await this.#predicted({ arrays, count }, state);
@@ -289,6 +291,14 @@ export class Engine {
     const hits = predicted.filter((name, row) => name === classes[Number(encoded[label].data[row])]);
     result.accuracy = hits.length / count;
     return result;
+  }
+
+  /** Return the part of a summed loss that is of no row: f(A) + f(B) − f(A ∪ B) for the rows A and B. */
+  async #penalty(arrays, state) {
+    const losses = [];
+    for (const numbers of [[0], [1], [0, 1]])
+      losses.push((await this.#outputs("validate", arrays, numbers, state))[0].data[0]);
+    return losses[0] + losses[1] - losses[2];
   }
 
   #arrays(names) {
