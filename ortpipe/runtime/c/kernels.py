@@ -137,54 +137,55 @@ class KernelWriter:
 
         bounds, variables = self._collapsed(bounds, lambda access, v: [write(access, v)], summed)
         summed = [v for v in summed if v in bounds]
-        inner, length, lanes = summed[-1], bounds[summed[-1]], LANES.get(value.dtype.itemsize, 1)
-        place, total = self._memory.place(value), self._memory.fresh("total")
-        zero, target = number(START[operator], value.dtype), self._target(value, variables, names)
+        inner, place, lanes = summed[-1], self._memory.place(value), LANES.get(value.dtype.itemsize, 1)
+        target, in_order = self._target(value, variables, names), bounds[inner] < 2 * lanes
+        into = target if in_order and place.variable else self._memory.fresh("total")
 
-        def body(bounds: Mapping[str, int], into: str, variables: Mapping[str, Affine], shift: Affine) -> list[str]:
+        def body(limits: Mapping[str, int], entry: str, variables: Mapping[str, Affine], shift: Affine) -> list[str]:
             def lines(access: Access) -> list[str]:
-                entry = self._named(access, value, write(access, variables, shift), needed=False)
-                return [_added(operator, into, entry)]
+                new = self._named(access, value, write(access, variables, shift), needed=False)
+                return [_added(operator, entry, new)]
 
-            return self._twice(bounds, lines)[0]
+            return self._twice(limits, lines)[0]
 
         with self._out.loops({v: bounds[v] for v in outside if v in bounds}, independent=False):
-            outer = {v: bounds[v] for v in summed[:-1]}
-            if length < 2 * lanes:
-                self._out.add(f"{value.c_type} {total} = {zero};")
-                with self._out.loops(outer, independent=False):
-                    self._out.loop(
-                        f"for (int64_t {inner} = 0; {inner} < {length}; {inner}++)",
-                        body(bounds, total, variables, ZERO),
-                    )
-                result = total
+            limits = {v: bounds[v] for v in summed}
+            if in_order:
+                self._out.add(f"{value.c_type} {into} = {number(START[operator], value.dtype)};")
+                with self._out.loops(limits, independent=False):
+                    self._out.add(*body(bounds, into, variables, ZERO))
             else:
-                self._out.add(f"{value.c_type} {total}[{lanes}];")
-                self._out.loop(f"for (int lane = 0; lane < {lanes}; lane++)", [f"{total}[lane] = {zero};"])
-                lane, rest = Affine.of("lane"), length % lanes
-                with self._out.loops(outer, independent=False):
-                    with self._out.block(f"for (int64_t {inner} = 0; {inner} < {length - rest}; {inner} += {lanes})"):
-                        limits = {**bounds, inner: length - lanes + 1, "lane": lanes}
-                        self._out.loop(
-                            f"for (int lane = 0; lane < {lanes}; lane++)",
-                            body(limits, f"{total}[lane]", variables, lane),
-                            independent=True,
-                        )
-                    if rest:
-                        limits, last = {**bounds, inner: 1, "lane": rest}, {**variables, inner: ZERO}
-                        lines = body(limits, f"{total}[lane]", last, lane + Affine((), length - rest))
-                        self._out.loop(f"for (int lane = 0; lane < {rest}; lane++)", lines)
-                with self._out.block(f"for (int half = {lanes // 2}; half > 0; half /= 2)"):
-                    self._out.loop(
-                        "for (int lane = 0; lane < half; lane++)",
-                        [_added(operator, f"{total}[lane]", f"{total}[lane + half]")],
-                    )
-                result = f"{total}[0]"
-            self._out.add(
-                _into(target, result, None, place)
-                if not place.variable
-                else f"const {value.c_type} {target} = {result};"
-            )
+                self._in_lanes(
+                    value, into, lanes, limits, lambda more, *rest: body({**bounds, **more}, *rest), variables
+                )
+            if into != target:
+                declared = f"const {value.c_type} " if place.variable else ""
+                self._out.add(f"{declared}{target} = {into}{'' if in_order else '[0]'};")
+
+    def _in_lanes(
+        self,
+        value: Value,
+        into: str,
+        lanes: int,
+        limits: dict[str, int],
+        body: Callable[..., list[str]],
+        variables: Mapping[str, Affine],
+    ) -> None:
+        """Write a long sum: entry i goes to lane i modulo the number of lanes, and the lanes are added in pairs."""
+        operator, inner = value.info[0], [*limits][-1]
+        length, lane, entry = limits.pop(inner), Affine.of("lane"), f"{into}[lane]"
+        rest = length % lanes
+        self._out.add(f"{value.c_type} {into}[{lanes}];")
+        self._out.loop(_lanes(lanes), [f"{entry} = {number(START[operator], value.dtype)};"])
+        with self._out.loops(limits, independent=False):
+            with self._out.block(f"for (int64_t {inner} = 0; {inner} < {length - rest}; {inner} += {lanes})"):
+                lines = body({inner: length - lanes + 1, "lane": lanes}, entry, variables, lane)
+                self._out.loop(_lanes(lanes), lines, independent=True)
+            if rest:
+                last, shift = {**variables, inner: ZERO}, lane + Affine((), length - rest)
+                self._out.loop(_lanes(rest), body({inner: 1, "lane": rest}, entry, last, shift))
+        with self._out.block(f"for (int half = {lanes // 2}; half > 0; half /= 2)"):
+            self._out.loop(_lanes("half"), [_added(operator, entry, f"{into}[lane + half]")])
 
     def _target(self, value: Value, variables: Mapping[str, Affine], names: Mapping[int, str]) -> str:
         index = tuple(
@@ -285,6 +286,10 @@ class KernelWriter:
             self._write_level(level)
 
 
+def _lanes(count: int | str) -> str:
+    return f"for (int lane = 0; lane < {count}; lane++)"
+
+
 def _pointer(place: CLocation, position: Affine) -> str:
     if place.variable:
         return f"&{place.array}"
@@ -299,9 +304,9 @@ def _added(operator: str, total: str, entry: str) -> str:
     return f"{total} = {'LARGER' if operator == 'max' else 'SMALLER'}({entry}, {total});"
 
 
-def _into(target: str, entry: str, value: Value | None, place: CLocation) -> str:
+def _into(target: str, entry: str, value: Value, place: CLocation) -> str:
     """Return the statement that writes an entry of a value, or adds it."""
-    if value is not None and value.kind == "reduce":
+    if value.kind == "reduce":
         return _added(value.info[0], target, entry)
-    declared = f"const {value.c_type} " if value is not None and place.variable else ""
+    declared = f"const {value.c_type} " if place.variable else ""
     return f"{declared}{target} = {bare(entry)};"

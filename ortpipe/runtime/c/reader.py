@@ -114,13 +114,14 @@ class GraphReader:
         values |= {value.name: outer[value.name] for value in graph.input}
         for proto in graph.node:
             inputs = [values[name] if name else None for name in proto.input]
+            self.values.name = proto.output[0]
             try:
                 results = self._node(proto, inputs, values, level)
             except NotCompiled as error:
                 raise refused(f"{proto.op_type} {proto.name or proto.output[0]!r}: {error}") from error
             for name, value in zip(proto.output, results, strict=False):
                 values[name] = value
-                value.name = value.name or name
+                value.name = name if value.name == proto.output[0] else value.name
         return [values[output.name] for output in graph.output]
 
     def _node(

@@ -90,6 +90,7 @@ class ValueTable:
 
     def __init__(self, top: Level) -> None:
         self.top, self._made, self._count = top, dict[Any, Value](), 0
+        self.name = ""  # of new values
 
     def make(
         self, kind: str, shape: Iterable[int], dtype: Any, *args: Value, info: Any = None, level: Level | None = None
@@ -101,7 +102,7 @@ class ValueTable:
                 raise NotCompiled(f"values of type {key[2].name}")
             inner = max([level or self.top, *(x.level for x in args)], key=lambda one: one.depth)
             self._count += 1
-            self._made[key] = Value(kind, key[1], key[2], args, info, inner, self._count)
+            self._made[key] = Value(kind, key[1], key[2], args, info, inner, self._count, self.name)
         return self._made[key]
 
     def constant(self, array: Any, dtype: Any = None) -> Value:

@@ -47,7 +47,8 @@ class FunctionWriter:
             for x in self.memory.arguments
         ]
         numbers = ["int64_t steps", *(["uint64_t seed", "int64_t first"] if self.seeded else [])]
-        return f"void {self._function}({', '.join([*numbers, *arrays, 'unsigned char *restrict work'])})"
+        lines = ",\n    ".join([", ".join(numbers), *arrays, "unsigned char *restrict work"])
+        return f"void {self._function}(\n    {lines})"
 
     def _level(self, level: Level) -> None:
         """Write the kernels of a level, and copy the next states that could not be written in place."""
