@@ -15,7 +15,7 @@ ORDER = """
     howto/onnx_file howto/parameters howto/heads howto/pipeline howto/lora howto/memory howto/precision
     reference/catalogues howto/evaluate howto/own_loss howto/own_data_source howto/own_optimizer
     reference/operators reference/estimators
-    explanation/flow explanation/architecture explanation/epoch explanation/determinism howto/xla
+    explanation/flow explanation/architecture explanation/epoch explanation/determinism howto/xla howto/c
     explanation/alternatives explanation/glossary reference/support reference/api gallery
 """
 PAGES = [README, *(ROOT / "docs" / f"{name}.md" for name in ORDER.split())]

@@ -261,6 +261,7 @@ def test_every_example_is_run_below() -> None:
         "class SignedMean",
         "def softsign(",
         "with_loss = add_loss(",
+        "emit(finish(epoch)",
     )
     assert [_example(word) for word in words] == EXAMPLES
 
@@ -292,6 +293,12 @@ def test_the_module_of_the_tutorial_predicts(folder: Path) -> None:
     if not (folder / "net.safetensors").exists():
         pytest.skip("the commands of the tutorial write the file")
     assert float(_printed(_example("load_state_dict("), folder)[0]) > 0.9
+
+
+def test_the_page_of_the_c_engine_shows_the_code_of_a_linear_regression() -> None:
+    page = (ROOT / "docs" / "howto" / "c.md").read_text(encoding="utf-8")
+    [shown] = re.findall(r"```c\n(.*?)```", page, re.S)
+    assert [line for line in _printed(_example("emit(finish(epoch)")) if line] == shown.splitlines()
 
 
 def test_the_graphs_of_the_flow_are_those_of_its_stages() -> None:

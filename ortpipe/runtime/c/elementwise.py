@@ -143,7 +143,8 @@ def _sum(op: ValueTable, node: Any, *inputs: Value) -> Value:
 
 def _mod(op: ValueTable, node: Any, a: Value, b: Value) -> Value:
     if a.dtype.kind == "f":
-        return op.map("fmod$({0}, {1})", a, b)
+        rest = op.map("fmod$({0}, {1})", a, b)  # has the sign of a
+        return rest if node.get("fmod", 0) else op.map("({0} * {1} < 0 ? {0} + {1} : {0})", rest, b)
     return op.map("({0} % {1})" if node.get("fmod", 0) else "(({0} % {1} + {1}) % {1})", a, b)
 
 

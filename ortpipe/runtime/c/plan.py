@@ -143,7 +143,7 @@ class Plan:
         return self._dry(value).reads
 
     def _dry(self, value: Value) -> Access:
-        """Return an access that has read what a value in memory reads."""
+        """Return the access that computes a value in memory."""
         if value not in self._accesses:
             self._accesses[value] = self._accessed(value)
         return self._accesses[value]

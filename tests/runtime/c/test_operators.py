@@ -55,7 +55,7 @@ def compiled(case):
 
 
 def compare(cases):
-    """Run cases of one opset in one compilation: models, what they are fed, what they give."""
+    """Run cases of one opset in one compilation: models, inputs and expected outputs."""
     models, feeds, expected = zip(*cases, strict=True)
     results = iter(CompiledEpoch(epoch_of(models, feeds), {}).run(rows_of(feeds)))
     for model, values in zip(models, expected, strict=True):
@@ -82,7 +82,7 @@ def test_operators_give_the_results_of_onnx():
 
 
 def derivative(seed):
-    """Return a derivative graph in float64, what it is fed, and its results; None if the evaluator has none."""
+    """Return a derivative graph in float64, its inputs and its results; None if the evaluator has none."""
     case = drawn(seed, None, tuple(OPERATORS))
     double = as_double(case.model)
     feeds = {k: v.astype(np.float64) if v.dtype == np.float32 else v for k, v in case.feeds.items()}
