@@ -93,18 +93,17 @@ class Session:
     def rows_at_once(self, feeds: Mapping[str, np.ndarray]) -> int:
         """Return the number of rows with which no value has more than LARGEST bytes, at least 1.
 
-        A value has rows if its first size is that of an input. Other free sizes are those of `feeds`, or else 1.
+        A size that is an input's first one is that of the rows. Other free sizes are those of `feeds`, or else 1.
         """
         fed = [(self._inputs[name], array) for name, array in feeds.items() if self._inputs.get(name)]
-        rows, sizes = {dims[0] for dims, _ in fed}, dict[int | str, int]()
-        for dims, array in fed:
-            sizes |= zip(dims[1:], array.shape[1:], strict=False)
-        row_bytes = (
-            size * math.prod(dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in dims[1:])
-            for size, dims in self._values
-            if dims and dims[0] in rows
-        )
-        return max(1, LARGEST // max(row_bytes, default=1))
+        rows = {dims[0] for dims, _ in fed if isinstance(dims[0], str)}
+        sizes = {dim: n for dims, array in fed for dim, n in zip(dims[1:], array.shape[1:], strict=False)}
+        most = LARGEST
+        for size, dims in self._values:
+            if axes := sum(dim in rows for dim in dims):  # 2 of a value that compares the rows with each other
+                others = (dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in dims if dim not in rows)
+                most = min(most, int((LARGEST // (size * math.prod(others) or 1)) ** (1 / axes)))
+        return max(1, most)
 
     def predict(self, feeds: Mapping[str, np.ndarray], outputs: Sequence[str]) -> list[np.ndarray]:
         """Return outputs that have one entry per row, as all inputs do; large values are computed part by part."""

@@ -169,3 +169,10 @@ def test_rows_whose_values_are_large_are_predicted_in_parts():
     [mean] = own.predict(feeds, ["mean"])
     np.testing.assert_array_equal(mean, feeds["X"].mean(axis=1))
     assert Session(onnx.parser.parse_model(TEXT)).rows_at_once({"X": X, "Z": Z}) == 2**27 // 12
+
+
+def test_values_that_compare_rows_with_each_other_bound_the_rows_by_their_square():
+    text = """<ir_version: 10, opset_import: ["" : 21]> g (float[N, 4] X) => (float[N] least) <int64[1] one = {1}>
+    { turned = Transpose(X)  products = MatMul(X, turned)  least = ReduceMin<keepdims = 0>(products, one) }"""
+    own = Session(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(text)))
+    assert own.rows_at_once({"X": np.zeros((9, 4), np.float32)}) == 5792  # 4 · 5792² bytes are just below 2²⁷
