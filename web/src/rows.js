@@ -22,23 +22,39 @@ export function inputsOf({ graphs, rows, weights, sample_weight }) {
 
 // Each value of a row by dtype; gaps are NaN in floats and empty text in words.
 
-function float(value, where) {
-  if (isGap(value)) return NaN;
-  const number = typeof value === "string" ? Number(value) : value;
-  if (typeof number === "number" && Number.isFinite(number)) return number;
-  if (typeof number === "boolean") return Number(number);
+/** Return a value as it is, or as the decimal number that its text is; null for a gap, NaN for other text. */
+function number(value) {
+  const text = typeof value === "string" ? value.trim() : value;
+  if (isGap(text)) return null;
+  if (typeof text === "string") return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? Number(text) : NaN;
+  return typeof value === "boolean" ? Number(value) : value;
+}
+
+function float(value, where, slot) {
+  const found = number(value);
+  if (found === null) return NaN;
+  slot[0] = typeof found === "number" ? found : NaN;
+  if (Number.isFinite(slot[0])) return found;
   const fix = "Write a finite number; a gap is null, NaN or empty.";
   throw new TrainerError("Inputs of numbers must be finite numbers.", `${shown(value)} in ${where()}`, fix);
 }
 
-function whole(value, where) {
-  const number = typeof value === "string" && value !== "" ? Number(value) : value;
-  if (typeof number === "bigint" || Number.isSafeInteger(number)) return number;
-  throw new TrainerError(
-    "This input needs whole numbers.",
-    `${shown(value)} in ${where()}`,
-    "Write numbers such as 3.",
-  );
+/** Return a whole number that the array of its dtype holds as it is. */
+function whole(value, where, slot) {
+  const found = number(value);
+  const isBig = slot instanceof BigInt64Array;
+  if (typeof found === "bigint" || Number.isSafeInteger(found)) {
+    slot[0] = isBig ? BigInt(found) : Number(found);
+    if (BigInt(slot[0]) === BigInt(found)) return slot[0];
+  }
+  const rule = `This input needs whole numbers of ${isBig ? 64 : 8 * slot.BYTES_PER_ELEMENT} bits.`;
+  throw new TrainerError(rule, `${shown(value)} in ${where()}`, "Write numbers such as 3.");
+}
+
+function bool(value, where) {
+  const found = { true: 1, false: 0 }[`${value}`.toLowerCase()] ?? number(value);
+  if (found === 0 || found === 1) return found;
+  throw new TrainerError("This input needs true or false.", `${shown(value)} in ${where()}`, "Write true or false.");
 }
 
 function word(value, where) {
@@ -48,7 +64,9 @@ function word(value, where) {
   throw new TrainerError("Inputs of words must be text, numbers or booleans.", `${shown(value)} in ${where()}`, fix);
 }
 
-const DATE = /^(\d{4}-\d\d-\d\d)([T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?$/;
+const MINUTES = "([01]\\d|2[0-3]):[0-5]\\d";
+const ZONE = "(Z|[+-]([01]\\d|2[0-3]):?[0-5]\\d)";
+const DATE = new RegExp(`^(\\d{4}-\\d\\d-\\d\\d)([T ]${MINUTES}(:[0-5]\\d(\\.\\d+)?)?${ZONE}?)?$`);
 
 function date(value, where) {
   const text = word(value, where);
@@ -72,15 +90,11 @@ function truth(value, where) {
   );
 }
 
-const bool = (value, where) => Number(Boolean(whole(Number(value), where)));
-
 function converter(dtype) {
-  if (dtype.startsWith("float")) return float;
   if (dtype === "string") return word;
   if (dtype === "bool") return bool;
-  return dtype === "int64"
-    ? (value, where) => BigInt(whole(value, where))
-    : (value, where) => Number(whole(value, where));
+  const [slot, convert] = [new (typeOf(dtype))(1), dtype.startsWith("float") ? float : whole];
+  return (value, where) => convert(value, where, slot);
 }
 
 /** Return nested or flat values as one array [count, …shape]. */
@@ -198,13 +212,12 @@ function sameCount(arrays) {
 
 /** Return a function that converts a label of a prediction: a class to its place, or a number. */
 function labelOf(prediction, info) {
-  const number = converter(info.dtype);
-  const rule = "Labels must be numbers.";
+  const convert = converter(info.dtype);
   if (!prediction?.classes || prediction.task === "multilabel") {
     return (value, where) => {
-      if (isGap(value))
-        throw new TrainerError(rule, `${shown(value)} in ${where()}`, "Leave out rows without a label.");
-      return number(value, where);
+      if (number(value) !== null) return convert(value, where);
+      const fix = "Leave out rows without a label.";
+      throw new TrainerError("Labels must be numbers.", `${shown(value)} in ${where()}`, fix);
     };
   }
   const { classes, padding } = prediction;
@@ -213,9 +226,19 @@ function labelOf(prediction, info) {
   return (value, where) => {
     const place =
       places.get(String(value)) ?? (typeof value === "boolean" ? places.get(`${Number(value)}`) : undefined);
-    if (place !== undefined) return number(place, where);
+    if (place !== undefined) return convert(place, where);
     const fix = `Choose among: ${listed(classes)}.`;
     throw new TrainerError("Labels must be classes of the model.", `${shown(value)} in ${where()}`, fix);
+  };
+}
+
+/** Return a function that converts the weight of a row. */
+function weightOf(info) {
+  const convert = converter(info.dtype);
+  return (value, where) => {
+    if (number(value) >= 0 && number(value) !== null) return convert(value, where);
+    const fix = "Write 1 for a row without a weight.";
+    throw new TrainerError("Weights of rows must be numbers from 0 on.", `${shown(value)} in ${where()}`, fix);
   };
 }
 
@@ -236,7 +259,7 @@ export function encodeLabels(description, labels, sampleWeight, count) {
   }
   if (inputs.weight) {
     const values = sampleWeight ?? new Float32Array(count * product(inputs.weight.shape.slice(1))).fill(1);
-    arrays[inputs.weight.name] = flat(values, inputs.weight, converter(inputs.weight.dtype), "sampleWeight");
+    arrays[inputs.weight.name] = flat(values, inputs.weight, weightOf(inputs.weight), "sampleWeight");
   } else if (sampleWeight !== undefined) {
     const fix = "Leave sampleWeight out, or export a run with data.source.weight.";
     throw new TrainerError("This bundle has no weights of rows.", shown(sampleWeight), fix);

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { test } from "node:test";
 
 import { Trainer } from "../src/index.js";
+import { encodeLabels, encodeRows } from "../src/rows.js";
 
 const { BUNDLES, RUNTIME } = process.env;
 const load = (name, options) => Trainer.load(join(BUNDLES, name), { runtime: RUNTIME, ...options });
@@ -129,6 +130,48 @@ test("rows have many forms", async () => {
   assert.deepEqual((await table.predict(gaps)).probabilities, expected);
 });
 
+/** Return a description of one input of a dtype. */
+function described(dtype) {
+  const input = (name, of) => ({ name, dtype: of, shape: ["N", 1] });
+  const step = { inputs: [input("X", dtype), input("label", "float32"), input("weight", "float32")] };
+  const prediction = { output: "p", label: "label", task: "regression", classes: null, padding: null };
+  return {
+    graphs: { predict: { inputs: [input("X", dtype)] }, step },
+    ...{ rows: ["X", "label", "weight"], weights: [], sample_weight: "weight", columns: {}, table: {} },
+    predictions: [prediction],
+  };
+}
+
+for (const [dtype, value, expected] of [
+  ["float32", " ", NaN],
+  ["float32", " 1.5e1 ", 15],
+  ["float32", "1e39"],
+  ["float32", 1e39],
+  ["float32", "0x10"],
+  ["int32", "3", 3],
+  ["int32", 3e9],
+  ["uint8", 300],
+  ["int8", 200],
+  ["int64", 1n << 62n, 1n << 62n],
+  ["int64", 1n << 70n],
+  ["int64", " "],
+  ["bool", "False", 0],
+  ["bool", null],
+  ["bool", " "],
+  ["bool", 2],
+])
+  test(`an input of ${dtype} ${expected === undefined ? "rejects" : "holds"} ${JSON.stringify(String(value))}`, () => {
+    const encoded = () => encodeRows(described(dtype), [{ X: value }]).arrays.X.data[0];
+    if (expected === undefined) assert.throws(encoded, { name: "TrainerError" });
+    else assert.equal(encoded(), expected);
+  });
+
+test("a label is no gap, and a weight a number from 0 on", () => {
+  assert.throws(() => encodeLabels(described("float32"), [" "], undefined, 1), /Labels must be numbers/);
+  for (const weight of [-1, null, NaN, " "])
+    assert.throws(() => encodeLabels(described("float32"), [1], [weight], 1), /Weights of rows must be numbers from 0/);
+});
+
 test("labels are classes, as text too", async () => {
   const [one, other] = [await load("numbers"), await load("numbers")];
   const { rows, labels } = await results("numbers");
@@ -183,7 +226,7 @@ const WRONG = [
   ["numbers", (t) => t.predict([Array(6).fill(null)]), "Predictions must be numbers", "NaN in row 0", "gaps"],
   ["numbers", (t) => t.setWeights([1]), "parameters", "1 numbers", "weights()"],
   ["numbers", async (t) => t.setWeights((await t.weights()).fill(NaN)), "finite", "NaN at 0", "Leave"],
-  ["numbers", (t) => t.restore(bytes("none")), "file of save()", "", "save()"],
+  ["numbers", (t) => t.restore(bytes("none")), "file of save()", "bounds", "save()"],
   ["numbers", async (t) => t.restore(await (await load("table")).save()), "own bundle", "another 'parameters'", "Load"],
   ["numbers", (t) => t.save("mine"), "needs a browser", "IndexedDB", "bytes of save()"],
   ["numbers", async (t) => (await t.close(), t.predict(X)), "closed", "predict", "Load"],
@@ -193,13 +236,13 @@ const WRONG = [
   ["table", (t) => t.predict([{ ...row, city: new Date(0) }]), "text", "1970", "2026-01-31"],
   ["table", (t) => t.predict([{ ...row, vip: "yes" }]), "true or false", `"yes" in column 'vip', row 0`, "Write true"],
   ["table", (t) => t.predict([{ ...row, day: "31.1.2026" }]), "ISO 8601", `"31.1.2026" in column 'day'`, "2026-01-31"],
-  [
+  ...["2026-02-29", "2026-03-11T99:99", "2026-03-11T05:60", "2026-03-11T05:00+24:00"].map((day) => [
     "table",
-    (t) => t.predict([{ ...row, day: "2026-02-29" }]),
+    (t) => t.predict([{ ...row, day }]),
     "ISO 8601",
-    `"2026-02-29" in column 'day'`,
+    `"${day}" in column 'day'`,
     "2026-01-31",
-  ],
+  ]),
   [
     "table",
     (t) => t.predict({ city: ["Oslo"], age: [1, 2], vip: [true], day: [""] }),
