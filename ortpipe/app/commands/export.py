@@ -38,10 +38,8 @@ Pairs such as derive.parameters and train.optimizer.lr change that, without a ne
 rows of the run's data. --target c writes C sources instead, for a microcontroller: they train and
 predict with nothing but libm."""
 EXAMPLES = (
-    "ortpipe export tuned --output bundle",
-    "ortpipe export tuned --output digits --page",
     "ortpipe export tuned --output bundle derive.parameters=[layer1*] train.optimizer.lr=0.01",
-    "ortpipe export tuned --target c --output firmware train.batch_size=8",
+    "ortpipe export tuned --output firmware --target c train.batch_size=8",
 )
 CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundle; of the run
 BUNDLE, HEADER, ARTIFACT = "bundle.json", "model.h", "artifact.json"
