@@ -85,15 +85,15 @@ export async function readBundle(source, graphs) {
       throw new TrainerError(`A bundle needs ${name}.`, error.message, fix);
     }
   };
-  const description = parsed(await file("bundle.json"));
-  const names = [description.state.file, ...graphs.map((graph) => `${graph}.onnx`)];
+  const names = ["state.bin", ...graphs.map((graph) => `${graph}.onnx`)];
+  const description = parsed(await file("bundle.json"), names);
   const contents = await Promise.all(names.map(file));
   await Promise.all(names.map((name, place) => checkDigest(name, contents[place], description.files[name])));
   const entries = graphs.map((graph, place) => [graph, contents[place + 1]]);
   return { description, arrays: unpacked(description.state.tensors, contents[0]), graphs: Object.fromEntries(entries) };
 }
 
-function parsed(bytes) {
+function parsed(bytes, names) {
   const rule = "bundle.json must describe a bundle.";
   const fix = "Pass the folder that `ortpipe export RUN --output FOLDER` wrote.";
   let description;
@@ -104,6 +104,8 @@ function parsed(bytes) {
   }
   if (description?.format !== 1)
     throw new TrainerError(rule, `format ${shown(description?.format)}, while this package reads 1`, fix);
+  const missing = names.find((name) => typeof description.files?.[name] !== "string");
+  if (missing) throw new TrainerError(rule, `no digest of ${missing}`, fix);
   return description;
 }
 
@@ -111,7 +113,7 @@ async function checkDigest(name, content, expected) {
   if (!globalThis.crypto?.subtle) return; // pages from plain http:// have no digests, except on localhost
   const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", content));
   const found = Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  if (expected && found !== expected)
+  if (found !== expected)
     throw new TrainerError(`${name} must be the file of this bundle.`, `SHA-256 ${found}`, "Export the bundle again.");
 }
 

@@ -31,7 +31,7 @@ export interface Epoch {
   epoch: number;
   /** The mean loss of its rows. */
   loss: number;
-  /** The loss of each step. */
+  /** The loss of each step: the mean of its batch, or the sum if the run had add_loss.reduction=sum. */
   stepLosses: Float32Array;
 }
 
@@ -95,8 +95,8 @@ export class Trainer {
   forget(name: string): Promise<void>;
   /** Return to the state of the bundle. */
   reset(): Promise<void>;
-  /** Return the trained parameters as one vector; `parameters` of bundle.json has its parts. */
-  weights(): Promise<Float32Array>;
+  /** Return the trained parameters as one vector, float64 if the model is; `parameters` of bundle.json has its parts. */
+  weights(): Promise<Float32Array | Float64Array>;
   /** Set the trained parameters; the optimizer's own state stays. */
   setWeights(vector: ArrayLike<number>): Promise<void>;
   /** Return an .onnx file with the weights of now, which predicts in any onnxruntime. */

@@ -287,6 +287,10 @@ test("a folder that is no whole bundle is rejected", async () => {
     /state.bin must be the file/,
   );
   await assert.rejects(Trainer.load({ ...files, "bundle.json": "<html>" }, options), /must describe a bundle/);
+  const edited = (change) => ({ ...files, "bundle.json": JSON.stringify(change(JSON.parse(files["bundle.json"]))) });
+  await Trainer.load(edited((bundle) => ({ ...bundle, state: { ...bundle.state, file: "../other" } })), options);
+  const unlisted = edited((bundle) => ({ ...bundle, files: { ...bundle.files, "predict.onnx": undefined } }));
+  await assert.rejects(Trainer.load(unlisted, options), /no digest of predict.onnx/);
   await assert.rejects(Trainer.load(join(BUNDLES, "none"), options), /needs bundle.json/);
   await assert.rejects(Trainer.load(join(BUNDLES, "numbers"), { runtime: "none" }), /needs onnxruntime/);
   await assert.rejects(Trainer.load(join(BUNDLES, "numbers"), { workers: true }), /load knows the options/);

@@ -23,7 +23,8 @@ const prediction: Prediction = await trainer.predict([[1, 2]]);
 const first: number | undefined = prediction.probabilities?.[0]?.[0];
 const blob = new Blob([await trainer.save("name")]);
 const back: boolean = await trainer.restore(blob);
-await trainer.setWeights(await trainer.weights());
+const weights: Float32Array | Float64Array = await trainer.weights();
+await trainer.setWeights(weights.map((weight) => 0.5 * weight));
 const rule = (error: unknown) => (error instanceof TrainerError ? error.rule : "");
 console.log(order(5, 0, 1)[0], first, back, rule);
 // @ts-expect-error: a misspelt option
