@@ -5,13 +5,14 @@ from ortpipe.parallel.config import ParallelConfig
 
 
 def check_engine(config: ParallelConfig, engine: str) -> None:
-    """Reject devices without XLA, XLA without devices, and devices that exchange less often than in every step."""
+    """Reject C, devices without XLA, XLA without devices, and devices that exchange less often than in every step."""
     by_devices = config.transport == "devices"
-    if by_devices != (engine == "xla"):
+    if engine == "c" or by_devices != (engine == "xla"):
+        other = ", or {@train/parallel}=devices." if engine == "xla" else "."
         raise ConfigError(
             "XLA trains in parallel on devices, and ONNX Runtime in processes or on a cluster.",
             got=f"runtime.engine={engine} with train/parallel={config.transport}",
-            fix="Set {@runtime.engine}=" + ("xla." if by_devices else "onnxruntime, or {@train/parallel}=devices."),
+            fix="Set {@runtime.engine}=" + ("xla." if by_devices else f"onnxruntime{other}"),
         )
     if by_devices and config.every != "step":
         raise ConfigError(

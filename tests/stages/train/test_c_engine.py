@@ -6,20 +6,26 @@ import importlib.util
 import shutil
 
 import numpy as np
+import onnx
 import pytest
 from sample import ALL, few_of_each
 from stages.derive.test_derive import CASES as MODELS_AND_LOSSES
 from stages.derive.test_derive import MODELS
 from stages.train.parts import CASES
-from stages.train.test_engine import ATTENTION, CNN, DROPPED, MLP, gradients
+from stages.train.test_engine import ATTENTION, CNN, DROPPED, MLP, data_of, gradients, model_of
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvergenceError, EngineError
+from ortpipe.errors import ConfigError, ConvergenceError, EngineError
+from ortpipe.parallel.config import ParallelConfig
+from ortpipe.parallel.engines import check_engine
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.providers import check_provider
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
+from ortpipe.stages.convert.config import ConvertConfig
+from ortpipe.stages.convert.sources.onnx_file import OnnxFile
+from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -112,6 +118,21 @@ def test_penalties_schedules_and_early_stopping_are_the_same():
         drop_last=True,
     )
     assert len(result.tensors["losses/train"]) < 12
+
+
+def test_fake_quantization_rounds_alike(tmp_path):
+    data = data_of(MLP)
+    onnx.save(model_of(MLP), tmp_path / "mlp.onnx")
+    config = ConvertConfig(OnnxFile(str(tmp_path / "mlp.onnx")), quantize="qdq")
+    artifact = derive(add_loss(convert(None, config, data=data), AddLossConfig(LOSSES["l2"](), "mean")))
+    training = TrainConfig(OPTIMIZERS["sgd"](0.05), epochs=EPOCHS, batch_size=8, drop_last=True)
+    one, two = (train(artifact, training, data=data, runtime=r).tensors["losses/step"] for r in (None, C))
+    np.testing.assert_allclose(two, one, rtol=ROUNDING["float32"])
+
+
+def test_workers_train_in_another_engine():
+    with pytest.raises(ConfigError, match=r"runtime\.engine=c with train/parallel=processes[\s\S]*=onnxruntime\."):
+        check_engine(ParallelConfig(transport="processes"), "c")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="dropout is compared with runtime.engine=xla")
