@@ -278,6 +278,7 @@ PLACES += ("stages/convert/sources/onnx_file.py", "stages/convert/sources/stored
 OWN_FILES = {  # what a file may still read: what this process or this installation wrote, and names in a folder
     "app/claim.py": "names in the run's own folder",
     "app/commands/cache.py": "the number of damaged entries",
+    "app/commands/export.py": "the package's own code",
     "app/commands/init.py": "the packaged project",
     "app/compose.py": "names of configs",
     "app/fit/inputs.py": "names in a folder",

@@ -11,32 +11,35 @@ from ortpipe.app.assemble import open_run
 from ortpipe.app.consent import check_consent, completed
 from ortpipe.app.run.record import RunRecord, read_environment
 from ortpipe.app.schema import build_key
-from ortpipe.bundle import page_files, static_files
+from ortpipe.bundle import page_files, runtime_files, static_files
 from ortpipe.errors import ConfigError, under
 
 REPLAY = 200  # training rows in a page, which corrections train with
 
 
-def page_key(count: int | None) -> dict[str, Any]:
-    """Return the inputs of a page besides its run: the number of rows, and the files that all pages share."""
-    if count is None:
-        return {}
-    return {"rows": count, **{name: hashlib.sha256(file).hexdigest() for name, file in static_files().items()}}
-
-
-def page_of(
-    model: Artifact, run: Path | None, values: dict[str, Any], count: int, runtime: str | None, *, trust: bool
-) -> dict[str, bytes]:
-    """Return the files of a page with `count` training rows of a run, whose data must not have changed since."""
+def page_inputs(run: Path | None, values: Mapping[str, Any], count: int, runtime: str | None) -> dict[str, Any]:
+    """Return all that a page depends on besides its model: rows, settings, and files that pages share."""
     if run is None:
         rule, fix = "A page contains rows that the model was trained on.", "Name a run, or leave out --page."
         raise ConfigError(rule, got="an artifact, which has none", fix=fix)
+    files = {**static_files(), **({} if runtime is None else runtime_files(Path(runtime)))}  # the default is pinned
+    digests = {name: hashlib.sha256(file).hexdigest() for name, file in files.items()}
+    return {**_about(values), "rows": count, "data": RunRecord.read(run).data.get("digest"), "files": digests}
+
+
+def page_of(
+    model: Artifact, run: Path, values: dict[str, Any], count: int, runtime: str | None, *, trust: bool
+) -> dict[str, bytes]:
+    """Return the files of a page with `count` training rows of a run, whose data must not have changed since."""
+    data = _data(run, values, trust=trust)
+    return page_files(model, data, count, _about(values), None if runtime is None else Path(runtime))
+
+
+def _about(values: Mapping[str, Any]) -> dict[str, Any]:
     source = values["data"]["source"]
     title = Path(source["path"]).stem if source.get("path") else source.get("dataset") or values["name"]
     label = source["label"] if isinstance(source.get("label"), str) else "label"
-    about = {"title": title, "label": label, "shuffle": values["train"]["shuffle"]}
-    data = _data(run, values, trust=trust)
-    return page_files(model, data, count, about, None if runtime is None else Path(runtime))
+    return {"title": title, "label": label, "shuffle": values["train"]["shuffle"]}
 
 
 def _data(run: Path, values: Mapping[str, Any], *, trust: bool) -> Data:

@@ -3,7 +3,7 @@
 Names: `training_graphs` returns the graphs of a gradient model as `BundleGraphs`; `write_bundle` checks them and writes
 the folder. `read_bundle` returns the description of a folder, `read_state` its arrays, and `restored` a model with
 weights that were trained in a bundle. `page_files` returns a page that trains in a browser, and `static_files` the part
-that all pages share. `c_sources` returns the same model in C.
+that all pages share, `runtime_files` those of onnxruntime-web. `c_sources` returns the same model in C.
 
 Read first: `graphs.py` (the four graphs), `folder.py` (the files and bundle.json) and `checks.py` (the check of
 the files).
@@ -20,5 +20,6 @@ if TYPE_CHECKING:
     from ortpipe.bundle.page import page_files, static_files
     from ortpipe.bundle.reading import read_bundle, read_state
     from ortpipe.bundle.restoring import restored
+    from ortpipe.bundle.web_runtime import runtime_files
 else:
     __getattr__, __dir__, __all__ = door(__name__)

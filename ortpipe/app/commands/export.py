@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ortpipe import FLOW, Artifact, DeriveConfig, TrainConfig, derive, load_artifact
+from ortpipe import FLOW, Artifact, DeriveConfig, TrainConfig, bundle, derive, load_artifact
 from ortpipe.app.changes import change
 from ortpipe.app.compose import Composition, Parser
 from ortpipe.app.consent import check_consent
 from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import recorded, tracked
-from ortpipe.app.page import REPLAY, page_key, page_of
+from ortpipe.app.page import REPLAY, page_inputs, page_of
 from ortpipe.app.run.example import read_example
 from ortpipe.app.run.folder import stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
@@ -56,6 +56,7 @@ UNUSED = {
     "states",
     "validate_every",
 }
+CODE = Path(bundle.__path__[0])  # with the README and the schema of bundles
 PACKAGES = ("ortpipe", "onnx", "onnx-ir", "numpy")  # whose versions may change a bundle
 
 
@@ -84,7 +85,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--page", type=int, nargs="?", const=REPLAY, metavar="ROWS", help=about)
     about = "onnxruntime-web's folder for the page; default: in node_modules, else by npm pack"
     parser.add_argument("--runtime", metavar="FOLDER", help=about)
-    parser.add_argument("--force", action="store_true", help="replace an existing bundle")
+    parser.add_argument("--force", action="store_true", help="write it again, and replace an existing bundle")
     parser.add_argument("--trust", action="store_true", help="execute the code that the record names")
     options = parser.read(arguments)
     output = local(options.output, "--output")
@@ -99,27 +100,34 @@ def run(arguments: Sequence[str]) -> None:
         check_consent(values, None, trust=options.trust)
         derive_config, train_config = build_key("derive", values["derive"]), build_key("train", values["train"])
         _check_used(options.overrides, train_config, subject.model)
-        settings = {"steps": options.steps, "float16": options.float16, "most_bytes": options.max_size}
-        if options.target == "c":
-            _write_c(subject, derive_config, train_config, output, options)
-            return
-        key = _key(subject.model, derive_config, train_config, {**settings, "page": page_key(options.page)})
-        if _is_unchanged(output, key):
-            print(f"bundle  {output} (cached: the model and the options are unchanged)")
-            return
-        _check_output(output, BUNDLE, force=options.force)
-        model = _gradient(subject.model, derive_config)
-        page = {}
-        if options.page is not None:
-            page = page_of(model, subject.folder, values, options.page, options.runtime, trust=options.trust)
-        rows, origin = subject.example, {**subject.origin, "key": key}
-        description = write_bundle(model, train_config, output, example=rows, origin=origin, page=page, **settings)
-    _print(description, output, values)
-    if subject.mlflow is not None:
+        write = _write_c if options.target == "c" else _write_bundle
+        write(subject, derive_config, train_config, output, options)
+    if options.target != "c" and subject.mlflow is not None:
         _record(output, subject.mlflow, options.composed)
-    print(f"bundle  {output}")
-    if page:
+    if options.page is not None:
         print(f"page    http://localhost:8000 after python -m http.server -d {output}")
+
+
+def _write_bundle(
+    subject: Subject, derive_config: DeriveConfig, config: TrainConfig, output: Path, options: argparse.Namespace
+) -> None:
+    """Write a bundle, with its page, unless the folder has it already."""
+    settings = {"steps": options.steps, "float16": options.float16, "most_bytes": options.max_size}
+    inputs, page = {}, {}
+    if options.page is not None:
+        inputs = page_inputs(subject.folder, subject.values, options.page, options.runtime)
+    key = _key(subject.model, derive_config, config, {**settings, "page": inputs})
+    if not options.force and _is_unchanged(output, key):
+        print(f"bundle  {output} (cached: the model and the options are unchanged)")
+        return
+    _check_output(output, BUNDLE, force=options.force)
+    model = _gradient(subject.model, derive_config)
+    if options.page is not None and subject.folder is not None:
+        page = page_of(model, subject.folder, subject.values, options.page, options.runtime, trust=options.trust)
+    origin = {**subject.origin, "key": key}
+    description = write_bundle(model, config, output, example=subject.example, origin=origin, page=page, **settings)
+    _print(description, output, subject.values)
+    print(f"bundle  {output}")
 
 
 def _gradient(model: Artifact, config: DeriveConfig) -> Artifact:
@@ -157,7 +165,9 @@ def _key(model: Artifact, derive_config: DeriveConfig, train_config: TrainConfig
     """Return the hash of everything that a bundle depends on."""
     configs = {"derive": identity(derive_config), "train": identity(train_config), "settings": settings}
     stages = {stage.name: stage.version for stage in FLOW}
-    return key_of({"model": model.digest(), **configs, "stages": stages, "packages": versions(PACKAGES)})
+    code = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in CODE.iterdir() if file.is_file()}
+    parts = {"model": model.digest(), **configs, "stages": stages, "packages": versions(PACKAGES), "code": code}
+    return key_of(parts)
 
 
 def _print(description: Mapping[str, Any], output: Path, values: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from ortpipe import LOSSES, AddLossConfig, Data, Rows, add_loss, convert, run
+from ortpipe.app.commands import export
 from ortpipe.app.run.record import RunRecord
 from ortpipe.app.tracking import client_at
 from ortpipe.artifact_folder import load_artifact, save_artifact
@@ -106,8 +107,13 @@ def test_an_unchanged_export_is_a_cache_hit_and_show_reads_it(folder: Path, call
     text = call("export", "run", "--output", "bundle", "--float16")
     assert text == "bundle  bundle (cached: the model and the options are unchanged)\n"
     assert Path("bundle/state.bin").stat().st_mtime_ns == before
+    assert "cached" not in call("export", "run", "--output", "bundle", "--float16", "--force")
     with pytest.raises(ConfigError, match="must not exist yet"):
         call("export", "run", "--output", "bundle")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "CODE", folder)  # another version of ortpipe
+        with pytest.raises(ConfigError, match="must not exist yet"):
+            call("export", "run", "--output", "bundle", "--float16")
     shown = call("show", "bundle", "--stage", "step")
     assert f"run          {RunRecord.read(folder).id}" in shown
     assert "changed" not in shown
@@ -155,6 +161,9 @@ def test_the_bundle_is_an_artifact_of_its_mlflow_run(
     assert f"MLflow run  {run_id}, artifact bundles/bundle" in call("export", run_id, "--output", "bundle", place)
     names = {Path(entry.path).name for entry in client_at(uri).list_artifacts(run_id, "bundles/bundle")}
     assert names == {path.name for path in Path("bundle").iterdir()}
+    again = call("export", run_id, "--output", "bundle", place)  # an export whose recording failed is tried again
+    assert "cached" in again
+    assert "artifact bundles/bundle" in again
 
 
 def test_c_sources_are_written_after_the_memory_that_they_take_is_printed(

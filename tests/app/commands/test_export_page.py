@@ -15,6 +15,8 @@ from browser import Proxy, chromium, unnamed
 
 from ortpipe import run
 from ortpipe.app.commands import export
+from ortpipe.bundle import runtime_files
+from ortpipe.bundle.web_runtime import FILES
 from ortpipe.errors import ConfigError, TrainError
 from ortpipe.runtime.session import Session
 
@@ -261,6 +263,29 @@ def test_a_sound_becomes_segments_that_train(opened: Callable[..., Any], bundles
     holds(page, "#problem", "must be a sound")
 
 
+def test_an_export_with_other_files_of_onnxruntime_is_no_cache_hit(
+    bundles: Path, runtime: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    (other / "dist").mkdir(parents=True)
+    for name in ("package.json", *(f"dist/{name}" for name in FILES)):
+        (other / name).write_bytes(Path(runtime, name).read_bytes() + b"\n")
+    arguments = ["digits", "--output", "digits_page", "--page", "--runtime"]
+    monkeypatch.chdir(bundles)
+    export.run([*arguments, runtime])
+    assert "cached" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="must not exist yet"):
+        export.run([*arguments, str(other)])
+    with pytest.raises(TrainError, match="needs the files of onnxruntime-web"):
+        export.run([*arguments, "none"])
+    (tmp_path / "node_modules").mkdir()
+    other.rename(tmp_path / "node_modules" / "onnxruntime-web")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(TrainError, match=r"no node_modules with 1\.30\.0, and no npm"):
+        runtime_files()
+
+
 def test_a_page_needs_the_runs_rows_and_a_runtime(
     bundles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,7 +295,7 @@ def test_a_page_needs_the_runs_rows_and_a_runtime(
         export.run([str(bundles / "digits"), "--output", str(tmp_path / "a"), "--page", "--runtime", str(tmp_path)])
     monkeypatch.setenv("PATH", "")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(TrainError, match="no node_modules with it, and no npm"):
+    with pytest.raises(TrainError, match=r"no node_modules with 1\.30\.0, and no npm"):
         export.run([str(bundles / "digits"), "--output", str(tmp_path / "a"), "--page"])
     copy = tmp_path / "copy"
     shutil.copytree(bundles, copy)
