@@ -55,13 +55,13 @@ def aggregate(
 ) -> Round:
     """Return the weights after one round: θ + Σᵢ nᵢ·Δᵢ / Σᵢ nᵢ, for changes Δᵢ with weights nᵢ.
 
-    With `clip`, Δᵢ·min(1, C/‖Δᵢ‖₂) replaces Δᵢ. With `noise`, all nᵢ are 1, and the result is
-    θ + (Σᵢ Δᵢ + N(0, z²·C²·I)) / m with m = `expected`: no client changes the sum by more than C; `epsilon` is
-    its privacy. The order of the updates does not change the result.
+    With `clip`, Δᵢ·min(1, C/‖Δᵢ‖₂) replaces Δᵢ, and all nᵢ are 1: no client changes the sum by more than C. With
+    `noise`, the result is θ + (Σᵢ Δᵢ + N(0, z²·C²·I)) / m with m = `expected`, even without updates; `epsilon` is its
+    privacy. The order of the updates does not change the result.
 
-    An update is rejected if it has the wrong length, a number that is not finite or a weight that is not positive, or
-    if its client sent several; without noise, also if its norm is over `outsize` times the round's median. The others
-    are averaged.
+    An update is rejected if it has the wrong length, a number that is not finite, numbers that θ's dtype cannot hold,
+    or a weight nᵢ that is not positive, or if its client sent several; without noise, also if its norm is over
+    `outsize` times the round's median of clients that changed something. The others are averaged.
 
     Args:
         weights: θ [P], float32 or float64.
@@ -74,8 +74,9 @@ def aggregate(
         seed: of the noise; by default from the operating system, so that it cannot be computed again.
 
     Raises:
-        ConfigError: noise without `clip` or `expected`, or a setting out of its bounds.
-        TrainError: every update is rejected.
+        ConfigError: θ is no vector of finite floats, noise without `clip` or `expected`, or a setting out of its
+            bounds.
+        TrainError: no update can be averaged, without noise.
 
     >>> result = aggregate(np.zeros(2), [Update("a", np.array([1.0, 0]), 3), Update("b", np.array([0.0, np.nan]))])
     >>> result.weights.tolist(), dict(result.rejected)
@@ -87,6 +88,9 @@ def aggregate(
     """
     if of not in ("weights", "changes"):
         raise ConfigError("of must be weights or changes.", got=of, fix="Write one of them.")
+    if weights.dtype.kind != "f" or not np.isfinite(weights).all():
+        got = f"{weights.dtype}" if weights.dtype.kind != "f" else "numbers that are not finite"
+        raise ConfigError("weights must be finite floats.", got=got, fix="Start from the weights of the bundle.")
     _check(clip, noise, expected, outsize)
     changes, reasons = _checked(weights, updates, of)
     norms = {update.client: float(np.linalg.norm(change)) for update, change in changes}
@@ -94,14 +98,14 @@ def aggregate(
         most = outsize * float(np.median([norm for norm in norms.values() if norm] or [0.0]))  # others learned nothing
         reasons |= {name: f"a norm of {norm:.3g}, over {most:.3g}" for name, norm in norms.items() if norm > most}
     accepted = [(update, change) for update, change in changes if update.client not in reasons]
-    if not accepted:
+    if not accepted and not noise:
         got = "; ".join(f"{name}: {reason}" for name, reason in reasons.items()) or "no update"
         raise TrainError("A round needs an update that can be averaged.", got=got, fix="Correct the clients.")
     total = np.zeros(weights.shape)
     for update, change in accepted:
-        norm, share = norms[update.client], 1.0 if noise else update.weight
-        total += change * (share if clip is None or norm <= clip else share * clip / norm)
-    count = sum(update.weight for update, _ in accepted)
+        norm = norms[update.client]
+        total += change * (update.weight if clip is None else min(1.0, clip / norm) if norm else 1.0)
+    count = sum(update.weight if clip is None else 1.0 for update, _ in accepted)
     if noise and clip is not None and expected is not None:
         total, count = total + np.random.default_rng(seed).normal(0, noise * clip, weights.shape), expected
     after = (weights + total / count).astype(weights.dtype)
@@ -124,18 +128,26 @@ def _checked(
 ) -> tuple[list[tuple[Update, np.ndarray]], dict[str, str]]:
     """Return the changes of usable updates, by client's name, and the reasons against the others."""
     changes, reasons = list[tuple[Update, np.ndarray]](), dict[str, str]()
-    updates = sorted(updates, key=lambda update: update.client)
-    counts = Counter(update.client for update in updates)
+    updates = sorted(updates, key=lambda update: str(update.client))
+    counts, most = Counter(update.client for update in updates), np.finfo(weights.dtype).max
     for update in updates:
-        values = np.asarray(update.values)
         if counts[update.client] > 1:
             reasons[update.client] = f"{counts[update.client]} updates"
-        elif values.shape != weights.shape:
+            continue
+        try:
+            values = np.asarray(update.values)
+        except ValueError:
+            values = np.empty(0)  # ragged
+        if values.shape != weights.shape:
             reasons[update.client] = f"shape {values.shape}, not {weights.shape}"
         elif values.dtype.kind not in "fiu" or not np.isfinite(values).all():
             reasons[update.client] = "numbers that are not finite" if values.dtype.kind == "f" else f"{values.dtype}"
-        elif not 0 < update.weight < np.inf:
+        elif np.asarray(update.weight).dtype.kind not in "fiu" or not 0 < update.weight < np.inf:
             reasons[update.client] = f"a weight of {update.weight}"
         else:
-            changes.append((update, values.astype(np.float64) - (weights if of == "weights" else 0)))
+            change = values.astype(np.float64) - (weights if of == "weights" else 0)
+            if np.abs(weights + change).max(initial=0) <= most:
+                changes.append((update, change))
+            else:
+                reasons[update.client] = f"numbers over the largest of {weights.dtype}"
     return changes, reasons

@@ -79,6 +79,8 @@ def test_changes_are_clipped_to_a_norm() -> None:
     result = aggregate(np.zeros(2), changes, of="changes", clip=1.0)
     np.testing.assert_allclose(result.weights, [0.3, (0.8 + 0.5) / 2])
     assert dict(result.norms) == {"large": 5.0, "small": 0.5}
+    heavy = [Update("large", np.array([3.0, 4.0]), 1e300), changes[1]]  # a client states its weight itself
+    assert aggregate(np.zeros(2), heavy, of="changes", clip=1.0).weights.tolist() == result.weights.tolist()
 
 
 def test_noise_has_the_deviation_that_its_privacy_needs() -> None:
@@ -89,6 +91,8 @@ def test_noise_has_the_deviation_that_its_privacy_needs() -> None:
     assert np.mean(after) == pytest.approx(0, abs=0.01)
     one = aggregate(np.zeros(2), [Update("a", np.array([3.0, 4.0]), 7)], clip=1, noise=1e-9, expected=2, seed=0)
     np.testing.assert_allclose(one.weights, [0.3, 0.4], atol=1e-6)  # neither rows nor received updates count
+    empty = aggregate(np.zeros(count), [], clip=2.0, noise=1.5, expected=5, seed=0)  # a round that sampled no client
+    assert empty.weights.tobytes() == after.tobytes()
 
 
 BROKEN = {
@@ -96,9 +100,12 @@ BROKEN = {
     "gap": (np.array([0, np.nan, 0, 0, 0]), 1, "not finite"),
     "endless": (np.full(5, np.inf), 1, "not finite"),
     "words": (np.array(list("abcde")), 1, "<U1"),
+    "ragged": ([[1.0], [1.0, 2.0]], 1, "shape"),
     "outsize": (np.full(5, 1e6), 1, "a norm of 2.24e.06, over"),
     "weightless": (np.ones(5), 0, "a weight of 0"),
     "negative": (np.ones(5), -1, "a weight of -1"),
+    "text weight": (np.ones(5), "3", "a weight of 3"),
+    "large": (np.full(5, 1e39), 1, "over the largest of float32"),
 }
 
 
@@ -106,7 +113,7 @@ BROKEN = {
 def test_a_broken_client_is_rejected_by_name_and_the_round_goes_on(name: str) -> None:
     values, weight, reason = BROKEN[name]
     good = [Update(f"good {i}", np.full(5, 1.0 + i)) for i in range(3)]
-    result = aggregate(np.zeros(5), [*good, Update(name, values, weight)])
+    result = aggregate(np.zeros(5, np.float32), [*good, Update(name, values, weight)])
     np.testing.assert_allclose(result.weights, 2.0)
     assert [*result.rejected] == [name]
     assert [*result.norms] == ["good 0", "good 1", "good 2"]
@@ -133,11 +140,14 @@ def test_what_cannot_be_averaged_is_an_error() -> None:
         aggregate(np.zeros(2), [Update("a", np.ones(2))], noise=1.0)
     with pytest.raises(ConfigError, match=r"of must be weights or changes(.|\n)*got: change"):
         aggregate(np.zeros(2), [Update("a", np.ones(2))], of="change")  # type: ignore[arg-type]
+    for wrong, got in ((np.zeros(2, np.int64), "int64"), (np.array([0, np.nan]), "not finite")):
+        with pytest.raises(ConfigError, match=rf"weights must be finite floats(.|\n)*got: .*{got}"):
+            aggregate(wrong, [Update("a", np.ones(2))])
     with pytest.raises(ConfigError, match="clip must be positive"):
         aggregate(np.zeros(2), [Update("a", np.ones(2))], clip=-1.0)
-    for wrong in ({"noise": 0.0}, {"delta": 1.5}, {"rounds": 0}, {"rate": 2.0}):
-        with pytest.raises(ConfigError, match=f"{next(iter(wrong))} must be"):
-            epsilon(**{"noise": 1.0, "rounds": 10, "delta": 1e-3, **wrong})  # type: ignore[arg-type]
+    for argument in ({"noise": 0.0}, {"delta": 1.5}, {"rounds": 0}, {"rate": 2.0}):
+        with pytest.raises(ConfigError, match=f"{next(iter(argument))} must be"):
+            epsilon(**{"noise": 1.0, "rounds": 10, "delta": 1e-3, **argument})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
