@@ -251,14 +251,27 @@ def test_the_page_of_the_docs_trains_and_saves_in_a_browser(bundles: Path, tmp_p
 def test_a_saved_state_goes_back_into_the_model_that_was_exported(bundles: Path, tmp_path: Path) -> None:
     model = convert(None, ConvertConfig(SOURCES["mlp"](hidden=(5,), dropout=0.0)), data=Data(DIGITS))
     folder = bundles / "numbers"
-    assert restored(model, folder).digest() == restored(model, folder).digest()
-    state = {"parameters": np.arange(53, dtype=np.float32)}
-    save_file(state, tmp_path / "state.safetensors")
-    weights = restored(model, folder, tmp_path / "state.safetensors").initializers
+    description = json.loads((folder / "bundle.json").read_text())
+    [part] = [part for part in description["parameters"] if part["name"] == "layers.0.weight"]
+    first = np.frombuffer((folder / "state.bin").read_bytes(), np.float32, 30, part["offset"] * 4)
+    np.testing.assert_array_equal(restored(model, folder).initializers["layers.0.weight"].ravel(), first)
+    file, bundle = tmp_path / "state.safetensors", {"bundle": description["files"]["train.onnx"]}
+    save_file({"parameters": np.arange(53, dtype=np.float32)}, file, bundle)
+    weights = restored(model, str(folder), str(file)).initializers
     np.testing.assert_array_equal(weights["layers.0.weight"].ravel(), np.arange(30))
+    with pytest.raises(ModelError, match=r"must be one of this bundle(.|\n)*missing"):
+        restored(model, folder, tmp_path / "missing.safetensors")
     (tmp_path / "text.safetensors").write_text("none")
-    for wrong in (tmp_path / "missing.safetensors", tmp_path / "text.safetensors"):
-        with pytest.raises(ModelError, match="must be one of this bundle"):
-            restored(model, folder, wrong)
+    with pytest.raises(ModelError, match=r"must be one of this bundle(.|\n)*text"):
+        restored(model, folder, tmp_path / "text.safetensors")
+    for vector, metadata, got in (
+        (np.arange(53), {"bundle": "of another"}, "SHA-256 of another"),
+        (np.arange(53), {}, "SHA-256 None"),
+        (np.arange(62), bundle, "another parameters"),
+        (np.full(53, np.nan), bundle, "not finite"),
+    ):
+        save_file({"parameters": vector.astype(np.float32)}, file, metadata)
+        with pytest.raises(ModelError, match=rf"must be one of this bundle(.|\n)*{got}"):
+            restored(model, folder, file)
     with pytest.raises(ModelError, match="must have the parameters"):
         restored(convert(None, ConvertConfig(SOURCES["mlp"](hidden=(4,))), data=Data(DIGITS)), folder)
