@@ -1,5 +1,6 @@
 """Read the folder of a bundle, which may come from another user."""
 
+import hashlib
 import math
 from pathlib import Path
 from typing import Any
@@ -42,12 +43,26 @@ def read_state(folder: Path, description: dict[str, Any]) -> dict[str, np.ndarra
     try:
         raw, arrays = read_below(folder, STATE, MOST_BYTES), dict[str, np.ndarray]()
         for tensor in description["state"]["tensors"]:
-            dtype = np.dtype(str(tensor["dtype"])).newbyteorder("<")
-            array = np.frombuffer(raw, dtype, math.prod(tensor["shape"]), tensor["offset"]).reshape(tensor["shape"])
+            dtype, shape = np.dtype(str(tensor["dtype"])).newbyteorder("<"), tensor["shape"]
+            if not all(isinstance(size, int) and size >= 0 for size in shape):
+                raise ValueError(f"{tensor['name']} of shape {shape}")
+            array = np.frombuffer(raw, dtype, math.prod(shape), tensor["offset"]).reshape(shape)
             arrays[tensor["name"]] = array.astype(np.float32 if dtype.itemsize == 2 else dtype.newbyteorder("="))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _damaged(folder, STATE, error) from error
     return arrays
+
+
+def changed_files(folder: Path, description: dict[str, Any]) -> list[str]:
+    """Return the files that are missing, or whose SHA-256 is not the one in bundle.json."""
+    return [name for name, digest in description["files"].items() if _digest(folder, name) != digest]
+
+
+def _digest(folder: Path, name: str) -> str | None:
+    try:
+        return hashlib.sha256(read_below(folder, name, MOST_BYTES)).hexdigest()
+    except (OSError, ValueError):
+        return None
 
 
 def _damaged(folder: Path, name: str, error: Exception) -> ModelError:

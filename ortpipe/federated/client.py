@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import onnx
-from google.protobuf.message import DecodeError
 
-from ortpipe.bounded import MOST_BYTES, read_below
-from ortpipe.bundle import read_bundle, read_state
+from ortpipe.bundle import changed_files, read_bundle, read_state
 from ortpipe.errors import ConfigError, ModelError
+from ortpipe.graph import read_apart
 from ortpipe.runtime import Session
 
 
@@ -34,6 +32,9 @@ class BundleClient:
     def __init__(self, folder: str | Path, rows: Mapping[str, np.ndarray]) -> None:
         path = Path(folder)
         self._description = read_bundle(path)
+        if changed := changed_files(path, self._description):
+            rule, fix = "The files of a bundle must be those of its export.", "Copy or export it again."
+            raise ModelError(rule, got=f"missing or changed: {', '.join(changed)}", fix=fix)
         self._state = read_state(path, self._description)
         self._names = [str(name) for name in self._description["weights"]]
         if self._names[0] != self._description["carried"][0]:
@@ -71,7 +72,9 @@ class BundleClient:
 
     def predict(self, weights: np.ndarray, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of the model for rows, by name."""
-        values = self._predict.run({**self._parts(weights), **inputs})
+        kinds = {value["name"]: value["dtype"] for value in self._description["graphs"]["predict"]["inputs"]}
+        arrays = {name: _cast(np.asarray(array), kinds.get(name, "float32"), name) for name, array in inputs.items()}
+        values = self._predict.run({**self._parts(weights), **arrays})
         return dict(zip(self._predict.outputs, values, strict=True))
 
     def _scalars(self, done: int, count: int) -> dict[str, np.ndarray]:
@@ -111,11 +114,8 @@ class BundleClient:
 
 
 def _session(folder: Path, name: str) -> Session:
-    try:
-        return Session(onnx.ModelProto.FromString(read_below(folder, f"{name}.onnx", MOST_BYTES)))
-    except (OSError, ValueError, DecodeError) as error:
-        rule, fix = "A bundle must have its graphs.", "Export it again."
-        raise ModelError(rule, got=f"{folder / name}.onnx: {error}", fix=fix) from error
+    model, weights = read_apart(folder / f"{name}.onnx")
+    return Session(model, weights=weights)
 
 
 def _cast(array: np.ndarray, dtype: str, name: str) -> np.ndarray:
@@ -123,12 +123,14 @@ def _cast(array: np.ndarray, dtype: str, name: str) -> np.ndarray:
     if dtype == "string":
         return array.astype(object)
     numbers = array.dtype.kind in "biuf"
-    if not numbers or (
-        array.dtype.kind == "f" and np.dtype(dtype).kind in "iu" and not (array == np.trunc(array)).all()
-    ):
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = array.astype(dtype) if numbers else array
+    if not numbers or not (cast == array if cast.dtype.kind in "iu" else np.isinf(cast) == np.isinf(array)).all():
         rule, fix = f"Rows of {name} must be numbers of {dtype}.", "Convert them."
-        raise ModelError(rule, got=f"an array of {array.dtype}" if not numbers else "fractions or gaps", fix=fix)
-    return array.astype(dtype)
+        raise ModelError(
+            rule, got="fractions, gaps or large numbers" if numbers else f"an array of {array.dtype}", fix=fix
+        )
+    return cast
 
 
 def _check_classes(labels: np.ndarray, count: int, name: str) -> None:

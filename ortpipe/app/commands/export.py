@@ -23,8 +23,8 @@ from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.schema import build_key
 from ortpipe.app.table import aligned
 from ortpipe.app.tracking import origin_of
-from ortpipe.bounded import MOST_BYTES, has_file, read_below
-from ortpipe.bundle import c_sources, read_bundle, write_bundle
+from ortpipe.bounded import has_file
+from ortpipe.bundle import c_sources, changed_files, read_bundle, write_bundle
 from ortpipe.errors import ConfigError, ModelError, TrackingError, under
 from ortpipe.files import atomic_folder
 from ortpipe.graph import set_initializers
@@ -223,11 +223,9 @@ def _is_unchanged(output: Path, key: str) -> bool:
     """Return whether a folder holds the complete bundle of the same model and options."""
     try:
         description = read_bundle(output)
-        contents = {name: read_below(output, name, MOST_BYTES) for name in description["files"]}
-    except (ModelError, OSError, ValueError):
+    except ModelError:
         return False
-    digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    return description["origin"].get("key") == key and digests == description["files"]
+    return description["origin"].get("key") == key and not changed_files(output, description)
 
 
 def _record(output: Path, run_id: str, composed: Composition) -> None:

@@ -125,7 +125,14 @@ def test_an_unchanged_export_is_a_cache_hit_and_show_reads_it(folder: Path, call
         call("export", "run", "--output", "bundle", "--float16")
     with pytest.raises(ConfigError, match="Did you mean 'train'"):
         call("show", "bundle", "--stage", "trian")
-    for damaged in ({"format": 2}, {**description, "predictions": [1]}, {**description, "state": {"tensors": 5}}, []):
+    sizes = [{"tensors": [{**description["state"]["tensors"][0], "shape": [size]}]} for size in (2**70, -1, "N")]
+    for damaged in (
+        *({**description, "state": state} for state in sizes),
+        {"format": 2},
+        {**description, "predictions": [1]},
+        {**description, "state": {"tensors": 5}},
+        [],
+    ):
         Path("bundle/bundle.json").write_text(json.dumps(damaged))
         with pytest.raises(ModelError, match="Export it again"):
             call("show", "bundle")
