@@ -73,12 +73,14 @@ export class Learner {
 
   /** Train on rows, the earlier corrections and the replay rows until the corrections are right, or for MOST epochs. */
   async teach(inputs, labels, { onEpoch, signal }) {
-    this.taught = join([this.taught, { inputs, labels }]);
+    await this.predict(inputs); // rejects rows by their own numbers
+    const taught = join([this.taught, { inputs, labels }]);
     const { replay } = this.rows;
-    const copies = Math.max(1, Math.ceil(replay.labels.length / (PART - 1) / this.taught.labels.length));
-    const all = join([replay, ...Array(copies).fill(this.taught)]);
+    const copies = Math.max(1, Math.ceil(replay.labels.length / (PART - 1) / taught.labels.length));
+    const all = join([replay, ...Array(copies).fill(taught)]);
     for (let epoch = 1; epoch <= MOST; epoch++) {
       await this.trainer.fit(all.inputs, all.labels, { shuffle: this.facts.shuffle, signal, onEpoch });
+      this.taught = taught; // not before: rejected rows would make each later training fail
       if (epoch >= LEAST && (await this.known())) return;
     }
   }

@@ -3,12 +3,17 @@ import { at, download, element, percent } from "./dom.js";
 import { Drawing, paint } from "./draw.js";
 import { ENOUGH, Learner } from "./learn.js";
 import { Sound } from "./sound.js";
-import { label as read, Table } from "./table.js";
+import { readLabel, Table } from "./table.js";
 
 const [BUTTONS, SHOWN] = [12, 10]; // classes as buttons, and with a bar
 const TRAINING = "#labels button, #train-rows, #train-sound, #reset"; // what starts or undoes a training
-const json = async (name) => (await fetch(name)).json();
 let facts, learner, curve, panel, running, latest = null, predicting = false, checked, before;
+
+async function json(name) {
+  const response = await fetch(name);
+  if (response.ok) return response.json();
+  throw new Error(`The page needs ${name}.\nFound: HTTP ${response.status} ${response.statusText}\nFix: serve all files of the folder.`);
+}
 
 async function start() {
   const [page, rows] = await Promise.all(["page.json", "rows.json"].map(json));
@@ -21,12 +26,12 @@ async function start() {
   checked = rows.check ?? rows.replay;
   before = await learner.check(checked);
   const back = await learner.restore();
-  await panel.changed?.();
-  await afterwards(back ? "Your trained model is back." : "Ready.");
-  for (const id of ["download", "reset"]) at(id).disabled = false;
+  for (const id of ["download", "reset"]) at(id).disabled = false; // also where the stored corrections do not fit
   at("stop").onclick = () => running?.abort();
   at("download").onclick = () => guarded(async () => download("model.onnx", await learner.trainer.model(), "application/octet-stream"));
   at("reset").onclick = () => guarded(forget);
+  await panel.changed?.();
+  await guarded(() => afterwards(back ? "Your trained model is back." : "Ready."));
   document.body.dataset.ready = "true";
 }
 
@@ -132,7 +137,7 @@ function labels() {
     return at("labels").append(element("div", { class: "labels" }, ...buttons));
   }
   const field = facts.classes ? element("select", {}, ...facts.classes.map((name) => element("option", {}, String(name)))) : element("input", { type: "number", step: "any" });
-  const given = () => (facts.classes ? facts.classes[field.selectedIndex] : read(field.value, null, "label", 1));
+  const given = () => (facts.classes ? facts.classes[field.selectedIndex] : readLabel(field.value, null, "label", 1));
   at("labels").append(element("div", { class: "labels" }, element("label", {}, "Right answer", field), element("button", { type: "button", onclick: () => guarded(() => learn(given())) }, "Train on it")));
 }
 

@@ -1,5 +1,6 @@
 import { download, element } from "./dom.js";
 import { parse, toCsv } from "./csv.js";
+import { isDate, number } from "./trainer/rows.js";
 
 const SHOWN = 20; // rows of a table that are shown
 
@@ -66,7 +67,7 @@ export class Table {
 
   /** Return the form's row by column. */
   row() {
-    return Object.fromEntries(this.facts.columns.map((column) => [column.name, read(column, this.fields[column.name].value, "")]));
+    return Object.fromEntries(this.facts.columns.map((column) => [column.name, readCell(column, this.fields[column.name].value, "")]));
   }
 
   run(then, labelled = false) {
@@ -83,8 +84,8 @@ export class Table {
     const missing = needed.filter((name) => !header.includes(name));
     if (missing.length) throw new Error(`The first line must name all columns.\nFound: no ${missing.join(", no ")}\nFix: add ${missing.length > 1 ? "these columns" : "this column"}.`);
     const cells = (name) => lines.map((line) => line[header.indexOf(name)]);
-    const inputs = Object.fromEntries(columns.map((column) => [column.name, cells(column.name).map((cell, row) => read(column, cell, ` in row ${row + 1}`))]));
-    return { inputs, labels: labelled ? cells(labelName).map((cell, row) => label(cell, classes, labelName, row + 1)) : null };
+    const inputs = Object.fromEntries(columns.map((column) => [column.name, cells(column.name).map((cell, row) => readCell(column, cell, ` in row ${row + 1}`))]));
+    return { inputs, labels: labelled ? cells(labelName).map((cell, row) => readLabel(cell, classes, labelName, row + 1)) : null };
   }
 
   /** Show predicted rows, and offer all of them as a file. */
@@ -100,23 +101,23 @@ export class Table {
 }
 
 /** Return a cell as the model reads it: numbers, or text; null or "" if missing. */
-function read(column, cell, where) {
+function readCell(column, cell, where) {
   const text = (cell ?? "").trim();
   const wrong = (rule, fix) => new Error(`Column ${column.name} must hold ${rule}.\nFound: ${text}${where}\nFix: ${fix}`);
   if (column.kind === "number") {
-    if (text === "") return null;
-    if (!Number.isFinite(Number(text))) throw wrong("numbers", "write it as 1234.5.");
-    return Number(text);
+    const found = number(text);
+    if (found !== null && !Number.isFinite(found)) throw wrong("numbers", "write it as 1234.5.");
+    return found;
   }
-  if (column.kind === "date" && text !== "" && !/^\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?$/.test(text)) throw wrong("dates", "write it as 2026-01-31.");
+  if (column.kind === "date" && text !== "" && !isDate(text)) throw wrong("dates", "write it as 2026-01-31.");
   if (column.kind !== "truth" || text === "") return text;
   const truth = { true: "true", yes: "true", 1: "true", false: "false", no: "false", 0: "false" }[text.toLowerCase()];
   if (truth === undefined) throw wrong("true or false", "write true, false, yes or no.");
   return truth;
 }
 
-export function label(text, classes, name, row) {
-  const found = classes ? classes.find((each) => String(each) === text.trim()) : text.trim() === "" ? undefined : Number(text);
+export function readLabel(text, classes, name, row) {
+  const found = classes ? classes.find((each) => String(each) === text.trim()) : (number(text) ?? undefined);
   if (found === undefined || Number.isNaN(found)) throw new Error(`Column ${name} must hold ${classes ? `one of ${classes.slice(0, 20).join(", ")}` : "numbers"}.\nFound: ${text.trim() || "a gap"} in row ${row}\nFix: correct or remove this row.`);
   return found;
 }

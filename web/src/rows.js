@@ -23,7 +23,7 @@ export function inputsOf({ graphs, rows, weights, sample_weight }) {
 // Each value of a row by dtype; gaps are NaN in floats and empty text in words.
 
 /** Return a value as it is, or as the decimal number that its text is; null for a gap, NaN for other text. */
-function number(value) {
+export function number(value) {
   const text = typeof value === "string" ? value.trim() : value;
   if (isGap(text)) return null;
   if (typeof text === "string") return /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i.test(text) ? Number(text) : NaN;
@@ -68,11 +68,16 @@ const MINUTES = "([01]\\d|2[0-3]):[0-5]\\d";
 const ZONE = "(Z|[+-]([01]\\d|2[0-3]):?[0-5]\\d)";
 const DATE = new RegExp(`^(\\d{4}-\\d\\d-\\d\\d)([T ]${MINUTES}(:[0-5]\\d(\\.\\d+)?)?${ZONE}?)?$`);
 
-function date(value, where) {
-  const text = word(value, where);
+/** Return whether a text is a date of ISO 8601, with a time or without. */
+export function isDate(text) {
   const day = text.match(DATE)?.[1];
   const moment = new Date(`${day}T00:00Z`);
-  if (!text || (day && !Number.isNaN(moment.getTime()) && moment.toISOString().startsWith(day))) return text;
+  return !Number.isNaN(moment.getTime()) && moment.toISOString().startsWith(day);
+}
+
+function date(value, where) {
+  const text = word(value, where);
+  if (!text || isDate(text)) return text;
   throw new TrainerError(
     "Dates must be of ISO 8601.",
     `${shown(value)} in ${where()}`,

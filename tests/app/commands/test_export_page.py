@@ -221,6 +221,9 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
 
     lines = (bundles / "shop.csv").read_text().splitlines()
     rows = page.get_by_label("Rows as CSV")
+    rows.fill("age,city,seen,member,bought\n1e39,Rome,2025-01-01,yes,yes")
+    page.get_by_role("button", name="Train on these rows").click()
+    holds(page, "#problem", "1e+39 in column 'age', row 0")  # and later trainings work
     page.evaluate(DROP, "\n".join(lines[:31]))
     page.wait_for_function("document.querySelector('#csv').value")
     page.get_by_role("button", name="Train on these rows").click()
@@ -235,7 +238,8 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
     for text, words in {
         "age,city\n1,Bern": "no seen, no member",
         "age,city,seen,member\nold,Bern,2025-01-01,yes": "old in row 1",
-        "age,city,seen,member\n1,Bern,1.1.2025,yes": "2026-01-31",
+        "age,city,seen,member\n0x10,Bern,2025-01-01,yes": "0x10 in row 1",
+        "age,city,seen,member\n1,Bern,2025-02-30,yes": "2025-02-30 in row 1",
         "age,city,seen,member\n1,Bern,2025-01-01,perhaps": "true or false",
         "age,city,seen,member\n1,Bern": "2 in row 1",
         "": "at least one row",
@@ -245,6 +249,12 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
         holds(page, "#problem", words)
         box = page.locator("#problem").bounding_box()
         assert 0 < box["y"] < box["y"] + box["height"] < page.viewport_size["height"]  # seen wherever the page is
+
+    page.evaluate("localStorage[Object.keys(localStorage)[0]] = '{\"inputs\": {}, \"labels\": [\"no\"]}'")
+    page.reload()
+    holds(page, "#problem", "column")  # stored corrections that the model rejects can be forgotten
+    page.get_by_role("button", name="Forget everything").click()
+    holds(page, "#status", "Back to the model as it was.")
 
 
 def test_a_sound_becomes_segments_that_train(opened: Callable[..., Any], bundles: Path) -> None:
