@@ -13,6 +13,7 @@ import numpy as np
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.bundle.web_runtime import runtime_files
 from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.labels import class_index
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import TrainError
 
@@ -66,12 +67,14 @@ def static_files() -> dict[str, bytes]:
 
 
 def _check_label(facts: Facts, first: Rows) -> None:
-    """Raise unless each row has one label: a class or a number."""
+    """Raise unless each row has one label: a class, or of other rows than sounds a number."""
     several = {
         "several predictions": facts.heads,
         "several labels per row": first.label[0].size > 1,
     }
     several |= {"a label for each element": facts.blank is not None, "a teacher's shares of all classes": facts.soft}
+    several |= {f"a prediction of {facts.link}": facts.link not in (None, "log") and len(facts.levels) != 1}
+    several |= {"sounds with a number as label": facts.classes is None and facts.prepared.get("source") == "audio"}
     if reasons := [name for name, is_so in several.items() if is_so]:
         fix = "Leave out --page; the bundle needs none."
         raise TrainError("A page needs a model with one label per row.", got=reasons[0], fix=fix)
@@ -85,9 +88,11 @@ def _some(rows: Rows, count: int, *, spaced: bool) -> Rows:
 
 
 def _columns(artifact: Artifact, rows: Rows) -> dict[str, Any]:
-    """Return the values of each column or input, null if missing, and the labels."""
-    inputs = feed_inputs(artifact.signature, artifact.facts, rows)
-    return {"inputs": {name: _plain(array) for name, array in inputs.items()}, "labels": _plain(rows.label)}
+    """Return the values of each column or input, null if missing, and the labels: as predictions have them."""
+    inputs, facts = feed_inputs(artifact.signature, artifact.facts, rows), artifact.facts
+    classes = facts.classes and [facts.classes[place] for place in class_index(facts, rows.label)]
+    labels = classes or _plain(rows.label.ravel())
+    return {"inputs": {name: _plain(array) for name, array in inputs.items()}, "labels": labels}
 
 
 def _plain(array: np.ndarray) -> list[Any]:

@@ -13,6 +13,7 @@ from ortpipe.data.raw_columns import RawColumn
 from ortpipe.errors import TrainError
 from ortpipe.stages.convert.sources import SOURCES
 
+SOUND = {"source": "audio", "rate": 8000, "samples": 3}
 ABOUT = {"title": "t", "label": "y", "shuffle": True}
 rng = np.random.default_rng(0)
 
@@ -27,9 +28,9 @@ def runtime(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def model(rows: Rows, source: str = "mlp") -> Artifact:
-    forward = convert(None, ConvertConfig(SOURCES[source]()), data=Data(rows))
-    return derive(add_loss(forward, AddLossConfig(LOSSES["auto"]())))
+def model(rows: Rows, source: str = "mlp", loss: Any = None, **settings: Any) -> Artifact:
+    forward = convert(None, ConvertConfig(SOURCES[source](**settings)), data=Data(rows))
+    return derive(add_loss(forward, AddLossConfig(loss or LOSSES["auto"]())))
 
 
 def written(rows: Rows, runtime: Path, source: str = "mlp", **about: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -82,12 +83,29 @@ def test_rows_in_order_stay_together(runtime: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
+    ("label", "expected"),
     [
-        (Rows({"X": rng.random((20, 3))}, rng.random((20, 2))), "several labels per row"),
-        (Rows({"X": rng.random((20, 3))}, np.arange(20.0)), "rows of X"),
+        (np.arange(8) % 2 == 1, [0, 1, 0, 1]),
+        ((np.arange(8) % 2)[:, None], [0, 1, 0, 1]),
+        (np.array(["a", "b"] * 4)[:, None], ["a", "b", "a", "b"]),
+        (np.arange(8.0)[:, None], [0.0, 1.0, 2.0, 3.0]),
     ],
 )
-def test_other_models_are_rejected(rows: Rows, words: str, runtime: Path) -> None:
+def test_labels_are_those_of_predictions(label: np.ndarray, expected: list[Any], runtime: Path) -> None:
+    _, rows = written(Rows({"X": np.eye(8, 3)}, label, columns={"X": tuple("abc")}), runtime, shuffle=False)
+    assert str(rows["check"]["labels"]) == str(expected)  # True is not 1
+
+
+@pytest.mark.parametrize(
+    ("rows", "words", "loss"),
+    [
+        (Rows({"X": rng.random((20, 3))}, rng.random((20, 2))), "several labels per row", LOSSES["auto"]()),
+        (Rows({"X": rng.random((20, 3))}, np.arange(20.0)), "rows of X", LOSSES["auto"]()),
+        (Rows({"X": rng.random((20, 3))}, np.arange(20.0)), "prediction of quantiles", LOSSES["quantile"]((0.1, 0.9))),
+        (Rows({"X": rng.random((20, 3))}, np.arange(20.0), prepared=SOUND), "sounds with a number", LOSSES["auto"]()),
+    ],
+)
+def test_other_models_are_rejected(rows: Rows, words: str, loss: Any, runtime: Path) -> None:
+    gradient = model(rows, loss=loss, outputs=len(getattr(loss, "levels", ())) or None)
     with pytest.raises(TrainError, match=f"A page (.|\n)*{words}(.|\n)*Leave out --page"):
-        page_files(model(rows), Data(rows), 10, ABOUT, runtime)
+        page_files(gradient, Data(rows), 10, ABOUT, runtime)
