@@ -75,7 +75,7 @@ class _Program:
 def c_sources(
     artifact: Artifact, config: TrainConfig, *, steps: int | None = None, example: Arrays | None = None
 ) -> CFiles:
-    """Return a model in C that trains on batches of `config.batch_size` rows, and predicts row by row.
+    """Return a model in C that trains on the rows of an update of `config` at a time, and predicts row by row.
 
     Args:
         artifact, config, steps: as for `training_graphs`.
@@ -85,14 +85,15 @@ def c_sources(
         TrainError: an operator cannot be written as C; the optimizer needs all rows at once.
     """
     graphs, output = training_graphs(artifact, config, steps), str(artifact.facts.prediction)
-    rows = rows_of(graphs, artifact.facts, example or {}, config.batch_size)
+    batch = config.batch_size * config.accumulate
+    rows = rows_of(graphs, artifact.facts, example or {}, batch)
     one_row = {name: array[:, :1] for name, array in rows.items()}
     train = _emitted(graphs, graphs.models["train"], "model_train_steps", rows)
     program = _Program(
         graphs, train, _emitted(graphs, _by_row(graphs, output), "model_predict_rows", one_row), config.seed
     )
     files = {
-        "model.h": _header(program, artifact.facts, config.batch_size),
+        "model.h": _header(program, artifact.facts, batch),
         "train.c": program.train.text + _train(program),
         "predict.c": program.predict.text + _predict(program),
         "test.c": _test(program, rows, output),

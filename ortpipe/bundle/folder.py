@@ -77,7 +77,7 @@ def write_bundle(
     size = sum(map(len, (*files.values(), _json(description), TEXT.read_bytes())))
     if most_bytes is not None and size > most_bytes:
         rule = f"The bundle must have at most {most_bytes:,} bytes."
-        fix = "Allow more, store float16, or train fewer parameters, with a simpler optimizer."
+        fix = "Allow more (--max-size), store float16 (--float16), or train fewer parameters, with a simpler optimizer."
         raise TrainError(rule, got=f"{size:,}", fix=fix)
     with atomic_folder(folder) as partial:
         for name, content in (every | {DESCRIPTION: _json(description), README: TEXT.read_bytes()}).items():
@@ -136,7 +136,7 @@ def _described(
         "scalars": list(graphs.scalars),
         "weights": list(graphs.weights),
         "optimizer": {"name": OPTIMIZERS.name_of(type(config.optimizer)), **vars(config.optimizer)},
-        "batch_size": config.batch_size,
+        "batch_size": config.batch_size * config.accumulate,  # rows of an update: bundles accumulate no batches
         "seed": config.seed,
         "graphs": {name: _signature(model) for name, model in graphs.models.items()},
         "state": {"file": STATE, "tensors": tensors},

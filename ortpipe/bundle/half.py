@@ -49,6 +49,6 @@ def _halve(graph: onnx.GraphProto) -> None:
 def _rounded(name: str, array: np.ndarray) -> np.ndarray:
     largest = float(np.abs(array).max(initial=0))
     if not largest <= LARGEST:
-        rule, fix = f"Numbers stored in float16 must be at most {LARGEST:,.0f}.", "Store float32."
+        rule, fix = f"Numbers stored in float16 must be at most {LARGEST:,.0f}.", "Leave out float16 (--float16)."
         raise TrainError(rule, got=f"{largest:.3g} in {name}", fix=fix)
     return array.astype(np.float16)

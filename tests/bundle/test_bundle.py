@@ -139,9 +139,14 @@ def test_float16_halves_state_and_constants_and_tells_what_the_loss_becomes(tmp_
     large = gradient()
     model = large.ir_model()
     model.graph.initializers["v"].const_value = onnx_ir.tensor(np.full((16, 4), 1e5, np.float32), name="v")
-    with pytest.raises(TrainError, match=r"at most 65,504(.|\n)*got: 1e\+05 in parameters"):
+    with pytest.raises(TrainError, match=r"at most 65,504(.|\n)*got: 1e\+05 in parameters(.|\n)*--float16"):
         write_bundle(Artifact(model, large.facts), config, tmp_path / "other", float16=True)
     assert not (tmp_path / "other").exists()
+
+
+def test_batches_have_the_rows_of_an_update(tmp_path: Path) -> None:
+    config = TrainConfig(batch_size=8, accumulate=4)
+    assert write_bundle(gradient(), config, tmp_path / "bundle")["batch_size"] == 32
 
 
 def test_numbers_of_an_optimizer_end_where_they_are_constant() -> None:
@@ -156,7 +161,7 @@ def test_numbers_of_an_optimizer_end_where_they_are_constant() -> None:
     ("settings", "most", "message"),
     [
         ({"optimizer": OPTIMIZERS["lbfgs"]()}, None, "must work on batches"),
-        ({}, 1000, r"at most 1,000 bytes(.|\n)*got: \d"),
+        ({}, 1000, r"at most 1,000 bytes(.|\n)*got: \d(.|\n)*--max-size"),
     ],
 )
 def test_a_bundle_that_cannot_be_is_rejected_before_anything_is_written(

@@ -76,8 +76,12 @@ def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: P
     names = [parameter["name"] for parameter in json.loads(Path("adapters/bundle.json").read_text())["parameters"]]
     assert all("lora" in name or name.endswith(("/L", "/R")) for name in names), names
     text = (folder / "config.yaml").read_text()
-    (folder / "config.yaml").write_text(text.replace("  calibration: null", "  calibration: temperature"))
+    text = text.replace("  calibration: null", "  calibration: temperature").replace("accumulate: 1", "accumulate: 4")
+    (folder / "config.yaml").write_text(text)
     assert "left out: calibration" in call("export", "run", "--output", "uncalibrated")
+    assert json.loads(Path("uncalibrated/bundle.json").read_text())["batch_size"] == 4 * bundle["batch_size"]
+    call("export", "run", "--output", "small", "train.batch_size=8")
+    assert json.loads(Path("small/bundle.json").read_text())["batch_size"] == 8
     with pytest.raises(ConfigError, match=r"must not exist yet(.|\n)*--force to replace a bundle"):
         call("export", "run", "--output", "bundle")
     assert "bundle  bundle" in call("export", "run", "--output", "bundle", "--force")
