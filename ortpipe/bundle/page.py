@@ -108,7 +108,8 @@ def _kind(artifact: Artifact, rows: Rows) -> dict[str, Any]:
     names = rows.columns.get(next(iter(rows.inputs)), ())
     if facts.prepared.get("source") == "audio" and not others:
         return {"kind": "sound", "input": name, **facts.prepared}
-    if not others and (sizes := _picture(first, names, facts.prepared)) is not None:
+    is_raw = next(iter(rows.inputs.values())).dtype == np.uint8
+    if not others and (sizes := _picture(first, names, facts.prepared, is_raw=is_raw)) is not None:
         return {"kind": "picture", "input": name, **sizes}
     if all(array.ndim == 1 or (array.ndim == 2 and array.shape[1] == len(names)) for array in inputs.values()):
         return {"kind": "table", "columns": list(_table(inputs, rows, names))}
@@ -117,8 +118,13 @@ def _kind(artifact: Artifact, rows: Rows) -> dict[str, Any]:
     raise TrainError(rule, got=f"rows of {got}", fix=fix)
 
 
-def _picture(array: np.ndarray, names: tuple[str, ...], prepared: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the size of pictures and the numbers of their paper and ink; None if the rows are no pictures."""
+def _picture(
+    array: np.ndarray, names: tuple[str, ...], prepared: Mapping[str, Any], *, is_raw: bool
+) -> dict[str, Any] | None:
+    """Return the size of pictures and the numbers of their paper and ink; None if the rows are no pictures.
+
+    `is_raw`: their values are the levels of pixels, 0 to 255.
+    """
     grid = [match and (int(match[1]), int(match[2])) for match in map(PIXEL.fullmatch, names)]
     sizes = array.shape[1:]
     if grid and all(grid):
@@ -138,6 +144,10 @@ def _picture(array: np.ndarray, names: tuple[str, ...], prepared: Mapping[str, A
     paper, ink = (least, most) if abs(corners - least) <= abs(corners - most) else (most, least)
     used = np.abs(pixels - paper) > abs(ink - paper) / 4
     box = [float(used.any(axis).sum(1).mean()) for axis in (2, 1)]  # how many lines and columns have ink
+    names = ("resize", "crop", "color", "scale", "mean", "std")
+    recorded = {name: prepared[name] for name in names if name in prepared}
+    if is_raw and (channels == 3 or "color" in recorded):
+        recorded["scale"] = 1
     return {
         "height": height,
         "width": width,
@@ -146,7 +156,8 @@ def _picture(array: np.ndarray, names: tuple[str, ...], prepared: Mapping[str, A
         "paper": paper,
         "ink": ink,
         "box": box,
-        "pixels": {name: prepared[name] for name in ("color", "scale", "mean", "std") if name in prepared},
+        "whole": array.dtype.kind in "biu",
+        "pixels": recorded,
     }
 
 

@@ -55,6 +55,16 @@ def test_columns_of_a_grid_are_a_picture_with_paper_and_ink(runtime: Path) -> No
     assert page["kind"] == "table"
 
 
+def test_pixels_of_uint8_stay_as_they_are_and_the_size_of_files_is_kept(runtime: Path) -> None:
+    colours = rng.integers(0, 200, (20, 3, 4, 4))
+    levels, _ = written(Rows({"X": colours.astype(np.uint8)}, np.arange(20) % 2), runtime)
+    assert levels["pixels"] == {"scale": 1}
+    recorded = {"source": "images", "resize": 5, "crop": 4, "color": "rgb", "scale": 255.0}
+    floats, _ = written(Rows({"X": (colours / 255).astype(np.float32)}, np.arange(20) % 2, prepared=recorded), runtime)
+    assert floats["pixels"] == {name: recorded[name] for name in list(recorded)[1:]}
+    assert floats["whole"] is False  # the model's input
+
+
 def test_columns_of_a_table_have_their_words_and_range(runtime: Path) -> None:
     count = 300
     numbers = np.where(np.arange(count) % 5, np.arange(count), np.nan).astype(np.float32)

@@ -102,16 +102,18 @@ export class Drawing {
 
   /** Return the numbers of a row: grey drawings are centred and as large as in training, pictures as they are. */
   row() {
-    const { width, height, channels, last, paper, ink: dark, pixels } = this.facts;
+    const { width, height, channels, last, paper, ink: dark, whole, pixels } = this.facts;
     const grey = channels === 1 && !this.picture;
     const shares = grey ? this.covered() : this.sampled();
     const per = (numbers, channel) => (Array.isArray(numbers) ? (numbers[channel] ?? numbers[0]) : numbers);
-    const value = (place, channel) => {
+    const exact = (place, channel) => {
       if (channels === 1 && pixels.scale === undefined) return paper + (dark - paper) * shares[place];
       const order = pixels.color === "bgr" ? 2 - channel : channel;
+      if (pixels.scale === undefined) return Math.min(paper, dark) + (Math.abs(dark - paper) * shares[place][order]) / 255;
       const level = grey ? 255 * (paper < dark ? shares[place] : 1 - shares[place]) : shares[place][channels === 1 ? 3 : order];
-      return (level / (pixels.scale ?? 1) - (per(pixels.mean, channel) ?? 0)) / (per(pixels.std, channel) ?? 1);
+      return (level / pixels.scale - (per(pixels.mean, channel) ?? 0)) / (per(pixels.std, channel) ?? 1);
     };
+    const value = (...place) => (whole ? Math.round(exact(...place)) : exact(...place));
     const count = width * height;
     return Array.from({ length: count * channels }, (_, place) =>
       last ? value(Math.floor(place / channels), place % channels) : value(place % count, Math.floor(place / count)));
@@ -144,7 +146,8 @@ export class Drawing {
     const { width, height, pixels, channels } = this.facts;
     const context = new OffscreenCanvas(width, height).getContext("2d");
     context.imageSmoothingQuality = "high";
-    context.drawImage(this.picture ?? this.canvas, 0, 0, width, height);
+    const [wide, high] = this.picture ? resized(this.picture, this.facts) : [width, height];
+    context.drawImage(this.picture ?? this.canvas, Math.round((width - wide) / 2), Math.round((height - high) / 2), wide, high);
     const { data } = context.getImageData(0, 0, width, height);
     const colours = Array.from({ length: width * height }, (_, place) => {
       const [red, green, blue] = data.subarray(4 * place, 4 * place + 3);
@@ -155,6 +158,14 @@ export class Drawing {
     const back = corners.reduce((sum, grey) => sum + grey, 0) / 4;
     return colours.map((colour) => Math.abs(colour[3] - back) / Math.max(back, 255 - back));
   }
+}
+
+/** Return the width and height to which training resized a picture, before it cut out the middle; at least the model's. */
+export function resized(picture, { width, height, pixels: { resize, crop } }) {
+  if (Array.isArray(resize)) return [resize[1], resize[0]];
+  const recorded = resize ? resize / Math.min(picture.width, picture.height) : crop ? 1 : 0;
+  const scale = Math.max(recorded, width / picture.width, height / picture.height);
+  return [picture.width * scale, picture.height * scale];
 }
 
 function ink(context, strokes, thick, colour) {

@@ -250,7 +250,7 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
         box = page.locator("#problem").bounding_box()
         assert 0 < box["y"] < box["y"] + box["height"] < page.viewport_size["height"]  # seen wherever the page is
 
-    page.evaluate("localStorage[Object.keys(localStorage)[0]] = '{\"inputs\": {}, \"labels\": [\"no\"]}'")
+    page.evaluate('localStorage[Object.keys(localStorage)[0]] = \'{"inputs": {}, "labels": ["no"]}\'')
     page.reload()
     holds(page, "#problem", "column")  # stored corrections that the model rejects can be forgotten
     page.get_by_role("button", name="Forget everything").click()
