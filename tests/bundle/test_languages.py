@@ -25,10 +25,15 @@ EPOCHS, SIZE, COUNT = 3, 16, 40
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A bundle of a table with a word and a gap, and its rows as a CSV file."""
+    """A bundle of a table with words, dates, truths and a gap, and its rows as a CSV file."""
     folder = tmp_path_factory.mktemp("table")
-    rows = [f"{'' if i == 3 else i % 7},{('red', 'blue', 'green')[i % 3]},{('no', 'yes')[i % 2]}" for i in range(COUNT)]
-    (folder / "rows.csv").write_text("\n".join(["a,b,y", *rows]) + "\n")
+    dates = [f"2026-01-{1 + i % 31:02}" for i in range(COUNT)]
+    rows = [
+        f"{('red', 'blue', 'green')[i % 3]},{('no', 'yes')[i % 2]},{('true', 'false', '')[i % 5 % 3]},{date},"
+        f"{'' if i == 3 else i % 7}"
+        for i, date in enumerate(dates)
+    ]
+    (folder / "rows.csv").write_text("\n".join(["b,y,c,d,a", *rows]) + "\n")
     data = ("data=csv", "data.source.path=rows.csv", "data.source.label=y")
     network = ("convert=mlp", "convert.source.hidden=[8]", "convert.source.dropout=0", "train.epochs=1")
     with pytest.MonkeyPatch.context() as patch:
@@ -46,7 +51,7 @@ def losses(folder: Path) -> list[float]:
     with (folder.parent / "rows.csv").open() as file:
         table = list(csv.DictReader(file))
     data = {"a": np.array([row["a"] or "nan" for row in table], np.float32)}
-    data["b"] = np.array([row["b"] for row in table], object)
+    data |= {name: np.array([row[name] for row in table], object) for name in "bcd"}
     data[bundle["rows"][-1]] = np.array([[("no", "yes").index(row["y"])] for row in table])
     state, done, values = {name: arrays[name] for name in bundle["carried"]}, 0, list[float]()
     full = COUNT - COUNT % SIZE
@@ -67,10 +72,17 @@ def check(command: list[str | Path], folder: Path) -> None:
     expected = losses(folder / "bundle")
     assert len(expected) == EPOCHS * 3
     np.testing.assert_allclose([float(line) for line in done.stdout.splitlines()], expected, rtol=2e-6)
-    for label, epochs in (("z", "1"), ("b", "1")):  # no such column; no classes
-        done = subprocess.run([*command, *arguments, label, epochs], capture_output=True, text=True, check=False)
-        assert done.returncode == 1
-        assert done.stdout == ""
+    rows = (folder / "rows.csv").read_text()
+    wrong, file = [("z", rows), ("b", rows)], folder / "wrong.csv"  # no such column; no classes
+    wrong += [
+        ("y", rows.replace(*words)) for words in ((",true,", ",yes,"), ("2026-01-31", "31.1.2026"), (",5\n", ",5x\n"))
+    ]
+    for label, text in wrong:
+        file.write_text(text)
+        arguments = [folder / "bundle", file, label, "1"]
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, ""), text
+        assert label != "y" or "Write" in done.stderr or "5x" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -31,6 +31,11 @@ public class Train {
           "int64", OnnxJavaType.INT64,
           "bool", OnnxJavaType.BOOL);
 
+  static final Map<String, String> FORMS =
+      Map.of(
+          "truth", "|true|false",
+          "date", "|\\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\\d|3[01])([T ]([01]\\d|2[0-3]):[0-5]\\d.*)?");
+
   final OrtEnvironment environment = OrtEnvironment.getEnvironment();
   final OrtSession session;
   final JsonNode bundle;
@@ -100,8 +105,13 @@ public class Train {
     for (int row = first; row < first + count * size; row++)
       for (String column : columns) cells.add(column(column).get(row));
     long[] shape = input.get("shape").size() == 2 ? new long[] {count, size} : new long[] {count, size, columns.size()};
-    if (input.get("dtype").asText().equals("string"))
+    if (input.get("dtype").asText().equals("string")) {
+      String form = FORMS.getOrDefault(bundle.get("table").path(name).path("kind").asText(), "(?s).*");
+      for (String cell : cells)
+        if (!cell.matches(form))
+          throw new IllegalArgumentException("Write true or false, and dates as 2026-01-31: " + cell);
       return OnnxTensor.createTensor(environment, cells.toArray(String[]::new), shape);
+    }
     if (input.get("dtype").asText().equals("int64")) {
       var classes = new ArrayList<String>();
       if (isLabel) head.get("classes").forEach(one -> classes.add(one.asText()));

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <regex>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -44,11 +44,13 @@ Table read_csv(const std::string& path) {
   std::ifstream file(path);
   std::vector<std::string> names;
   Table table;
-  for (std::string line, cell; std::getline(file, line);) {
+  for (std::string line; std::getline(file, line);) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
-    std::stringstream cells(line);
     std::vector<std::string> row;
-    while (std::getline(cells, cell, ',')) row.push_back(cell);
+    for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
+      end = line.find(',', begin);
+      row.push_back(line.substr(begin, end - begin));
+    }
     if (names.empty()) {
       names = row;
     } else if (row.size() != names.size()) {
@@ -60,9 +62,25 @@ Table read_csv(const std::string& path) {
   return table;
 }
 
+const std::map<std::string, std::regex> FORMS = {
+    {"truth", std::regex("|true|false")},
+    {"date", std::regex(R"(|\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])([T ]([01]\d|2[0-3]):[0-5]\d.*)?)")}};
+
+void check_word(const std::string& cell, const std::string& kind) {
+  if (FORMS.count(kind) && !std::regex_match(cell, FORMS.at(kind)))
+    throw std::runtime_error("Write true or false, and dates as 2026-01-31: " + cell);
+}
+
+float number(const std::string& cell) {
+  size_t end = 0;
+  const float value = cell.empty() ? NAN : std::stof(cell, &end);
+  if (end != cell.size()) throw std::runtime_error("Write numbers as 1.5: " + cell);
+  return value;
+}
+
 // Return one input of `count` batches of `size` rows from row `first` on.
 Ort::Value batches(const Json& input, const std::vector<std::string>& columns, const Table& table, const Json& classes,
-                   size_t first, size_t count, size_t size) {
+                   const std::string& kind, size_t first, size_t count, size_t size) {
   const std::string dtype = input["dtype"];
   Shape shape = {int64_t(count), int64_t(size)};
   if (input["shape"].size() == 3) shape.push_back(int64_t(columns.size()));
@@ -73,7 +91,10 @@ Ort::Value batches(const Json& input, const std::vector<std::string>& columns, c
     Ort::Value value =
         Ort::Value::CreateTensor(allocator, shape.data(), shape.size(), ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING);
     std::vector<const char*> words;
-    for (const auto& cell : cells) words.push_back(cell.c_str());
+    for (const auto& cell : cells) {
+      check_word(cell, kind);
+      words.push_back(cell.c_str());
+    }
     value.FillStringTensor(words.data(), words.size());
     return value;
   }
@@ -88,7 +109,7 @@ Ort::Value batches(const Json& input, const std::vector<std::string>& columns, c
     return tensor(dtype, shape, numbers.data());
   }
   std::vector<float> numbers;
-  for (const auto& cell : cells) numbers.push_back(cell.empty() ? NAN : std::stof(cell));
+  for (const auto& cell : cells) numbers.push_back(number(cell));
   return tensor("float32", shape, numbers.data());
 }
 
@@ -133,7 +154,8 @@ int main(int count, char** arguments) try {
       const Json classes = is_label && head["classes"].is_array() ? head["classes"] : Json::array();
       std::vector<std::string> columns = {is_label ? label : name};
       if (bundle["columns"].contains(name)) columns = bundle["columns"][name].get<std::vector<std::string>>();
-      feeds.push_back(batches(inputs.at(name), columns, table, classes, first, steps, size));
+      const std::string kind = bundle["table"].value(name, Json::object()).value("kind", "number");
+      feeds.push_back(batches(inputs.at(name), columns, table, classes, kind, first, steps, size));
     }
     for (const std::string name : bundle["scalars"]) {
       const Json& place = places.at("scalars/" + name);

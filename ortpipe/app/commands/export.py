@@ -96,7 +96,9 @@ def run(arguments: Sequence[str]) -> None:
         raise ConfigError("--runtime names the runtime of a page.", got="no --page", fix="Add --page.")
     with _subject(options.run, options.composed) as subject:
         values = subject.values
-        rows = values["train"].get("batch_size", TrainConfig.batch_size) * values["train"].get("accumulate", 1)  # of an update
+        rows = values["train"].get("batch_size", TrainConfig.batch_size) * values["train"].get(
+            "accumulate", 1
+        )  # of an update
         values["train"] |= {"batch_size": rows, "accumulate": 1}
         change(values, _changes(options.overrides), "export")
         check_consent(values, None, trust=options.trust)
