@@ -66,6 +66,7 @@ export class Remote {
       for (const { reject } of this.#calls.values()) reject(error);
       this.#calls.clear();
       this.#closed = true; // later calls would wait forever
+      this.#worker.terminate();
     };
     if (isNode) this.#worker.on("message", answered).on("error", failed);
     else [this.#worker.onmessage, this.#worker.onerror] = [({ data }) => answered(data), failed];
