@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ortpipe.bundle.folder import write_bundle
     from ortpipe.bundle.graphs import BundleGraphs, training_graphs
     from ortpipe.bundle.page import page_files, static_files
-    from ortpipe.bundle.reading import changed_files, read_bundle, read_state
+    from ortpipe.bundle.reading import DESCRIPTION, GRAPHS, changed_files, read_bundle, read_state
     from ortpipe.bundle.restoring import restored
     from ortpipe.bundle.web_runtime import runtime_files
 else:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import shutil
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -17,8 +20,8 @@ from ortpipe.bounded import has_file
 from ortpipe.bundle.checks import check, loss_of_rows
 from ortpipe.bundle.graphs import BundleGraphs, training_graphs
 from ortpipe.bundle.half import halved
-from ortpipe.bundle.reading import DESCRIPTION, FORMAT, STATE
-from ortpipe.errors import TrainError
+from ortpipe.bundle.reading import DESCRIPTION, FORMAT, STATE, read_bundle
+from ortpipe.errors import ModelError, TrainError
 from ortpipe.files import atomic_folder
 from ortpipe.graph import set_initializers
 from ortpipe.stages.train.config import TrainConfig
@@ -49,7 +52,7 @@ def write_bundle(
     Args:
         artifact: a gradient model with its forward outputs, whose weights training starts from.
         config: the optimizer, its settings and the schedule.
-        folder: a new folder, or a bundle to replace.
+        folder: a new folder, or a bundle to replace; other files in it are kept.
         trained: a result of `train`, whose weights training starts from instead.
         steps: the number of steps of the schedule; by default, until its numbers are constant.
         float16: store the state and constants in float16; the graphs compute in float32. The description's `storage`
@@ -80,7 +83,10 @@ def write_bundle(
         fix = "Allow more (--max-size), store float16 (--float16), or train fewer parameters, with a simpler optimizer."
         raise TrainError(rule, got=f"{size:,}", fix=fix)
     with atomic_folder(folder) as partial:
-        for name, content in (every | {DESCRIPTION: _json(description), README: TEXT.read_bytes()}).items():
+        every |= {DESCRIPTION: _json(description), README: TEXT.read_bytes()}
+        if folder.exists():
+            _keep_others(folder, partial, {*every})
+        for name, content in every.items():
             (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_bytes(content)
         stored = check(partial, graphs, artifact.facts, example or {})
@@ -89,6 +95,17 @@ def write_bundle(
             description["storage"] = {"dtype": "float16", "loss": stored, "float32_loss": loss}
             (partial / DESCRIPTION).write_bytes(_json(description))
     return description
+
+
+def _keep_others(older: Path, folder: Path, names: set[str]) -> None:
+    """Link the files of an older bundle that are neither its own nor among the names, such as node_modules."""
+    with contextlib.suppress(ModelError):  # of a damaged one, all other files are kept
+        names = names | {*read_bundle(older)["files"]}
+
+    def skipped(place: str, entries: list[str]) -> list[str]:
+        return [entry for entry in entries if (Path(place) / entry).relative_to(older).as_posix() in names]
+
+    shutil.copytree(older, folder, symlinks=True, ignore=skipped, copy_function=os.link, dirs_exist_ok=True)
 
 
 def _started(artifact: Artifact, trained: Artifact) -> Artifact:

@@ -24,7 +24,7 @@ from ortpipe.app.schema import build_key
 from ortpipe.app.table import aligned
 from ortpipe.app.tracking import origin_of
 from ortpipe.bounded import has_file
-from ortpipe.bundle import c_sources, changed_files, read_bundle, write_bundle
+from ortpipe.bundle import DESCRIPTION, c_sources, changed_files, read_bundle, write_bundle
 from ortpipe.errors import ConfigError, ModelError, TrackingError, under
 from ortpipe.files import atomic_folder
 from ortpipe.graph import set_initializers
@@ -42,7 +42,7 @@ EXAMPLES = (
     "ortpipe export tuned --output firmware --target c train.batch_size=8",
 )
 CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundle; of the run
-BUNDLE, HEADER, ARTIFACT = "bundle.json", "model.h", "artifact.json"
+HEADER, ARTIFACT = "model.h", "artifact.json"
 ADJUSTMENTS = ("calibration", "threshold")  # settings of evaluate that change a trained model
 # Settings of train about a run's rows and epochs, which the program that uses a bundle decides
 UNUSED = {
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--page", type=int, nargs="?", const=REPLAY, metavar="ROWS", help=about)
     about = "onnxruntime-web's folder for the page; default: in node_modules, else by npm pack"
     parser.add_argument("--runtime", metavar="FOLDER", help=about)
-    parser.add_argument("--force", action="store_true", help="write it again, and replace an existing bundle")
+    parser.add_argument("--force", action="store_true", help="write an existing bundle again")
     parser.add_argument("--trust", action="store_true", help="execute the code that the record names")
     options = parser.read(arguments)
     output = local(options.output, "--output")
@@ -96,10 +96,9 @@ def run(arguments: Sequence[str]) -> None:
         raise ConfigError("--runtime names the runtime of a page.", got="no --page", fix="Add --page.")
     with _subject(options.run, options.composed) as subject:
         values = subject.values
-        rows = values["train"].get("batch_size", TrainConfig.batch_size) * values["train"].get(
-            "accumulate", 1
-        )  # of an update
-        values["train"] |= {"batch_size": rows, "accumulate": 1}
+        settings = {"batch_size": TrainConfig.batch_size, "accumulate": 1, **values["train"]}
+        rows = settings["batch_size"] * settings["accumulate"]  # of an update; bundles accumulate no batches
+        values["train"] = {**settings, "batch_size": rows, "accumulate": 1}
         change(values, _changes(options.overrides), "export")
         check_consent(values, None, trust=options.trust)
         derive_config, train_config = build_key("derive", values["derive"]), build_key("train", values["train"])
@@ -124,7 +123,7 @@ def _write_bundle(
     if not options.force and _is_unchanged(output, key):
         print(f"bundle  {output} (cached: the model and the options are unchanged)")
         return
-    _check_output(output, BUNDLE, force=options.force)
+    _check_output(output, DESCRIPTION, force=options.force)
     model = _gradient(subject.model, derive_config)
     if options.page is not None and subject.folder is not None:
         page = page_of(model, subject.folder, subject.values, options.page, options.runtime, trust=options.trust)
@@ -176,7 +175,7 @@ def _key(model: Artifact, derive_config: DeriveConfig, train_config: TrainConfig
 
 def _print(description: Mapping[str, Any], output: Path, values: Mapping[str, Any]) -> None:
     files = [name for name in description["files"] if name.endswith((".onnx", ".bin"))]
-    sizes = [[name, f"{(output / name).stat().st_size:,} bytes"] for name in (*files, BUNDLE)]
+    sizes = [[name, f"{(output / name).stat().st_size:,} bytes"] for name in (*files, DESCRIPTION)]
     print("\n".join(aligned([*sizes, ["runs in", f"onnxruntime {description['onnxruntime']}"]])))
     if (storage := description.get("storage")) is not None:
         before, after = storage["float32_loss"], storage["loss"]

@@ -17,7 +17,7 @@ from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.crate import UNLICENSED, write_crate
 from ortpipe.app.table import section
 from ortpipe.bounded import MOST_BYTES, has_file, read_below
-from ortpipe.bundle import read_bundle, read_state
+from ortpipe.bundle import DESCRIPTION, GRAPHS, read_bundle, read_state
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
 from ortpipe.graph import all_nodes, read_apart, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
@@ -32,7 +32,6 @@ EXAMPLES = (
     "ortpipe show outputs/runs/DATE/TIME --crate run.zip",
 )
 DIGEST_LETTERS = 12
-BUNDLE, GRAPHS = "bundle.json", ("train", "step", "predict", "validate")
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -58,7 +57,7 @@ def run(arguments: Sequence[str]) -> None:
         print(f"crate    {write_crate(Path(options.subject), archive, options.license or UNLICENSED)}")
         return
     folder = Path(options.subject)
-    bundle = read_bundle(folder) if has_file(folder, BUNDLE) else None
+    bundle = read_bundle(folder) if has_file(folder, DESCRIPTION) else None
     if bundle is None:
         subject = find(options.subject, options.composed, options.stage)
     else:

@@ -84,6 +84,16 @@ def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: P
     assert json.loads(Path("small/bundle.json").read_text())["batch_size"] == 8
     with pytest.raises(ConfigError, match=r"must not exist yet(.|\n)*--force to replace a bundle"):
         call("export", "run", "--output", "bundle")
+    Path("bundle/node_modules").mkdir()
+    for name in ("node_modules/ort.js", "fit.mjs"):  # as the README of a bundle says
+        Path("bundle", name).write_text(name)
+    for _ in range(2):
+        assert "bundle  bundle" in call("export", "run", "--output", "bundle", "--force")
+        assert {path.name for path in Path("bundle").iterdir()} == {
+            *bundle["files"], "bundle.json", "README.md", "fit.mjs", "node_modules",
+        }  # fmt: skip
+        assert Path("bundle/node_modules/ort.js").read_text() == "node_modules/ort.js"
+        Path("bundle/bundle.json").write_text("{}")
     assert "bundle  bundle" in call("export", "run", "--output", "bundle", "--force")
     Path("mine").mkdir()
     with pytest.raises(ConfigError, match="Name another, or remove it"):
