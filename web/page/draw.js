@@ -91,7 +91,7 @@ export class Drawing {
     const context = this.canvas.getContext("2d");
     context.fillStyle = "white";
     context.fillRect(0, 0, SIZE, SIZE);
-    if (this.picture) context.drawImage(this.picture, 0, 0, SIZE, SIZE);
+    if (this.picture) cut(context, this.picture, this.facts, [SIZE, SIZE]);
     ink(context, this.strokes.map((stroke) => stroke.map(([x, y]) => [x * SIZE, y * SIZE])), SIZE / 14, "black");
     if (document.activeElement === this.canvas) {
       context.fillStyle = this.down ? "#b3261e" : "#0b62c4";
@@ -146,8 +146,8 @@ export class Drawing {
     const { width, height, pixels, channels } = this.facts;
     const context = new OffscreenCanvas(width, height).getContext("2d");
     context.imageSmoothingQuality = "high";
-    const [wide, high] = this.picture ? resized(this.picture, this.facts) : [width, height];
-    context.drawImage(this.picture ?? this.canvas, Math.round((width - wide) / 2), Math.round((height - high) / 2), wide, high);
+    if (this.picture) cut(context, this.picture, this.facts, [width, height]);
+    else context.drawImage(this.canvas, 0, 0, width, height);
     const { data } = context.getImageData(0, 0, width, height);
     const colours = Array.from({ length: width * height }, (_, place) => {
       const [red, green, blue] = data.subarray(4 * place, 4 * place + 3);
@@ -168,6 +168,14 @@ export function resized(picture, { width, height, pixels: { resize, crop } }) {
   return [picture.width * scale, picture.height * scale];
 }
 
+/** Draw the part of a picture that the model sees on a canvas of a size. */
+function cut(context, picture, facts, [width, height]) {
+  const [wide, high] = resized(picture, facts);
+  const [left, top] = [facts.width - wide, facts.height - high].map((more) => Math.round(more / 2));
+  const [x, y] = [width / facts.width, height / facts.height];
+  context.drawImage(picture, left * x, top * y, wide * x, high * y);
+}
+
 function ink(context, strokes, thick, colour) {
   Object.assign(context, { lineWidth: thick, lineCap: "round", lineJoin: "round", strokeStyle: colour });
   for (const [first, ...others] of strokes) {
@@ -178,15 +186,16 @@ function ink(context, strokes, thick, colour) {
   }
 }
 
-/** Paint the numbers of a row on a canvas of the picture's size, ink black on white. */
-export function paint(canvas, row, { width, height, channels, last, paper, ink: dark }) {
+/** Paint the numbers of a row on a canvas of the picture's size: of one channel, ink black on white. */
+export function paint(canvas, row, { width, height, channels, last, paper, ink: dark, pixels }) {
   const context = canvas.getContext("2d");
   const image = context.createImageData(width, height);
+  const [black, white] = channels === 1 ? [dark, paper] : [Math.min(paper, dark), Math.max(paper, dark)];
   for (let place = 0; place < width * height; place++) {
     for (let channel = 0; channel < 3; channel++) {
-      const from = Math.min(channel, channels - 1);
-      const value = row ? row[last ? place * channels + from : from * width * height + place] : paper;
-      image.data[4 * place + channel] = 255 * (1 - (value - paper) / (dark - paper || 1));
+      const from = channels === 1 ? 0 : pixels.color === "bgr" ? 2 - channel : channel;
+      const value = row ? row[last ? place * channels + from : from * width * height + place] : white;
+      image.data[4 * place + channel] = (255 * (value - black)) / (white - black || 1);
     }
     image.data[4 * place + 3] = 255;
   }

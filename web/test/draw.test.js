@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Drawing, resized } from "../page/draw.js";
+import { Drawing, paint, resized } from "../page/draw.js";
 
 const SIZE = { width: 2, height: 1, last: false, paper: 1, ink: 0, pixels: {} };
 
@@ -37,4 +37,20 @@ test("a picture is resized and cut as in training, and never squeezed without a 
   assert.deepEqual(size({ resize: [20, 30], crop: 20 }), [30, 20]);
   assert.deepEqual(size({ crop: 20 }), [400, 200]);
   assert.deepEqual(size({}), [40, 20]);
+});
+
+test("what the model sees has the colours of the picture, and ink in black", () => {
+  const shown = (row, facts) => {
+    let data;
+    const createImageData = () => ({ data: new Uint8ClampedArray(8) });
+    const context = { createImageData, putImageData: (image) => (data = [...image.data]) };
+    paint({ getContext: () => context }, row, { ...SIZE, ...facts });
+    return data;
+  };
+  const colours = { channels: 3, paper: 0, ink: 1 };
+  assert.deepEqual(shown([0, 1, 0.2, 0.4, 1, 0], colours), [0, 51, 255, 255, 255, 102, 0, 255]);
+  const pixels = { color: "bgr" };
+  assert.deepEqual(shown([1, 0, 0.2, 0.4, 0, 1], { ...colours, pixels }), [0, 51, 255, 255, 255, 102, 0, 255]);
+  assert.deepEqual(shown([0, 16], { channels: 1, paper: 0, ink: 16 }), [255, 255, 255, 255, 0, 0, 0, 255]);
+  assert.deepEqual(shown(null, colours), Array(8).fill(255));
 });
