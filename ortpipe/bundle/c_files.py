@@ -243,7 +243,8 @@ void model_predict(model_state *state, int64_t rows, {inputs}, {_type(output)} *
 def _test(program: _Program, rows: Arrays, output: str) -> str:
     """Return a program that compares losses and predictions with those of onnxruntime; random steps are only run."""
     graphs, inputs = program.graphs, _of(program.predict, "row")
-    scalars = {name: np.resize(array[:STEPS], STEPS) for name, array in graphs.scalars.items()}
+    steps = np.arange(STEPS)
+    scalars = {name: array[np.minimum(steps, len(array) - 1)] for name, array in graphs.scalars.items()}
     *values, losses = Session(graphs.models["train"]).run({**graphs.state, **rows, **scalars})
     weights = {n: a for n, a in zip(graphs.state, values, strict=True) if n in graphs.weights}
     fed = {**weights, **{x.name: rows[x.name][0] for x in inputs}}

@@ -83,6 +83,12 @@ def test_losses_and_predictions_are_those_of_onnxruntime(case: str, tmp_path: Pa
 
 
 @needs_cc
+def test_the_last_rate_counts_for_all_later_steps(tmp_path: Path) -> None:
+    files = c_sources(gradient(), CASES["adam"][1], steps=2, example={"X": X})
+    assert printed(written(tmp_path, files)).splitlines()[-1] == "equal"
+
+
+@needs_cc
 def test_a_wrong_number_fails_the_test_program(tmp_path: Path) -> None:
     artifact, config = CASES["numbers"]
     files = c_sources(artifact, config)
