@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,6 @@ from ortpipe.stages.train.config import TrainConfig
 
 CMAKE = Path(__file__).with_name("CMakeLists.txt")
 PER_LINE = 8  # numbers
-OWN = ("state", "batches", "rows", "losses", "predictions", "wrong", "differs")  # names of the functions below
 TOLERANCE = {"float32": "1e-4", "float64": "1e-9"}  # of losses and predictions, relative to their size
 
 
@@ -134,13 +132,10 @@ def _emitted(graphs: BundleGraphs, model: onnx.ModelProto, function: str, rows: 
     shapes = {name: array.shape for name, array in graphs.state.items()}
     shapes |= {name: array.shape[1:] for name, array in rows.items()}
     try:
-        source = emit(model, shapes=shapes | dict.fromkeys(graphs.scalars, ()), blas=False, function=function)
+        return emit(model, shapes=shapes | dict.fromkeys(graphs.scalars, ()), blas=False, function=function)
     except EngineError as error:
         rule, fix = "C sources hold dense networks that read numbers.", "Export it for onnxruntime, not as C."
         raise TrainError(rule, got=error.got, fix=fix) from error
-    names = [f"{x.c_name}_input" if x.c_name in OWN and x.role == "row" else x.c_name for x in source.arguments]
-    arguments = [dataclasses.replace(x, c_name=name) for x, name in zip(source.arguments, names, strict=True)]
-    return dataclasses.replace(source, arguments=tuple(arguments))
 
 
 def _header(program: _Program, facts: Facts, batch: int) -> str:
@@ -201,7 +196,8 @@ def _train(program: _Program) -> str:
     places = {
         name: f"(state->steps < {len(array)} ? state->steps : {len(array) - 1})" for name, array in tables.items()
     }
-    call = _call(train, program.states | {x.name: f"{x.c_name} + {places[x.name]}" for x in program.scalars})
+    others = {x.name: "losses" for x in _of(train, "output")}
+    call = _call(train, others | program.states | {x.name: f"{x.c_name} + {places[x.name]}" for x in program.scalars})
     return f"""
 #define MODEL_WEIGHTS
 #include "model.h"

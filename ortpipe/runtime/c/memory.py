@@ -15,13 +15,7 @@ from ortpipe.runtime.c.elementwise import number
 from ortpipe.runtime.c.plan import Plan, packed, unshaped
 from ortpipe.runtime.c.values import Value, walk
 
-WORDS = re.compile(  # names that mean something else in the function
-    "auto|bool|break|case|char|const|continue|default|do|double|else|enum|extern|float|for|goto|if|inline|int|long|"
-    "register|restrict|return|short|signed|sizeof|static|struct|switch|typedef|union|unsigned|void|volatile|while|"
-    "steps?|turn[0-9]+|first|seed|key.*|work|mode|lane|half|[ijkl]|[ib][0-9]+|folded|uniform|linux|unix|NAN|INFINITY|"
-    "LARGER|SMALLER|INDEPENDENT|ROWS|PLAIN|TRANSPOSED|I|u?int[0-9]+_t|cblas_[sd]gemm|multiply_.*|"
-    "(a?(cos|sin|tan)h?|ceil|erf|expm?1?|floor|log(1p)?|rint|sqrt|fabs|fmax|fmin|fmod|pow)f?"
-)
+PREFIXES = {"state": "s", "row": "in", "constant": "k", "output": "out"}  # no name of C or of its headers has one
 SMALL = 1024  # entries up to which constants are in the text
 
 
@@ -54,15 +48,13 @@ class MemoryPlan:
         self._name_arguments(names)
         self._locate()
 
-    def fresh(self, name: str) -> str:
+    def fresh(self, name: str, prefix: str = "v") -> str:
         """Return a name that is not taken."""
-        stem = re.sub(r"\W+", "_", name.removesuffix("/of_step")).strip("_") or "t"
-        stem = f"v{stem}" if stem[0].isdigit() else stem
-        for tail in itertools.chain([] if WORDS.fullmatch(stem) else [""], map(str, itertools.count(2))):
-            if (name_in_c := f"{stem}_{tail}".rstrip("_")) not in self._taken:
-                self._taken.add(name_in_c)
-                return name_in_c
-        raise AssertionError
+        stem = f"{prefix}_{re.sub(r'[^A-Za-z0-9]+', '_', name.removesuffix('/of_step')).strip('_')}".rstrip("_")
+        tails = itertools.chain([""], (f"_{n}" for n in itertools.count(2)))
+        free = next(stem + tail for tail in tails if stem + tail not in self._taken)
+        self._taken.add(free)
+        return free
 
     def _name_arguments(self, names: Sequence[str]) -> None:
         step = self._plan.step
@@ -78,7 +70,7 @@ class MemoryPlan:
             self._argument(value, name, "output")
 
     def _argument(self, value: Value, name: str, role: str) -> None:
-        c_name = self.fresh(name)
+        c_name = self.fresh(name, PREFIXES[role])
         self.arguments.append(Argument(name, c_name, value.dtype, value.shape, role))
         at_step = Affine.of("step") * value.size if role in ("row", "output") else ZERO
         self._places[unshaped(value)] = CLocation(c_name, at_step)
