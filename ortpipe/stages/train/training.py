@@ -91,8 +91,8 @@ def plan(
 
 def check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: Collection[str] = ()) -> None:
     """Reject a pattern of no trained parameter, metrics that cannot be monitored, and settings of `checks.py`."""
-    if facts.adapters or facts.link or config.parallel or config.accumulate > 1:
-        check_init_and_batches(config, facts)
+    if facts.adapters or any(part.link for part in facts.predictions.values()):
+        check_init_and_batches(config, facts, data)
     for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(values, Mapping):
             globs.select(list(values), facts.parameters, TrainError, key, fixed_names)

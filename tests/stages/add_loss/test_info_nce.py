@@ -208,6 +208,23 @@ def test_parts_of_a_batch_and_single_rows_are_rejected(two_towers, settings, mes
         trained(model, data, epochs=1, **settings)
 
 
+def test_a_last_batch_of_one_row_is_rejected_and_can_be_dropped(two_towers) -> None:
+    _, model = two_towers
+    data = Data(Rows(views(33), np.arange(33.0)))
+    with pytest.raises(TrainError, match=r"32 for 33 rows: the last batch has one row(.|\n)*drop_last=true"):
+        trained(model, data, epochs=1, batch_size=32)
+    result = trained(model, data, epochs=1, batch_size=32, drop_last=True)
+    assert result.tensors["losses/train"] == pytest.approx(result.tensors["losses/step"])
+
+
+def test_sorted_labels_need_shuffled_rows(two_towers) -> None:
+    _, model = two_towers
+    data = Data(Rows(views(), NUMBERS // 8))
+    with pytest.raises(TrainError, match=r"label 0 for all rows from 0 to 7(.|\n)*shuffle=true"):
+        trained(model, data, epochs=1, batch_size=8, shuffle=False)
+    assert trained(model, data, epochs=1, batch_size=8).tensors["losses/step"].all()
+
+
 def test_intervals_of_rows_that_are_compared_with_each_other_are_rejected(two_towers) -> None:
     data, model = two_towers
     with pytest.raises(EvaluateError, match="one prediction per row"):

@@ -97,6 +97,8 @@ def test_parts_of_a_batch_are_rejected_for_the_prediction_and_for_heads(head) ->
     gradient = derive(add_loss(model, loss, data=data), data=data)
     with pytest.raises(TrainError, match=r"cox reads a whole batch(.|\n)*accumulate=4" + (".*'risk'" if head else "")):
         train(gradient, TrainConfig(OPTIMIZERS["sgd"](), epochs=1, accumulate=4), data=data)
+    with pytest.raises(TrainError, match=("of head 'risk' " if head else "cox ") + "compares the rows of a batch"):
+        train(gradient, TrainConfig(OPTIMIZERS["sgd"](), epochs=1, batch_size=1), data=data)
 
 
 def test_scikit_survival_still_has_these_coefficients() -> None:
