@@ -8,7 +8,7 @@ grows with the square of their number.
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -288,9 +288,9 @@ class Fast(Speed):
         for one in passes_for(runtime or RuntimeConfig()):
             one(EpochGraph(epoch, seed, tuple(gradients)))
 
-    def engine(self, training: Training, steps: int, installed: Collection[str]) -> tuple[str, str]:
+    def engine(self, training: Training, steps: int, obstacle: Callable[[str], str | None]) -> tuple[str, str]:
         """Return the engine for `runtime.engine=auto`, see `engine_choice.py`."""
-        return choose(training, steps, installed)
+        return choose(training, steps, obstacle)
 
     def prepare(self, model: onnx.ModelProto) -> dict[str, bool]:
         """Sort the nodes of deep graphs, and plan the memory of small values.

@@ -7,6 +7,8 @@ from ortpipe.parallel.config import ParallelConfig
 def check_engine(config: ParallelConfig, engine: str) -> None:
     """Reject C, devices without XLA, XLA without devices, and devices that exchange less often than in every step."""
     by_devices = config.transport == "devices"
+    if engine == "auto":  # which chooses XLA for devices, else ONNX Runtime
+        engine = "xla" if by_devices else "onnxruntime"
     if engine == "c" or by_devices != (engine == "xla"):
         other = ", or {@train/parallel}=devices." if engine == "xla" else "."
         raise ConfigError(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from importlib.util import find_spec
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from ortpipe import (
@@ -24,9 +27,12 @@ from ortpipe import (
 from ortpipe.errors import EngineError
 from ortpipe.fast import engine_choice
 from ortpipe.fast.thresholds import THRESHOLDS
+from ortpipe.parallel import ParallelConfig, check_engine
 from ortpipe.pipeline.digest import identity
+from ortpipe.runtime.c import check_compiler
 from ortpipe.stages.convert.sources.networks.mlp import MLP
-from ortpipe.stages.train import auto_engine
+from ortpipe.stages.convert.sources.networks.tabular import Tabular
+from ortpipe.stages.train.training import plan
 
 RNG = np.random.default_rng(0)
 DATA = Data(Rows({"X": RNG.normal(size=(64, 5)).astype(np.float32)}, RNG.normal(size=64).astype(np.float32)))
@@ -42,68 +48,121 @@ def gradient() -> Artifact:
     return derive(add_loss(forward, AddLossConfig(LOSSES["l2"]())))
 
 
-def chosen(gradient: Artifact, steps: int, installed: tuple[str, ...] = ("c", "xla")) -> str:
-    """Return the engine for some steps."""
-    training = auto_engine.Training(  # only what the rule reads
-        gradient, SHORT, DATA, AUTO, print, None, None, dict, gradient
-    )
-    return engine_choice.choose(training, steps, installed)[0]
+def chosen(gradient: Artifact, steps: int, installed: tuple[str, ...] = ("c", "xla"), **settings: object) -> str:
+    """Return the engine for some steps, and the reason."""
+    training = plan(gradient, replace(SHORT, **settings), DATA, AUTO, print, None)
+    return ": ".join(engine_choice.choose(training, steps, lambda name: None if name in installed else "not installed"))
+
+
+def line(artifact: Artifact, data: Data = DATA, runtime: RuntimeConfig = AUTO) -> str:
+    """Return the line that training prints about its engine."""
+    said = list[object]()
+    train(artifact, SHORT, data=data, runtime=runtime, report=said.append)
+    return str(said[0].text)  # type: ignore[attr-defined]
+
+
+def can_compile() -> bool:
+    """Return whether there are a C compiler and a BLAS."""
+    try:
+        check_compiler(RuntimeConfig(engine="c"))
+    except EngineError:
+        return False
+    return True
+
+
+needs_c = pytest.mark.skipif(not can_compile(), reason="no C compiler or no BLAS")
+needs_xla = pytest.mark.skipif(find_spec("jax") is None, reason="no JAX")
+
+
+@pytest.fixture
+def only_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choose C for any number of steps, and never XLA."""
+    monkeypatch.setattr(THRESHOLDS, "c_node_steps", 1)
+    monkeypatch.setattr(THRESHOLDS, "xla_node_steps", LONG * LONG)
 
 
 def test_short_trainings_stay_in_onnxruntime_and_long_ones_repay_a_compiler(gradient: Artifact) -> None:
     nodes = len(gradient.signature.graph.node)
     enough = -(-THRESHOLDS.c_node_steps // nodes)
-    assert [chosen(gradient, steps) for steps in (1, enough - 1, enough, LONG)] == ["onnxruntime"] * 2 + ["c"] * 2
-    assert [chosen(gradient, steps, ("xla",)) for steps in (enough, LONG)] == ["onnxruntime", "xla"]
-    assert chosen(gradient, LONG, ()) == "onnxruntime"
+    engines = [chosen(gradient, steps).partition(":")[0] for steps in (1, enough - 1, enough, LONG)]
+    assert engines == ["onnxruntime"] * 2 + ["c"] * 2
+    assert chosen(gradient, enough, ("xla",)).startswith("onnxruntime: ")
+    assert chosen(gradient, LONG, ("xla",)) == f"xla: {nodes} nodes, 10,000,000 steps; not c: not installed"
+    assert chosen(gradient, LONG, ()).endswith("; not c: not installed; not xla: not installed")
 
 
 def test_large_products_stay_in_onnxruntime(gradient: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(THRESHOLDS, "c_products", 10)
-    assert chosen(gradient, LONG) == "xla"
+    products = 16 * sum(gradient.initializers[name].size for name in gradient.facts.gradients)
+    assert chosen(gradient, LONG).endswith(f"; not c: rows × parameters is {products}, not below 10")
     monkeypatch.setattr(THRESHOLDS, "xla_products", 10)
-    assert chosen(gradient, LONG) == "onnxruntime"
+    assert chosen(gradient, LONG).startswith("onnxruntime: ")
 
 
-def test_an_operator_that_no_compiler_knows_stays_in_onnxruntime(gradient: Artifact) -> None:
-    model = gradient.model
-    model.graph.node[0].op_type = "LSTM"
-    strange = replace_model(gradient, model)
-    assert chosen(strange, LONG) == "onnxruntime"
+def test_products_of_three_axes_are_left_to_xla() -> None:
+    network = Tabular(members=2, width=4, blocks=1)
+    gradient = derive(add_loss(convert(None, ConvertConfig(network), data=DATA), AddLossConfig(LOSSES["l2"]())))
+    assert re.match(r"xla: .*; not c: \d+ products of three axes$", chosen(gradient, LONG))
 
 
-def replace_model(gradient: Artifact, model: object) -> Artifact:
-    """Return an artifact whose signature is another model."""
+@pytest.mark.parametrize(("transport", "engine"), [("devices", "xla"), ("processes", "onnxruntime")])
+def test_the_transport_of_parallel_training_decides(gradient: Artifact, transport: str, engine: str) -> None:
+    parallel = ParallelConfig(transport=transport)  # type: ignore[arg-type]
+    assert chosen(gradient, LONG, parallel=parallel).startswith(f"{engine}: ")
+    check_engine(parallel, "auto")
 
-    class Other:
-        facts, initializers, signature = gradient.facts, gradient.initializers, model
 
-    return Other()  # type: ignore[return-value]
+@needs_c
+@pytest.mark.usefixtures("only_c")
+def test_a_form_that_c_does_not_compile_stays_in_onnxruntime() -> None:
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 18]> g (float[N,5] X) => (float[N,1] y)
+        <float[7,1] w = {1, 2, 3, 4, 5, 6, 7}, int64[4] pads = {0, 1, 0, 1}> {
+          wide = Pad<mode="reflect">(X, pads) y = MatMul(wide, w) }"""
+    )
+    artifact = derive(add_loss(convert(model, data=DATA), AddLossConfig(LOSSES["l2"]())))
+    assert re.match(r"engine: onnxruntime \(.*; not c: Pad .*reflect", line(artifact))
+
+
+@needs_c
+@pytest.mark.usefixtures("only_c")
+def test_two_threads_and_a_missing_compiler_stay_in_onnxruntime(
+    gradient: Artifact, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert line(gradient).startswith("engine: c (")
+    assert "not c: provider=cpu, threads=2" in line(gradient, runtime=replace(AUTO, threads=2))
+    monkeypatch.setenv("CC", "nope")
+    assert "engine: onnxruntime" in line(gradient)
+    assert "not c: CC=nope, which does not run" in line(gradient)
 
 
 def test_the_choice_is_said_in_one_line_before_training_and_recorded(gradient: Artifact) -> None:
     said = list[object]()
     result = train(gradient, SHORT, data=DATA, runtime=AUTO, report=said.append)
     nodes = len(gradient.signature.graph.node)
-    assert said[0].text == f"engine: onnxruntime ({nodes} nodes, 8 steps)"  # type: ignore[attr-defined]
+    assert said[0].text == (  # type: ignore[attr-defined]
+        f"engine: onnxruntime ({nodes} nodes, 8 steps; not c: nodes × steps is below 1,000,000; "
+        "not xla: nodes × steps is below 3,000,000)"
+    )
     assert result.facts.lineage[-1]["engine"] == "onnxruntime"
     plain = train(gradient, SHORT, data=DATA)
     assert result.digest() == plain.digest()
     assert "engine" not in plain.facts.lineage[-1]
 
 
-@pytest.mark.parametrize("engine", ["c", "xla"])
+@pytest.mark.parametrize("engine", [pytest.param("c", marks=needs_c), pytest.param("xla", marks=needs_xla)])
 def test_the_chosen_engine_gives_the_bytes_that_it_gives_by_name(
     gradient: Artifact, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(THRESHOLDS, f"{engine}_node_steps", 1)
-    monkeypatch.setattr(auto_engine, "PACKAGES", {engine: auto_engine.PACKAGES[engine]})
     by_rule = train(gradient, SHORT, data=DATA, runtime=AUTO)
     by_name = train(gradient, SHORT, data=DATA, runtime=replace(AUTO, engine=engine))
     assert by_rule.digest() == by_name.digest()
     assert by_rule.facts.lineage[-1]["engine"] == engine
 
 
+@needs_c
+@needs_xla
 def test_the_cache_key_of_auto_holds_the_versions_of_all_engines() -> None:
     engines = [RuntimeConfig(engine=engine) for engine in ("onnxruntime", "xla", "c", "auto")]
     identities = [identity(config) for config in engines]

@@ -57,6 +57,10 @@ class CompiledEpoch:
         self._rows = [*scan.input[len(scan.input) - count :]]
         self._states = [*scan.input[: len(scan.input) - count]]
 
+    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise EngineError if the graph is not compiled for inputs of these shapes, in one step."""
+        emit(self._model, self._weights, shapes)
+
     def run(self, feeds: Mapping[str, np.ndarray], seed: Sequence[int] = (0, 0), first: int = 0) -> list[np.ndarray]:
         """Return the outputs.
 
@@ -115,6 +119,10 @@ class SeededEpochs:
     def __init__(self, program: CompiledEpoch, seed: Sequence[int]) -> None:
         self._program, self._done = program, 0
         self._seed = np.random.SeedSequence([*seed]).generate_state(2).tolist()
+
+    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Raise EngineError as the program does."""
+        self._program.check(shapes)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the outputs for the next steps."""

@@ -3,7 +3,10 @@
 import dataclasses
 from importlib.util import find_spec
 
+from ortpipe.errors import EngineError
+from ortpipe.runtime import xla
 from ortpipe.runtime.providers import check_provider
+from ortpipe.stages.train.compiled import check_compiled
 from ortpipe.stages.train.rates import steps_per_epoch
 from ortpipe.stages.train.remark import Remark
 from ortpipe.stages.train.speed import speed
@@ -17,9 +20,31 @@ def with_engine(training: Training) -> tuple[Training, dict[str, str]]:
     assert training.runtime is not None
     check_provider(training.runtime)
     steps = training.config.epochs * steps_per_epoch(training.config, len(training.data.train))
-    installed = [engine for engine, package in PACKAGES.items() if find_spec(package) is not None]
-    engine, reason = speed().engine(training, steps, installed)
-    runtime = dataclasses.replace(training.runtime, engine=engine)  # type: ignore[arg-type]
-    check_provider(runtime)
+    engine, reason = speed().engine(training, steps, lambda engine: _obstacle(_in(training, engine), engine))
+    chosen = _in(training, engine)
+    assert chosen.runtime is not None
+    check_provider(chosen.runtime)
     training.report(Remark(f"engine: {engine} ({reason})"))
-    return dataclasses.replace(training, runtime=runtime), {"engine": engine}
+    return chosen, {"engine": engine}
+
+
+def _in(training: Training, engine: str) -> Training:
+    assert training.runtime is not None
+    runtime = dataclasses.replace(training.runtime, engine=engine)  # type: ignore[arg-type]
+    return dataclasses.replace(training, runtime=runtime)
+
+
+def _obstacle(training: Training, engine: str) -> str | None:
+    """Return why an engine cannot train: it is not installed, or lacks a compiler, threads or an operator's form."""
+    assert training.runtime is not None
+    if find_spec(PACKAGES[engine]) is None:
+        return "not installed"
+    try:
+        check_provider(training.runtime)
+        if engine == "c":
+            check_compiled(training)
+        else:
+            xla.check_operators(training.artifact.signature)
+    except EngineError as error:
+        return str(error.got)
+    return None

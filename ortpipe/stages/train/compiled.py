@@ -4,15 +4,31 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import onnx
 
 from ortpipe.graph.core.apart import Weights
 from ortpipe.runtime import c, xla
+from ortpipe.stages.train.accumulate import updates
 from ortpipe.stages.train.devices import device_count, slice_places
-from ortpipe.stages.train.epoch_graph import BATCHES, Runs
+from ortpipe.stages.train.epoch_graph import BATCHES, Runs, loader
 from ortpipe.stages.train.remark import Remark
 from ortpipe.stages.train.sliced import SLICES
+from ortpipe.stages.train.step import build_step
 from ortpipe.stages.train.training import Training
+
+
+def check_compiled(training: Training) -> None:
+    """Raise EngineError if a form of an operator in the train step is not compiled to C."""
+    step, config = build_step(training.artifact, training.config), training.config
+    rows = training.feed(training.data.train.head(config.batch_size * config.accumulate))
+    part = next(updates(config, {name: rows[name][np.newaxis] for name in step.batch}))
+    values = step.pack(step.init(training.first_values()))
+    shapes = {name: array.shape for name, array in values.items()} | dict.fromkeys(step.scalars, ())
+    shapes |= {name: array.shape[1:] for name, array in part.items()}
+    size = next(iter(part.values())).shape[1 + (config.accumulate > 1)]
+    program: Any = loader(training, step)(1, size)
+    program.check(shapes)
 
 
 def load_compiled(

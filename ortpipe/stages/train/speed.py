@@ -1,7 +1,7 @@
 """The one place where `ortpipe.fast` enters training, which also works without that folder, only slower."""
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 import onnx
@@ -30,8 +30,8 @@ class Speed:
         `seed` and `gradients` name the initializer that starts the backward pass, and its results.
         """
 
-    def engine(self, training: Training, steps: int, installed: Collection[str]) -> tuple[str, str]:
-        """Return the engine for `runtime.engine=auto` among the installed ones, and the reason."""
+    def engine(self, training: Training, steps: int, obstacle: Callable[[str], str | None]) -> tuple[str, str]:
+        """Return the engine for `runtime.engine=auto`, and the reason; see `ortpipe/fast/engine_choice.py`."""
         return "onnxruntime", "without ortpipe.fast"
 
     def prepare(self, model: onnx.ModelProto) -> dict[str, bool]:
