@@ -239,14 +239,12 @@ class KernelWriter:
         [value] = kernel.values
         place, axis, first = self._memory.place(value), value.info, 0
         for x in value.args:
-            base = unshaped(x)
-            if self._plan.parts.get(base) != (value, first):
 
-                def into(index: Index, first: int = first) -> Affine:
-                    moved = [part + Affine((), first * (i == axis)) for i, part in enumerate(index)]
-                    return address(value.shape, tuple(moved))
+            def into(index: Index, first: int = first) -> Affine:
+                moved = [part + Affine((), first * (i == axis)) for i, part in enumerate(index)]
+                return address(value.shape, tuple(moved))
 
-                self.store(value, x, place, into)
+            self.store(value, x, place, into)
             first += x.shape[axis]
 
     def _write_scatter(self, kernel: Kernel) -> None:

@@ -102,9 +102,6 @@ class MemoryPlan:
                 self._places[unshaped(value)] = CLocation(home.array, Affine.of(level.variable) * value.size)
         for value, state in plan.homes.items():
             self._places[value] = self._places[state]
-        for value, (root, first) in plan.aliases.items():
-            home = self._places[root]
-            self._places[value] = CLocation(home.array, home.first + Affine((), first))
 
     def place(self, value: Value) -> CLocation:
         """Return where a value is; a constant is written into the text on its first use."""

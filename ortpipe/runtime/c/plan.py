@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
@@ -72,8 +71,6 @@ class Plan:
             if not (shared := self._shared()):
                 break
             self.stored |= shared
-        self.parts = self._parts()
-        self.aliases = {value: self._root(value) for value in self.parts}
         self.homes, self.copied = self._homes()
 
     def _fresh_ends(self, level: Level) -> None:
@@ -104,8 +101,6 @@ class Plan:
                 indexed = value.kind in ("gather", "gather_elements", "pad") and place == 0
                 if base.kind not in (*MEMORY, "scan") and value.kind != "scan" and (inner or wider or indexed):
                     needed.add(behind(x) if value.kind == "product" and place < 2 else base)
-            if value.kind == "join":
-                needed |= {unshaped(x) for x in value.args if unshaped(x).kind not in MEMORY}
         needed = {value for value in needed if value.kind not in (*MEMORY, "scan") or value.kind == "result"}
         for value in self._all:
             if value.kind == "product":
@@ -241,30 +236,6 @@ class Plan:
 
     # memory
 
-    def _parts(self) -> dict[Value, tuple[Value, int]]:
-        """Return the values that are computed directly into a part of a join, and the part's first entry."""
-        parts, ends = dict[Value, tuple[Value, int]](), set[Value]()
-        for level in self.levels:
-            ends |= {unshaped(value) for value in (*level.following, *level.outputs)}
-        for value in self._all:
-            if value.kind != "join" or math.prod(value.shape[: value.info]) != 1:
-                continue
-            first = 0
-            for x in value.args:
-                base = unshaped(x)
-                if base in self.stored and base.level is value.level and base not in {*parts, *ends}:
-                    parts[base] = (value, first)
-                first += x.size
-        return parts
-
-    def _root(self, value: Value) -> tuple[Value, int]:
-        """Return the array that contains a part, and the part's first entry there."""
-        first = 0
-        while value in self.parts:
-            value, more = self.parts[value]
-            first += more
-        return value, first
-
     def _homes(self) -> tuple[dict[Value, Value], list[tuple[Level, int]]]:
         """Return the next values that overwrite their states, and the states whose next values are copied."""
         homes, copied = dict[Value, Value](), list[tuple[Level, int]]()
@@ -313,7 +284,7 @@ class Plan:
                 results = self._uses[value] if value.kind == "scan" else [value]
                 for x in [*results, *self._read(value)]:
                     if x.level is level and (x in self.stored or x.kind == "result"):
-                        spans.setdefault(self.aliases.get(x, (x, 0))[0], []).append(place)
+                        spans.setdefault(x, []).append(place)
         last = len(self.kernels[level])
         for copied, number in self.copied:
             if copied is level:

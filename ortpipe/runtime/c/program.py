@@ -96,11 +96,11 @@ class _Function:
         arrays, results = list[np.ndarray](), list[np.ndarray]()
         for argument in self._source.arguments:
             if argument.role == "constant":
-                array = np.ascontiguousarray(self._source.constants[argument.c_name])
+                array = np.asarray(self._source.constants[argument.c_name], order="C")
             elif argument.role == "output":
                 array = np.empty((steps, *argument.shape), argument.dtype)
             else:
-                array = np.ascontiguousarray(feeds[argument.name], argument.dtype)
+                array = np.asarray(feeds[argument.name], argument.dtype, order="C")
             if argument.role == "state":
                 array = array.copy()
             results += [array] if argument.role in ("state", "output") else []
