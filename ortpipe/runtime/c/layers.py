@@ -63,6 +63,8 @@ def _product(
     op: ValueTable, a: Value, b: Value, c: Value | None = None, numbers: tuple[float, float] = (1, 1)
 ) -> Value:
     """Return α·A·B + β·C; a product with a row of ones is a sum."""
+    if a.shape[-1] != b.shape[-2]:
+        raise NotCompiled(f"a product of matrices with {a.shape[-1]} columns and {b.shape[-2]} rows")
     if _is_ones(a) and c is None and numbers[0] == 1 and len(a.shape) == 2 and a.shape[0] == 1:
         return total(op, b, [len(b.shape) - 2])
     if len(b.shape) == 2 and len(a.shape) > 2:
@@ -94,6 +96,9 @@ def einsum(op: ValueTable, node: Any, *inputs: Value) -> Value:
     terms = left.split(",")
     if not arrow or "." in left or any(len({*term}) < len(term) for term in terms):
         raise NotCompiled(f"the equation {node.get('equation')}")
+    sizes = {(label, n) for x, term in zip(inputs, terms, strict=True) for label, n in zip(term, x.shape, strict=True)}
+    if len({label for label, _ in sizes}) < len(sizes):
+        raise NotCompiled(f"the equation {node.get('equation')} with two sizes of one label")
     x, labels = inputs[0], terms[0]
     for place, (y, more) in enumerate(zip(inputs[1:], terms[1:], strict=True), 2):
         x, labels = _contracted(op, (x, labels), (y, more), {*result, *"".join(terms[place:])})
