@@ -39,9 +39,10 @@ def build(source: str, *, blas: bool) -> ctypes.CDLL:
     """
     command, version = compiler()
     names = load_blas() if blas else ()
-    path = cache_folder() / f"{digest_of('c', source, FLAGS, names, version, processor())}.so"
+    command = [*command, *FLAGS, *LIBRARY, *(f"-D{name}={PREFIX}{name}" for name in names)]
+    path = cache_folder() / f"{digest_of('c', source, command, LATE, version, processor())}.so"
     if not _is_own(path):
-        _compile([*command, *FLAGS, *LIBRARY, *(f"-D{name}={PREFIX}{name}" for name in names)], source, path)
+        _compile(command, source, path)
     return ctypes.CDLL(str(path))
 
 

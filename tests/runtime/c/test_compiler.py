@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from runtime.c.epochs import needs_engine
 
 from ortpipe.errors import EngineError
 from ortpipe.runtime.c import compiler
@@ -24,7 +25,7 @@ void product(int n, const double *a, const double *b, double *c) {
   cblas_dgemm(101, 111, 111, n, n, n, 1, a, n, b, n, 0, c, n);
 }
 """
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+pytestmark = needs_engine
 
 
 @pytest.fixture(autouse=True)
@@ -58,6 +59,15 @@ def test_a_source_is_compiled_once(cache: Path) -> None:
     assert library.stat().st_mtime_ns == written
     assert twice(DOUBLED.replace("2 * x", "2 * x + 1")) == 7
     assert len([*cache.glob("*")]) == 2, "no file of a compilation remains"
+
+
+def test_each_command_of_a_compiler_has_its_own_library(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_name = shlex.join(compiler.compiler()[0])
+    for options, result in (("", 6), (" -DTIMES=3", 9), ("", 6)):
+        monkeypatch.setenv("CC", by_name + options)
+        source = "#ifndef TIMES\n#define TIMES 2\n#endif\ndouble twice(double x) { return TIMES * x; }"
+        assert twice(source) == result
+    assert len([*cache.glob("*.so")]) == 2
 
 
 def test_processes_that_compile_at_once_share_one_library(cache: Path) -> None:

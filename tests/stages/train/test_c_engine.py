@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import shutil
 
 import numpy as np
 import onnx
 import pytest
+from runtime.c.epochs import needs_engine
 from sample import ALL, few_of_each
 from stages.derive.test_derive import CASES as MODELS_AND_LOSSES
 from stages.derive.test_derive import MODELS
@@ -33,7 +33,7 @@ from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import Checkpoint
 
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="runtime.engine=c needs a C compiler")
+pytestmark = needs_engine
 C = RuntimeConfig(engine="c")
 EPOCHS = 20
 ROUNDING = {"float64": 1e-6, "float32": 1e-4}  # of losses, relative
