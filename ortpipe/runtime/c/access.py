@@ -15,6 +15,8 @@ from ortpipe.runtime.c.elementwise import number
 from ortpipe.runtime.c.values import Value
 
 MEMORY = ("state", "row", "constant", "result")  # kinds that are in memory without a loop that writes them
+INDEXED = ("gather", "gather_elements", "scatter")  # kinds that read or write at computed indices
+OUTSIDE = "outside"  # the variable of C for whether an index was out of bounds
 LONG = 60  # characters of an expression that becomes a variable of its own
 
 
@@ -65,7 +67,7 @@ class Access:
     def at(self, value: Value, index: Index | Flat, times: int = 1) -> str:
         """Return an entry as an expression, which is used several times."""
         value, index = self.resolve(value, index)
-        if value.kind == "constant" and value.size and (value.info == value.info.flat[0]).all():
+        if value.uniform:
             return number(value.info.flat[0], value.dtype)
         if self._in_memory(value):
             position = self.position(value, index)
@@ -185,6 +187,7 @@ class Access:
         if key not in self.computed:
             name = self.computed[key] = self._fresh("chosen")
             self.lines.append(f"const int64_t {name} = {text} < 0 ? {text} + {size} : {text};")
+            self.lines.append(f"{OUTSIDE} |= {name} < 0 || {name} >= {size};")
             self.bounds[name] = size
         return Affine.of(self.computed[key])
 
@@ -200,9 +203,8 @@ class Access:
         return self._known is not None
 
     def _guarded(self, value: Value, row: Affine, size: int, index: Index) -> str:
-        """Return an entry, or nan out of bounds: the loss becomes nan, which training reports."""
-        missing = "NAN" if value.dtype.kind == "f" else number(0, value.dtype)
-        return f"({row} >= 0 && {row} < {size} ? {self.at(value.args[0], index)} : {missing})"
+        """Return an entry, or 0 out of bounds, where the outputs become nan, which training reports."""
+        return f"({row} >= 0 && {row} < {size} ? {self.at(value.args[0], index)} : 0)"
 
     def _pad(self, value: Value, index: Index) -> str:
         x, filling = value.args

@@ -34,7 +34,7 @@ TEMPLATES: Mapping[str, str] = {  # operators that keep the type
     "Reciprocal": "(1 / {0})",
     "Relu": "(0 > {0} ? 0 : {0})",
     "Sigmoid": "(1 / (1 + exp$(-{0})))",
-    "Sign": "(({0} > 0) - ({0} < 0))",
+    "Sign": "({0} > 0 ? 1 : {0} < 0 ? -1 : {0} == 0 ? 0 : {0})",
     "Softplus": "(fmax$({0}, 0) + log1p$(exp$(-fabs$({0}))))",
     "Softsign": "({0} / (1 + fabs$({0})))",
     "Sub": "({0} - {1})",
@@ -62,7 +62,10 @@ def number(value: Any, dtype: Any) -> str:
     if dtype.kind != "f":
         bounds = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         whole = int(value) if np.isfinite(value) else bounds[int(value > 0)]
-        return "INT64_MIN" if whole == -(2**63) else str(whole) if abs(whole) < 2**31 else f"INT64_C({whole})"
+        if whole == -(2**63):
+            return "INT64_MIN"
+        text = str(whole) if abs(whole) < 2**31 else f"{'U' if whole >= 2**63 else ''}INT64_C({whole})"
+        return f"({text})" if whole < 0 else text
     if not np.isfinite(value):
         return "NAN" if np.isnan(value) else "INFINITY" if value > 0 else "(-INFINITY)"
     text = repr(dtype.type(value).item()) if dtype == np.float64 else str(np.float32(value))
@@ -111,9 +114,7 @@ def cast(op: ValueTable, x: Value, dtype: Any) -> Value:
 
 def _power(op: ValueTable, node: Any, x: Value, y: Value) -> Value:
     if y.kind == "constant" and y.size == 1 and y.info.item() == 2:
-        return op.map("({0} * {0})", x)
-    if y.kind == "constant" and y.size == 1 and y.info.item() == 0.5 and x.dtype.kind == "f":
-        return op.map("sqrt$({0})", x)
+        return op.reshape(op.map("({0} * {0})", x), np.broadcast_shapes(x.shape, y.shape))
     if x.dtype.kind != "f":
         raise NotCompiled("powers of integers")
     return op.map("pow$({0}, {1})", x, cast(op, y, x.dtype))
@@ -145,7 +146,9 @@ def _mod(op: ValueTable, node: Any, a: Value, b: Value) -> Value:
     if a.dtype.kind == "f":
         rest = op.map("fmod$({0}, {1})", a, b)  # has the sign of a
         return rest if node.get("fmod", 0) else op.map("({0} * {1} < 0 ? {0} + {1} : {0})", rest, b)
-    return op.map("({0} % {1})" if node.get("fmod", 0) else "(({0} % {1} + {1}) % {1})", a, b)
+    if node.get("fmod", 0) or a.dtype.kind == "u":
+        return op.map("({0} % {1})", a, b)
+    return op.map("({0} % {1} + ({0} % {1} != 0 && ({0} % {1} < 0) != ({1} < 0) ? {1} : 0))", a, b)
 
 
 def _by_axis(op: ValueTable, node: Any, x: Value, part: Value) -> Value:

@@ -17,7 +17,6 @@ from ortpipe.runtime.c.values import Level, Value
 
 LANES = {4: 32, 8: 16}  # of a sum along the last axis, by the bytes of a number
 START = {"+": 0, "*": 1, "max": -np.inf, "min": np.inf}
-TINY = 0  # products up to which loops are faster than a BLAS
 
 
 class KernelWriter:
@@ -85,7 +84,7 @@ class KernelWriter:
 
         for value in kernel.values:
             if value.kind == "reduce":
-                self.store(value, self._plan.values.constant(START[value.info[0]], value.dtype))
+                self.store(value, self._plan.values.constant(_start(value)))
         bounds, variables = self._collapsed(bounds, write, names)
         lines, _ = self._twice(bounds, lambda access: write(access, variables))
         with self._out.loops(bounds):
@@ -151,7 +150,7 @@ class KernelWriter:
         with self._out.loops({v: bounds[v] for v in outside if v in bounds}, independent=False):
             limits = {v: bounds[v] for v in summed}
             if in_order:
-                self._out.add(f"{value.c_type} {into} = {number(START[operator], value.dtype)};")
+                self._out.add(f"{value.c_type} {into} = {number(_start(value), value.dtype)};")
                 with self._out.loops(limits, independent=False):
                     self._out.add(*body(bounds, into, variables, ZERO))
             else:
@@ -176,7 +175,7 @@ class KernelWriter:
         length, lane, entry = limits.pop(inner), Affine.of("lane"), f"{into}[lane]"
         rest = length % lanes
         self._out.add(f"{value.c_type} {into}[{lanes}];")
-        self._out.loop(_lanes(lanes), [f"{entry} = {number(START[operator], value.dtype)};"])
+        self._out.loop(_lanes(lanes), [f"{entry} = {number(_start(value), value.dtype)};"])
         with self._out.loops(limits, independent=False):
             with self._out.block(f"for (int64_t {inner} = 0; {inner} < {length - rest}; {inner} += {lanes})"):
                 lines = body({inner: length - lanes + 1, "lane": lanes}, entry, variables, lane)
@@ -220,7 +219,7 @@ class KernelWriter:
         out = _pointer(place, row * (m * n))
         one, other = number(alpha, value.dtype), number(beta if c else 0, value.dtype)
         with self._out.loops(batch, independent=False):
-            if self._blas and m * n * k > TINY:
+            if self._blas:
                 modes = ", ".join("TRANSPOSED" if turned else "PLAIN" for turned in (turned_a, turned_b))
                 letter = "s" if value.dtype == np.float32 else "d"
                 self._out.add(
@@ -282,6 +281,14 @@ class KernelWriter:
             f"for (int64_t {level.variable} = 0; {level.variable} < {level.count}; {level.variable}++)"
         ):
             self._write_level(level)
+
+
+def _start(value: Value) -> np.generic:
+    """Return the number from which a sum, product, maximum or minimum starts."""
+    start, kind = START[value.info[0]], value.dtype
+    if kind.kind in "iu" and np.isinf(start):
+        start = np.iinfo(kind).max if start > 0 else np.iinfo(kind).min
+    return kind.type(start)
 
 
 def _lanes(count: int | str) -> str:

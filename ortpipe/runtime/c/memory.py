@@ -63,7 +63,7 @@ class MemoryPlan:
             for value in values:
                 self._argument(value, value.name, role)
         for value in self.values:
-            if value.kind == "constant" and value.size > SMALL and not (value.info == value.info.flat[0]).all():
+            if value.kind == "constant" and value.size > SMALL and not value.uniform:
                 self._argument(value, value.name, "constant")
                 self.constants[self.arguments[-1].c_name] = value.info
         for value, name in zip(step.outputs, names, strict=True):

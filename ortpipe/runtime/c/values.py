@@ -80,6 +80,11 @@ class Value:
         return math.prod(self.shape)
 
     @property
+    def uniform(self) -> bool:
+        """Whether it is a constant of one number, bit by bit: 0 and −0 differ."""
+        return self.kind == "constant" and self.size > 0 and len({x.tobytes() for x in self.info.flat}) == 1
+
+    @property
     def c_type(self) -> str:
         """The type of an entry."""
         return C_TYPES[self.dtype.name]
@@ -117,6 +122,8 @@ class ValueTable:
         shape = np.broadcast_shapes(*(x.shape for x in args))
         kind = np.dtype(dtype or args[0].dtype)
         suffix = "f" if args[0].dtype == np.float32 else ""
+        if kind.kind in "iu" and not template.startswith(("{0}", "((")):
+            template = f"(({C_TYPES[kind.name]}) {template})"  # C computes with wider integers
         return self.make("map", shape, kind, *args, info=template.replace("$", suffix))
 
     def reduce(self, operator: str, x: Value, axes: Iterable[int]) -> Value:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from ortpipe.runtime.c import text
+from ortpipe.runtime.c.access import INDEXED, OUTSIDE
 from ortpipe.runtime.c.kernels import KernelWriter
 from ortpipe.runtime.c.lines import CodeLines
 from ortpipe.runtime.c.memory import MemoryPlan
 from ortpipe.runtime.c.plan import Plan, unshaped
-from ortpipe.runtime.c.values import C_TYPES, Level
+from ortpipe.runtime.c.values import C_TYPES, Level, Value
 
 LETTERS = {"float32": ("s", "float"), "float64": ("d", "double")}  # of BLAS functions
 
@@ -21,20 +24,31 @@ class FunctionWriter:
         self._plan, self._blas, self._function, self._out = plan, blas, function, CodeLines()
         self.memory = MemoryPlan(plan, names)
         self._kernels = KernelWriter(plan, self.memory, self._out, self._level, blas=blas)
+        self._indexed = any(value.kind in INDEXED for value in self.memory.values)
         self.seeded = any(value.kind == "draw" for value in self.memory.values)
 
     def text(self) -> str:
         """Return the source."""
         self._out.add("const uint64_t mode = flush_subnormals();")
         self._out.add(*(self.memory.arrays or ["(void) work;"]))
+        self._out.add(*([f"bool {OUTSIDE} = false;"] if self._indexed else []))
         self._level(self._plan.top)
         with self._out.block("for (int64_t step = 0; step < steps; step++)"):
             self._level(self._plan.step)
+            if self._indexed:
+                with self._out.block(f"if ({OUTSIDE})"):
+                    self._lose(self._plan.step.outputs)
         self._out.add("restore_subnormals(mode);")
         parts = [text.HEAD, text.FLUSHED, *self._products(), *([text.RANDOM] if self.seeded else [])]
         return "".join(
             [*parts, "\n" + "\n".join([f"{self._head()} {{", *self.memory.tables, *self._out.lines, "}"]) + "\n"]
         )
+
+    def _lose(self, outputs: Sequence[Value]) -> None:
+        """Write nan into the outputs of a step."""
+        for value in outputs:
+            if value.dtype.kind == "f":
+                self._kernels.store(unshaped(value), self._plan.values.constant(np.nan, value.dtype))
 
     def _products(self) -> list[str]:
         kinds = sorted({value.dtype.name for value in self.memory.values if value.kind == "product"})
@@ -43,11 +57,11 @@ class FunctionWriter:
 
     def _head(self) -> str:
         arrays = [
-            f"{'const ' if x.role in ('row', 'constant') else ''}{C_TYPES[x.dtype.name]} *restrict {x.c_name}"
+            f"{'const ' if x.role in ('row', 'constant') else ''}{C_TYPES[x.dtype.name]} *{x.c_name}"
             for x in self.memory.arguments
         ]
         numbers = ["int64_t steps", *(["uint64_t seed", "int64_t first"] if self.seeded else [])]
-        lines = ",\n    ".join([", ".join(numbers), *arrays, "unsigned char *restrict work"])
+        lines = ",\n    ".join([", ".join(numbers), *arrays, "unsigned char *work"])
         return f"void {self._function}(\n    {lines})"
 
     def _level(self, level: Level) -> None:

@@ -68,3 +68,82 @@ def test_a_delay_line_inside_a_step_keeps_its_order():
       <int64[1] zero = {0}, int64[1] two = {2}, int64[1] three = {3}>
       { d = Add(v, v) r = Slice(s, zero, two) t = Concat<axis=0>(d, r) u = Slice(t, two, three) }>(z, x) }"""
     compare(body, [floats(5, 1)])
+
+
+def test_matrices_of_other_sizes_are_rejected():
+    for equation, one, two in [("ij,jk->ik", (3, 1), (4, 5)), ("bij,bjk->bik", (1, 3, 4), (2, 4, 5))]:
+        shapes = [",".join(map(str, shape)) for shape in (one, two)]
+        head = f"(float[{shapes[0]}] a, float[{shapes[1]}] b) => (float[N] y) "
+        with pytest.raises(EngineError, match="two sizes of one label"):
+            results(f'{head} {{ y = Einsum<equation="{equation}">(a, b) }}', [floats(*one), floats(*two)])
+    with pytest.raises(EngineError, match="1 columns and 4 rows"):
+        results("(float[3,1] a, float[4,5] b) => (float[N] y) { y = MatMul(a, b) }", [floats(3, 1), floats(4, 5)])
+
+
+@pytest.mark.parametrize(("rows", "width"), [(2, 4), (2, 8), (4, 3), (4, 6), (6, 4)])
+def test_a_normalization_alone_is_finite_in_every_step(rows, width):
+    body = f"(float[{rows},{width}] x) => (float[{rows},{width}] y) {{ y = LayerNormalization(x, s, b) }}"
+    scale = RNG.normal(size=width).astype(np.float32)
+    body = body.replace(" { y", f" <float[{width}] s, float[{width}] b> {{ y")
+    compare(body, [floats(rows, width)], s=scale, b=2 * scale)
+
+
+INDICES = {
+    "integers": "m = Gather(map, i) y = Gather(x, m)",
+    "numbers": "y = Gather(x, i)",
+    "elements": "y = GatherElements(x, i)",
+    "updates": "y = ScatterElements(x, i, x2)",
+}
+
+
+@pytest.mark.parametrize("case", INDICES)
+def test_an_index_out_of_bounds_makes_this_and_later_outputs_nan(case):
+    nodes = INDICES[case]
+    body = f"(float[3] x, float[2] x2, int64[2] i) => (float[N] y) <int64[3] map = {{2, 0, 1}}> {{ {nodes} }}"
+    rows, indices = [floats(3), floats(2)], np.array([[0, -3], [2, 7], [0, 1]])
+    [y] = results(body, [*rows, indices])
+    [right] = results(body, [*rows, indices % 3], engine="onnxruntime")
+    np.testing.assert_array_equal(y[0], right[0])
+    assert np.isnan(y[1:]).all()
+
+
+SMALL = {
+    "not": ("uint8", "n = BitwiseNot(x) y = Cast<to=1>(n)", [1, 0, 255]),
+    "abs": ("int8", "n = Abs(x) y = Cast<to=1>(n)", [-128, -1, 127]),
+    "neg": ("int8", "n = Neg(x) y = Cast<to=1>(n)", [-128, -1, 127]),
+    "mod": (
+        "uint32",
+        "c = Constant<value_int=4000000000>() d = Cast<to=12>(c) n = Mod(x, d) y = Cast<to=1>(n)",
+        [3e9, 4.1e9, 1],
+    ),
+    "signed mod": ("int64", "c = Constant<value_int=-7>() n = Mod(x, c) y = Cast<to=1>(n)", [9, -9, 14]),
+    "sign": ("float", "y = Sign(x)", [np.nan, -2, 0]),
+    "power": ("float", "c = Constant<value=float[1,1] {2}>() y = Pow(x, c)", [1, -2, 3]),
+    "root": ("float", "c = Constant<value=float[1] {0.5}>() y = Pow(x, c)", [-np.inf, 4, 9]),
+    "zeros": ("float", "c = Constant<value=float[3] {0, -0.0, 0}>() y = Div(x, c)", [1, 1, 1]),
+}
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_small_integers_wrap_and_edges_are_those_of_onnxruntime(case):
+    kind, nodes, numbers = SMALL[case]
+    x = np.array([numbers] * STEPS, {"float": "float32"}.get(kind, kind))
+    with np.errstate(all="ignore"):
+        compare(f"({kind}[3] x) => (float[N] y) {{ {nodes} }}", [x])
+
+
+def test_the_largest_integer_along_any_axis():
+    x = RNG.integers(-9, 9, (STEPS, 4, 3, 2))
+    for operator in ("ReduceMax", "ReduceMin"):
+        body = f"(int64[4,3,2] x) => (int64[4,2] y) <int64[1] axis = {{1}}> {{ y = {operator}<keepdims=0>(x, axis) }}"
+        compare(body, [x])
+
+
+def test_a_state_of_one_number_stays_a_number():
+    body = "(float s, float x) => (float t, float y) { t = Add(s, x) y = Identity(s) }"
+    compare(body, [floats()], [np.array(2, np.float32)])
+
+
+def test_large_negative_constants_have_parentheses():
+    body = "(int64[1] x) => (int64[300,300] y) { n = Neg(c) y = Add(n, x) }".replace(") {", ") <int64[300,300] c> {")
+    compare(body, [np.ones((STEPS, 1), np.int64)], c=np.full((300, 300), -5))
