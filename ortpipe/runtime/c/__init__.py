@@ -5,7 +5,7 @@ Names: `check_compiler` raises if there is no compiler or no BLAS, `check_operat
 of `C_TYPES`; `number` returns a number in C. `build` returns the library of a source. `CompiledEpoch` is a compiled
 epoch graph, `SeededEpochs` the same with the seeds of an epoch's random numbers.
 
-Read first: `reader.py` (a graph as values), `plan.py` (which loops compute them, and where they are) and `write.py`
+Read first: `reader.py` (a graph as values), `plan.py` (which loops compute them, and where they are) and `source.py`
 (the text).
 """
 

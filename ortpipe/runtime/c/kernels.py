@@ -283,12 +283,13 @@ class KernelWriter:
             self._write_level(level)
 
 
-def _start(value: Value) -> np.generic:
+def _start(value: Value) -> np.ndarray:
     """Return the number from which a sum, product, maximum or minimum starts."""
     start, kind = START[value.info[0]], value.dtype
-    if kind.kind in "iu" and np.isinf(start):
-        start = np.iinfo(kind).max if start > 0 else np.iinfo(kind).min
-    return kind.type(start)
+    if kind.kind != "f" and np.isinf(start):
+        bounds = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        start = bounds[int(start > 0)]
+    return np.asarray(start, kind)
 
 
 def _lanes(count: int | str) -> str:
