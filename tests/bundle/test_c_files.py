@@ -109,6 +109,12 @@ def test_random_steps_differ_and_are_not_compared(tmp_path: Path) -> None:
     assert len({*losses}) == 3, "each step draws its own numbers"
 
 
+def test_predictions_do_not_write_the_weights() -> None:
+    predict = c_sources(*CASES["adam"], steps=5).files["predict.c"]
+    [weights] = re.findall(r"float \*restrict (\w+),\n    const float", predict)
+    assert not re.search(rf"\b{weights}\[[^]]*\] = ", predict)
+
+
 def test_flash_and_ram_are_the_bytes_of_the_arrays() -> None:
     adam, sgd = (
         c_sources(gradient(), TrainConfig(OPTIMIZERS[name](), batch_size=8), steps=5) for name in ("adam", "sgd")

@@ -74,11 +74,13 @@ class Plan:
         self.homes, self.copied = self._homes()
 
     def _fresh_ends(self, level: Level) -> None:
-        """Give each next state and each output a value of its own in memory."""
+        """Give each next state that differs from its state, and each output, a value of its own in memory."""
         taken = set[Value]()
         for ends in (level.following, level.outputs):
             for place, value in enumerate(ends):
                 base = unshaped(value)
+                if ends is level.following and base is level.states[place]:
+                    continue
                 if base.kind in (*MEMORY, "view") or base.level is not level or base in taken:
                     base = self.values.make("map", value.shape, value.dtype, value, info="{0}", level=level)
                     if base in taken:
@@ -245,7 +247,7 @@ class Plan:
                 base = unshaped(following)
                 if base in places and self._overwrites(level, places[base], base, state):
                     homes[base] = state
-                else:
+                elif base is not state:
                     copied.append((level, number))
         return homes, copied
 
