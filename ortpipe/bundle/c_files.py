@@ -141,7 +141,11 @@ def _emitted(graphs: BundleGraphs, model: onnx.ModelProto, function: str, rows: 
 def _header(program: _Program, facts: Facts, batch: int) -> str:
     """Return the state, the functions and, where MODEL_WEIGHTS is defined, the first values of the state."""
     states, [prediction], graphs = _of(program.train, "state"), _of(program.predict, "output"), program.graphs
-    classes = json.dumps(list(facts.classes), default=str).replace("*/", "* /") if facts.classes else "none"
+    classes = (
+        json.dumps(list(facts.classes), default=str).replace("*/", "* /").replace("/*", "/ *")
+        if facts.classes
+        else "none"
+    )
     first = [_table(f"first_{x.c_name}", graphs.state[x.name]) for x in states if graphs.state[x.name].any()]
     rows, inputs = _parameters(program.rows), _parameters(_of(program.predict, "row"))
     return f"""\

@@ -42,7 +42,7 @@ needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"
 def gradient(dropout: float = 0.0, name: str = "X", labels: np.ndarray = CLASSES) -> Artifact:
     """A small network with its gradients, of a classifier or for numbers."""
     data = Data(Rows({name: X}, labels))
-    classes = labels.dtype.kind == "i"
+    classes = labels.dtype.kind != "f"
     network = MLP(hidden=(4,), dropout=dropout, task="multiclass" if classes else "regression")
     loss = LOSSES["cross_entropy" if classes else "l2"]()
     return derive(add_loss(convert(None, ConvertConfig(network), data=data), AddLossConfig(loss)))
@@ -65,7 +65,10 @@ CASES = {
     "adam": (gradient(), TrainConfig(OPTIMIZERS["adam"](), batch_size=8)),
     "numbers": (gradient(labels=X[:, 0] - X[:, 1]), TrainConfig(OPTIMIZERS["sgd"](0.05), batch_size=7)),
     "average": (gradient(), TrainConfig(OPTIMIZERS["momentum"](0.05), average=0.9, clip=ClipConfig(norm=1.0))),
-    "an input with the name of a variable": (gradient(name="state"), TrainConfig(OPTIMIZERS["sgd"](), batch_size=8)),
+    **{
+        f"an input named {name}": (gradient(name=name, labels=labels), TrainConfig(OPTIMIZERS["sgd"](), batch_size=8))
+        for name, labels in {"losses": CLASSES, "y1": np.array(["a/*", "*/", '"\n'])[CLASSES], "true": CLASSES}.items()
+    },
 }
 
 
