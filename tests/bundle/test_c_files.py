@@ -114,7 +114,7 @@ def test_random_steps_differ_and_are_not_compared(tmp_path: Path) -> None:
 
 def test_predictions_do_not_write_the_weights() -> None:
     predict = c_sources(*CASES["adam"], steps=5).files["predict.c"]
-    [weights] = re.findall(r"float \*restrict (\w+),\n    const float", predict)
+    [weights] = re.findall(r"state->(s_\w+)", predict)
     assert not re.search(rf"\b{weights}\[[^]]*\] = ", predict)
 
 
