@@ -11,7 +11,7 @@ from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Sh
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
 
-VERSION = 12  # raised whenever the stage's results change
+VERSION = 13  # raised whenever the stage's results change
 LOSS = "loss"  # the default monitor
 Decay = Annotated[NotNegative, Fix("To keep a parameter as it is, name it in {@derive.frozen}.")]
 
