@@ -10,9 +10,9 @@ import numpy as np
 from ortpipe.runtime.c.access import Access, CLocation, bare
 from ortpipe.runtime.c.affine import ZERO, Affine, Index, address
 from ortpipe.runtime.c.elementwise import number
-from ortpipe.runtime.c.lines import CodeLines
 from ortpipe.runtime.c.memory import MemoryPlan
 from ortpipe.runtime.c.plan import Kernel, Plan, domain_index, loop_names, unshaped
+from ortpipe.runtime.c.text import CodeLines
 from ortpipe.runtime.c.values import Level, Value
 
 LANES = {4: 32, 8: 16}  # of a sum along the last axis, by the bytes of a number

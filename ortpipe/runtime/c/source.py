@@ -11,10 +11,10 @@ import onnx
 from ortpipe.runtime.c import text
 from ortpipe.runtime.c.access import INDEXED, OUTSIDE
 from ortpipe.runtime.c.kernels import KernelWriter
-from ortpipe.runtime.c.lines import CodeLines
 from ortpipe.runtime.c.memory import Argument, MemoryPlan
 from ortpipe.runtime.c.plan import Plan, unshaped
 from ortpipe.runtime.c.reader import GraphReader, check_operators
+from ortpipe.runtime.c.text import CodeLines
 from ortpipe.runtime.c.values import C_TYPES, Level, NotCompiled, Value, refused
 
 LETTERS = {"float32": ("s", "float"), "float64": ("d", "double")}  # of BLAS functions

@@ -1,6 +1,9 @@
-"""The parts of every program: types, the random numbers, products without a BLAS, and subnormal numbers as 0."""
+"""Lines of C, and the parts of every program: types, random numbers, products without a BLAS, subnormal numbers."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 HEAD = """\
 #include <math.h>
@@ -101,3 +104,37 @@ static inline float uniform(uint64_t key, uint64_t place) {
   return (float) ((x0 ^ x1) >> 9) * 0x1p-23f;
 }
 """
+
+
+class CodeLines:
+    """Lines of C with an indentation."""
+
+    def __init__(self) -> None:
+        self.lines, self._depth = list[str](), 1
+
+    def add(self, *lines: str) -> None:
+        """Append lines."""
+        self.lines += ["  " * self._depth + line for line in lines]
+
+    @contextmanager
+    def block(self, head: str, *, independent: bool = False) -> Iterator[None]:
+        """Write a block around the lines of the caller's; `independent` is for loops."""
+        self.add(*(["INDEPENDENT"] if independent else []), f"{head} {{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.add("}")
+
+    @contextmanager
+    def loops(self, bounds: Mapping[str, int], *, independent: bool = True) -> Iterator[None]:
+        """Write nested loops around the caller's lines; the iterations of the innermost one are independent."""
+        with ExitStack() as stack:
+            for place, (v, n) in enumerate(bounds.items()):
+                last = independent and place == len(bounds) - 1
+                stack.enter_context(self.block(f"for (int64_t {v} = 0; {v} < {n}; {v}++)", independent=last))
+            yield
+
+    def loop(self, head: str, lines: Iterable[str], *, independent: bool = False) -> None:
+        """Write a loop around lines."""
+        with self.block(head, independent=independent):
+            self.add(*lines)
