@@ -196,7 +196,7 @@ def _subject(name: str, composed: Composition) -> Iterator[Subject]:
             values, example = (defaults, {}) if of_run is None else (read_config(of_run), read_example(of_run))
             yield Subject(artifact, values, example, {"artifact": artifact.digest()})
             return
-        if of_run is None:
+        if of_run is None or path.name.endswith("_convert"):
             rule, fix = "An artifact needs a loss to be exported.", "Name one of add_loss, penalty or derive, or a run."
             raise ConfigError(rule, got=name, fix=fix)
     with under("RUN"):
