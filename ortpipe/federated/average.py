@@ -56,8 +56,8 @@ def aggregate(
     """Return the weights after one round: θ + Σᵢ nᵢ·Δᵢ / Σᵢ nᵢ, for changes Δᵢ with weights nᵢ.
 
     With `clip`, Δᵢ·min(1, C/‖Δᵢ‖₂) replaces Δᵢ, and all nᵢ are 1: no client changes the sum by more than C. With
-    `noise`, the result is θ + (Σᵢ Δᵢ + N(0, z²·C²·I)) / m with m = `expected`, even without updates; `epsilon` is its
-    privacy. The order of the updates does not change the result.
+    `expected`, m replaces Σᵢ nᵢ. With `noise`, the result is θ + (Σᵢ Δᵢ + N(0, z²·C²·I)) / m, even without updates;
+    `epsilon` is its privacy. The order of the updates does not change the result.
 
     An update is rejected if it has the wrong length, a number that is not finite, numbers that θ's dtype cannot hold,
     or a weight nᵢ that is not positive, or if its client sent several; without noise, also if its norm is over
@@ -69,13 +69,13 @@ def aggregate(
         of: whether `values` are clients' weights, or their changes.
         clip: C, the largest norm of a change.
         noise: z, the standard deviation of the noise as a multiple of C.
-        expected: m, with noise: the number of clients that a round samples on average.
+        expected: m, with clip: the number of clients that a round samples on average.
         outsize: the largest norm relative to the median.
         seed: of the noise; by default from the operating system, so that it cannot be computed again.
 
     Raises:
-        ConfigError: θ is no vector of finite floats, noise without `clip` or `expected`, or a setting out of its
-            bounds.
+        ConfigError: θ is no vector of finite floats, noise without `clip` or `expected`, `expected` without
+            `clip`, or a setting out of its bounds.
         TrainError: no update can be averaged, without noise.
 
     >>> result = aggregate(np.zeros(2), [Update("a", np.array([1.0, 0]), 3), Update("b", np.array([0.0, np.nan]))])
@@ -105,9 +105,9 @@ def aggregate(
     for update, change in accepted:
         norm = norms[update.client]
         total += change * (update.weight if clip is None else min(1.0, clip / norm) if norm else 1.0)
-    count = sum(update.weight if clip is None else 1.0 for update, _ in accepted)
-    if noise and clip is not None and expected is not None:
-        total, count = total + np.random.default_rng(seed).normal(0, noise * clip, weights.shape), expected
+    count = expected or sum(update.weight if clip is None else 1.0 for update, _ in accepted)
+    if noise and clip is not None:
+        total = total + np.random.default_rng(seed).normal(0, noise * clip, weights.shape)
     after = (weights + total / count).astype(weights.dtype)
     return Round(after, {update.client: norms[update.client] for update, _ in accepted}, reasons)
 
@@ -121,6 +121,9 @@ def _check(clip: float | None, noise: float, expected: float | None, outsize: fl
     if noise and (clip is None or expected is None):
         rule, fix = "noise needs clip, and expected, the number of clients per round.", "Pass both."
         raise ConfigError(rule, got=f"clip={clip}, expected={expected}", fix=fix)
+    if expected is not None and clip is None:
+        rule, fix = "expected needs clip, with which all clients count the same.", "Pass clip, or leave out expected."
+        raise ConfigError(rule, got=f"expected={expected}", fix=fix)
 
 
 def _checked(

@@ -83,6 +83,13 @@ def test_changes_are_clipped_to_a_norm() -> None:
     assert aggregate(np.zeros(2), heavy, of="changes", clip=1.0).weights.tolist() == result.weights.tolist()
 
 
+def test_the_expected_number_of_clients_divides_the_sum_with_noise_and_without() -> None:
+    updates = [Update(name, np.ones(1), weight=9) for name in "ab"]
+    assert aggregate(np.zeros(1), updates, clip=10, expected=4).weights.tolist() == [0.5]
+    with pytest.raises(ConfigError, match=r"expected needs clip(.|\n)*got: expected=4"):
+        aggregate(np.zeros(1), updates, expected=4)
+
+
 def test_noise_has_the_deviation_that_its_privacy_needs() -> None:
     count = 200_000
     updates = [Update(str(i), np.full(count, 0.0), weight=i + 1) for i in range(4)]
