@@ -15,7 +15,7 @@ def choose(training: Training, steps: int, obstacle: Callable[[str], str | None]
 
     With n nodes in the gradient model, and a batch times the parameters below `c_products` and `xla_products`: C if
     n · steps reach `c_node_steps` and no product reads arrays of three axes, XLA if they reach `xla_node_steps`. Else
-    ONNX Runtime. `obstacle` returns why an engine cannot train the model, or None; it is asked last.
+    ONNX Runtime. `obstacle` returns why an engine cannot train the model, or None; it is called last.
     """
     artifact, config = training.artifact, training.config
     if config.parallel is not None and config.parallel.transport == "devices":
