@@ -80,7 +80,7 @@ export class Drawing {
 
   changed() {
     this.show();
-    this.onChange(this.row());
+    this.onChange(this.empty ? null : this.row());
   }
 
   get empty() {

@@ -126,6 +126,8 @@ def held_out(page: Any) -> list[float]:
 
 def test_a_correction_sticks_after_a_reload_and_spoils_nothing_else(opened: Callable[..., Any], bundles: Path) -> None:
     page = opened("digits")
+    assert page.locator("#verdict").text_content() == "–"  # nothing is drawn: nothing to teach
+    assert page.locator("#teach").is_hidden()
     draw(page, ONE)
     holds(page, "#verdict", "2 (")
     page.get_by_role("button", name="That was 1").click()
