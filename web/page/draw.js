@@ -5,8 +5,8 @@ const KEYS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDo
 
 /** A canvas for mouse, finger, pen or arrow keys, whose drawing becomes a row as the training rows are. */
 export class Drawing {
-  constructor(place, facts, onChange) {
-    Object.assign(this, { facts, onChange, strokes: [], picture: null, pen: [0.5, 0.2], down: false });
+  constructor(place, facts, { onChange, onProblem }) {
+    Object.assign(this, { facts, onChange, onProblem, strokes: [], picture: null, pen: [0.5, 0.2], down: false });
     this.canvas = element("canvas", {
       class: "draw", width: SIZE, height: SIZE, tabindex: 0, role: "application",
       "aria-label": "Drawing area", "aria-describedby": "draw-help",
@@ -67,8 +67,13 @@ export class Drawing {
 
   async open(file) {
     if (!file) return;
-    this.clear();
-    this.picture = await createImageBitmap(file);
+    let picture;
+    try {
+      picture = await createImageBitmap(file);
+    } catch (error) {
+      return this.onProblem(new Error(`The file must be a picture that this browser reads.\nFound: ${error.message}\nFix: save it as a .png file.`));
+    }
+    Object.assign(this, { strokes: [], picture, down: false });
     this.changed();
   }
 

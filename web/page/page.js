@@ -41,14 +41,18 @@ async function guarded(work) {
   try {
     await work();
   } catch (error) {
-    at("problem").textContent = error.message;
-    at("problem").hidden = false;
+    notice(error);
   }
+}
+
+function notice(error) {
+  at("problem").textContent = error.message;
+  at("problem").hidden = false;
 }
 
 function pictures() {
   at("input-title").textContent = "Draw";
-  return new Drawing(at("input"), facts, (row) => predict(row && { [facts.input]: [row] }));
+  return new Drawing(at("input"), facts, { onChange: (row) => predict(row && { [facts.input]: [row] }), onProblem: notice });
 }
 
 function tables() {
@@ -92,7 +96,7 @@ function sounds() {
       await teach({ [facts.input]: rows }, marked);
       await show(false);
     }),
-    onProblem: (error) => guarded(() => Promise.reject(error)),
+    onProblem: notice,
   });
   return sound;
 }
