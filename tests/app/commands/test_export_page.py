@@ -199,9 +199,7 @@ def test_weights_after_100_steps_are_those_of_python(
     assert np.abs(state["parameters"] - arrays["parameters"]).max() > 0.01
 
 
-def test_a_drawing_is_made_with_keys_or_a_finger_on_a_narrow_screen(
-    opened: Callable[..., Any], bundles: Path
-) -> None:
+def test_a_drawing_is_made_with_keys_or_a_finger_on_a_narrow_screen(opened: Callable[..., Any], bundles: Path) -> None:
     page = opened("digits", viewport={"width": 380, "height": 800}, has_touch=True, is_mobile=True)
     page.get_by_label("Drawing area").focus()
     for key in (" ", *["ArrowDown"] * 12):  # the pen down, then below: a one
