@@ -6,17 +6,19 @@ import { Sound } from "./sound.js";
 import { readLabel, Table } from "./table.js";
 
 const [BUTTONS, SHOWN] = [12, 10]; // classes as buttons, and with a bar
+const RUNTIME = ["ort.wasm.bundle.min.mjs", "ort-wasm-simd-threaded.wasm"].map((name) => `onnxruntime/${name}`);
 const TRAINING = "#labels button, #train-rows, #train-sound, #reset"; // what starts or undoes a training
 let facts, learner, curve, panel, running, latest = null, predicting = false, checked, before;
 
-async function json(name) {
-  const response = await fetch(name);
-  if (response.ok) return response.json();
+async function file(name, method = "GET") {
+  const response = await fetch(name, { method });
+  if (response.ok) return response;
   throw new Error(`The page needs ${name}.\nFound: HTTP ${response.status} ${response.statusText}\nFix: serve all files of the folder.`);
 }
 
 async function start() {
-  const [page, rows] = await Promise.all(["page.json", "rows.json"].map(json));
+  const [page, rows] = await Promise.all(["page.json", "rows.json"].map(async (name) => (await file(name)).json()));
+  await Promise.all(RUNTIME.map((name) => file(name, "HEAD"))); // without them, the trainer names import maps
   learner = await Learner.open(page, rows);
   ({ facts } = learner);
   at("title").textContent = document.title = page.title;
@@ -204,4 +206,9 @@ async function forget() {
   if (latest) await predict(latest);
 }
 
-guarded(start);
+guarded(() =>
+  start().catch((error) => {
+    if (!panel) at("input-title").textContent = "Not loaded";
+    at("status").textContent = "The model is not loaded.";
+    throw error;
+  }));

@@ -156,6 +156,17 @@ def test_a_correction_sticks_after_a_reload_and_spoils_nothing_else(opened: Call
     assert held_out(page) == [before, before]
 
 
+def test_a_missing_file_of_the_folder_is_named(opened: Callable[..., Any]) -> None:
+    page = opened("digits")
+    page.route("**/*.wasm", lambda route: route.fulfill(status=404))
+    page.reload()
+    holds(page, "#problem", "onnxruntime/ort-wasm-simd-threaded.wasm")
+    holds(page, "#problem", "serve all files of the folder")
+    holds(page, "#status", "not loaded")
+    holds(page, "#input-title", "Not loaded")
+    assert "404" in page.logged.pop()  # by the browser
+
+
 DROP = """async (text) => {
     const dataTransfer = new DataTransfer();
     dataTransfer.items.add(new File([text], "rows.csv"));
