@@ -47,9 +47,13 @@ async function guarded(work) {
   }
 }
 
+/** Show an error at the bottom of the window, clear of the control that caused it. */
 function notice(error) {
-  at("problem").textContent = error.message;
+  const close = () => (at("problem").hidden = true);
+  at("problem").replaceChildren(error.message, element("button", { type: "button", class: "quiet", onclick: close }, "Close"));
   at("problem").hidden = false;
+  document.documentElement.style.scrollPaddingBottom = `${at("problem").offsetHeight + 32}px`;
+  document.activeElement.scrollIntoView({ block: "nearest" });
 }
 
 function pictures() {

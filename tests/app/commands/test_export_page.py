@@ -265,6 +265,10 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
         holds(page, "#problem", words)
         box = page.locator("#problem").bounding_box()
         assert 0 < box["y"] < box["y"] + box["height"] < page.viewport_size["height"]  # seen wherever the page is
+        pressed = page.get_by_role("button", name="Predict these rows").bounding_box()
+        assert pressed["y"] + pressed["height"] <= box["y"]  # and not covered
+    page.get_by_role("button", name="Close").click()
+    assert page.locator("#problem").is_hidden()
 
     page.evaluate('localStorage[Object.keys(localStorage)[0]] = \'{"inputs": {}, "labels": ["no"]}\'')
     page.reload()
