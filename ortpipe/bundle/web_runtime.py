@@ -62,12 +62,14 @@ def _read(folder: Path) -> dict[str, bytes]:
         about = json.loads((folder / "package.json").read_text(encoding="utf-8"))
         notice = {name: about.get(name) for name in ("name", "version", "license", "repository")}
         files = {f"onnxruntime/{name}": (folder / "dist" / name).read_bytes() for name in FILES}
-    except (OSError, ValueError) as error:
-        raise _missing(str(error)) from error
+    except OSError as error:
+        raise _missing(f"no {error.filename}") from error
+    except ValueError as error:
+        raise _missing(f"{folder}/package.json: {error}") from error
     return {**files, "onnxruntime/package.json": json.dumps(notice, indent=1).encode()}
 
 
 def _missing(got: str) -> TrainError:
-    rule = f"A page needs the files of {PACKAGE}, {VERSION} or a close version."
-    fix = f"Install npm, or run npm install {PACKAGE} elsewhere and name its folder: --runtime node_modules/{PACKAGE}."
+    rule = f"A page needs the files of {PACKAGE}."
+    fix = f"Run npm install {PACKAGE}@{VERSION} anywhere, and name its folder: --runtime node_modules/{PACKAGE}."
     return TrainError(rule, got=got, fix=fix)

@@ -91,7 +91,7 @@ def run(arguments: Sequence[str]) -> None:
     output = local(options.output, "--output")
     for flag, number in (("--steps", options.steps), ("--max-size", options.max_size), ("--page", options.page)):
         if number is not None and number < 1:
-            raise ConfigError(f"{flag} must be positive.", got=number, fix=f"Leave {flag} out, or write {flag} 1000.")
+            raise ConfigError(f"{flag} must be positive.", got=number, fix=f"Leave {flag} out, or write 1 or more.")
     if options.runtime is not None and options.page is None:
         raise ConfigError("--runtime names the runtime of a page.", got="no --page", fix="Add --page.")
     with _subject(options.run, options.composed) as subject:
@@ -202,7 +202,7 @@ def _subject(name: str, composed: Composition) -> Iterator[Subject]:
     with under("RUN"):
         origin = origin_of(name if of_run is None else str(of_run), composed.values["recorder"])
     if origin.run is None:
-        fix = "Train it by a run with start=MODEL first."
+        fix = "Check the name and recorder.tracking_uri; train a model of another tool by a run with start=MODEL first."
         raise ConfigError("Only a model that ortpipe trained can be exported.", got=origin.name, fix=fix)
     with recorded(origin.run, composed) as folder:
         record = RunRecord.read(folder)
@@ -254,8 +254,9 @@ def _changes(overrides: Sequence[str]) -> list[str]:
 
 def _check_output(output: Path, file: str, *, force: bool) -> None:
     """Raise if the folder exists, unless `force` replaces it and it has a file of the same kind of export."""
-    fix = "Name another, or remove it." if force else "Name another, or add --force to replace a bundle."
-    reject_existing(output, force=force and has_file(output, file), fix=fix)
+    replaced = has_file(output, file)
+    fix = "Name another, or add --force to replace it." if replaced else "Name another, or remove it."
+    reject_existing(output, force=force and replaced, fix=fix)
 
 
 def _trained(folder: Path) -> Artifact:

@@ -37,7 +37,7 @@ def adapt(graph: ir.Graph, choice: Trained, facts: Facts, lora: Lora) -> Trained
             got="; ".join(f"{name}: {without[name]}" for name in misfits[:3]),
             fix="Leave out {@convert.quantize} or {key}: what is rounded to integers takes no adapter."
             if rounded
-            else "Name others in {key}.targets, or lower {key}.rank.",
+            else "Name others in {key}.targets, lower {key}.rank, or train without a penalty: it reads weights, too.",
         )
     if not chosen:
         rule, fix = "There is a weight to adapt.", "Name some in {key}.targets."

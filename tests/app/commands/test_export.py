@@ -82,7 +82,7 @@ def test_parameters_and_optimizer_of_a_bundle_may_differ_from_the_runs(folder: P
     assert json.loads(Path("uncalibrated/bundle.json").read_text())["batch_size"] == 4 * bundle["batch_size"]
     call("export", "run", "--output", "small", "train.batch_size=8")
     assert json.loads(Path("small/bundle.json").read_text())["batch_size"] == 8
-    with pytest.raises(ConfigError, match=r"must not exist yet(.|\n)*--force to replace a bundle"):
+    with pytest.raises(ConfigError, match=r"must not exist yet(.|\n)*--force to replace it"):
         call("export", "run", "--output", "bundle")
     Path("bundle/node_modules").mkdir()
     for name in ("node_modules/ort.js", "fit.mjs"):  # as the README of a bundle says
