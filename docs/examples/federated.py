@@ -13,7 +13,7 @@ from sklearn.model_selection import train_test_split
 
 from ortpipe.federated import BundleClient, Update, aggregate, epsilon
 
-CLIENTS, BATCH, CLIP, NOISE = 20, 16, 1.0, 1.0
+CLIENTS, BATCH, CLIP, NOISE, DELTA = 20, 16, 1.0, 1.0, 0.01
 folder, rounds = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 50
 X, y = load_digits(return_X_y=True)
 rows, test, labels, expected = train_test_split(X.astype(np.float32), y, test_size=0.25, random_state=0, stratify=y)
@@ -75,9 +75,10 @@ def pooled() -> list[float]:
 curves = {"pooled": pooled()}
 curves |= {f"α = {alpha:g}": federated(alpha) for alpha in (100, 1, 0.1)}
 curves["α = 1, three broken clients"] = federated(1, broken=True)
-curves["α = 1, clipped"] = federated(1, clip=CLIP)
-private = epsilon(noise=NOISE, rounds=rounds, delta=0.01)
-curves[f"α = 1, clipped, noise, ε = {private:.0f}"] = federated(1, clip=CLIP, noise=NOISE, expected=CLIENTS)
+curves[f"α = 1, clipped at {CLIP:g}"] = federated(1, clip=CLIP)
+private = epsilon(noise=NOISE, rounds=rounds, delta=DELTA)
+name = f"α = 1, clipped at {CLIP:g}, noise of z = {NOISE:g}: ε = {private:.0f} at δ = {DELTA:g}"
+curves[name] = federated(1, clip=CLIP, noise=NOISE, expected=CLIENTS)
 print(
     f"| accuracy on {len(test)} test rows | after {max(rounds // 5, 1)} rounds | after {rounds} rounds |\n|---|---|---|"
 )
@@ -91,7 +92,7 @@ if len(sys.argv) > 3:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for name in (name for name in curves if "broken" not in name and not name.endswith("clipped")):
+    for name in (name for name in curves if "broken" not in name and not name.endswith(f"clipped at {CLIP:g}")):
         axes.plot(range(1, rounds + 1), curves[name], label=name, color="black" if name == "pooled" else None)
     axes.set(xlabel="round (pooled: epoch)", ylabel="accuracy on test rows", ylim=(0.5, 1))
     axes.legend(loc="lower right")
