@@ -128,7 +128,7 @@ async function predict(inputs) {
 }
 
 function show({ label, score, scores }) {
-  at("verdict").textContent = scores ? `${label} (${percent(score)})` : String(+Number(label).toPrecision(6));
+  at("verdict").textContent = scores ? `${label} (${percent(score)})` : `${facts.label}: ${+Number(label).toPrecision(6)}`;
   if (!scores) return;
   const order = facts.classes.length > SHOWN ? [...scores.keys()].sort((a, b) => scores[b] - scores[a]).slice(0, SHOWN) : [...scores.keys()];
   const bars = order.map((place) =>
@@ -146,8 +146,9 @@ function labels() {
     const buttons = facts.classes.map((name) => element("button", { type: "button", class: "quiet", "aria-label": `That was ${name}`, "data-label": name, onclick: () => learn(name) }, String(name)));
     return at("labels").append(element("div", { class: "labels" }, ...buttons));
   }
+  if (!facts.classes) at("teach-title").textContent = "Wrong? Give the right answer";
   const field = facts.classes ? element("select", {}, ...facts.classes.map((name) => element("option", {}, String(name)))) : element("input", { type: "number", step: "any" });
-  const given = () => (facts.classes ? facts.classes[field.selectedIndex] : readLabel(field.value, null, "label", 1));
+  const given = () => (facts.classes ? facts.classes[field.selectedIndex] : readLabel(field.value, null, "The right answer"));
   at("labels").append(element("div", { class: "labels" }, element("label", {}, "Right answer", field), element("button", { type: "button", onclick: () => guarded(() => learn(given())) }, "Train on it")));
 }
 

@@ -85,20 +85,23 @@ export class Table {
     if (missing.length) throw new Error(`The first line must name all columns.\nFound: no ${missing.join(", no ")}\nFix: add ${missing.length > 1 ? "these columns" : "this column"}.`);
     const cells = (name) => lines.map((line) => line[header.indexOf(name)]);
     const inputs = Object.fromEntries(columns.map((column) => [column.name, cells(column.name).map((cell, row) => readCell(column, cell, ` in row ${row + 1}`))]));
-    return { inputs, labels: labelled ? cells(labelName).map((cell, row) => readLabel(cell, classes, labelName, row + 1)) : null };
+    return { inputs, labels: labelled ? cells(labelName).map((cell, row) => readLabel(cell, classes, `Each cell of ${labelName}`, ` in row ${row + 1}`)) : null };
   }
 
   /** Show predicted rows, and offer all of them as a file. */
   show(inputs, predictions) {
     const names = ["prediction", ...(predictions[0].score === null ? [] : ["probability"]), ...this.facts.columns.map((column) => column.name)];
     const lines = predictions.map(({ label, score }, row) =>
-      [label, ...(score === null ? [] : [+score.toPrecision(4)]), ...this.facts.columns.map((column) => inputs[column.name][row])]);
+      [score === null ? shortest(label) : label, ...(score === null ? [] : [+score.toPrecision(4)]), ...this.facts.columns.map((column) => inputs[column.name][row])]);
     const cells = (tag, line) => element("tr", {}, ...line.map((cell) => element(tag, tag === "th" ? { scope: "col" } : {}, String(cell ?? ""))));
     this.result.replaceChildren(
-      element("table", {}, element("caption", {}, `${lines.length} rows predicted`), element("thead", {}, cells("th", names)), element("tbody", {}, ...lines.slice(0, SHOWN).map((line) => cells("td", line)))),
+      element("table", {}, element("caption", {}, `${lines.length} ${lines.length === 1 ? "row" : "rows"} predicted`), element("thead", {}, cells("th", names)), element("tbody", {}, ...lines.slice(0, SHOWN).map((line) => cells("td", line)))),
       element("p", { class: "row" }, element("button", { type: "button", class: "quiet", onclick: () => download("predicted.csv", toCsv([names, ...lines]), "text/csv") }, "Download predicted.csv")));
   }
 }
+
+/** Return the shortest number that is the same float32. */
+const shortest = (value) => [6, 7, 8].map((digits) => +value.toPrecision(digits)).find((short) => Math.fround(short) === value) ?? value;
 
 /** Return a cell as the model reads it: numbers, or text; null or "" if missing. */
 function readCell(column, cell, where) {
@@ -116,8 +119,8 @@ function readCell(column, cell, where) {
   return truth;
 }
 
-export function readLabel(text, classes, name, row) {
+export function readLabel(text, classes, name, where = "") {
   const found = classes ? classes.find((each) => String(each) === text.trim()) : (number(text) ?? undefined);
-  if (found === undefined || Number.isNaN(found)) throw new Error(`Column ${name} must hold ${classes ? `one of ${classes.slice(0, 20).join(", ")}` : "numbers"}.\nFound: ${text.trim() || "a gap"} in row ${row}\nFix: correct or remove this row.`);
+  if (found === undefined || Number.isNaN(found)) throw new Error(`${name} must be ${classes ? `one of ${classes.slice(0, 20).join(", ")}` : "a number"}.\nFound: ${text.trim() || "a gap"}${where}\nFix: ${where ? "correct or remove this row" : "enter it, such as 1234.5"}.`);
   return found;
 }

@@ -35,12 +35,14 @@ def runtime() -> str:
 
 @pytest.fixture(scope="module")
 def bundles(runtime: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the pages `digits_page`, by the commands of the docs, `shop_page` and `tones_page`."""
+    """Return a folder with the pages of digits, by the commands of the docs, and of a shop, of prices and of tones."""
     folder = tmp_path_factory.mktemp("pages")
     _write_shop(folder)
     _write_tones(folder)
+    (folder / "price.csv").write_text("area,price\n" + "\n".join(f"{area},{3.1 * area}" for area in range(20, 90)))
     shop = ["~experiment", "data=csv", "data.source.path=shop.csv", "data.source.label=bought", "convert=auto"]
     shop += ["add_loss=auto", "train.epochs=3", "train/optimizer=adam", "train.optimizer.lr=0.01"]
+    price = [*shop, "data.source.path=price.csv", "data.source.label=price"]
     tones = ["~experiment", "data=audio", "data.source.path=sounds", "data.source.labels=sounds/labels.csv"]
     tones += [f"data.source.rate={RATE}", "data.source.samples=128", "data.source.outside=quiet"]
     tones += ["data.split={test: null, column: part}", "convert=mlp", "convert.source.hidden=[16]", "train.epochs=10"]
@@ -49,7 +51,7 @@ def bundles(runtime: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         train, write = (line.split()[1:] for line in re.findall("^ortpipe .*$", DOCUMENT.read_text(), re.M))
         run(*train, "figures=false")
         export.run([*write[1:], "--runtime", runtime])
-        for name, arguments in (("shop", shop), ("tones", tones)):
+        for name, arguments in (("shop", shop), ("price", price), ("tones", tones)):
             run(*arguments, "recorder=none", "figures=false", f"hydra.run.dir={name}")
             export.run([name, "--output", f"{name}_page", "--page", "--runtime", runtime])
         export.run(["digits", "--output", "digits_page/sgd", "train.optimizer={name: sgd, lr: 0.05}"])
@@ -275,6 +277,18 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
     holds(page, "#problem", "column")  # stored corrections that the model rejects can be forgotten
     page.get_by_role("button", name="Forget everything").click()
     holds(page, "#status", "Back to the model as it was.")
+
+
+def test_a_page_of_numbers_names_what_it_predicts_and_asks_for(opened: Callable[..., Any]) -> None:
+    page = opened("price")
+    assert re.fullmatch(r"price: [\d.]+", page.locator("#verdict").text_content())
+    assert page.locator("#teach-title").text_content() == "Wrong? Give the right answer"
+    page.get_by_role("button", name="Train on it").click()
+    holds(page, "#problem", "The right answer must be a number.\nFound: a gap\nFix: enter it")
+    page.get_by_label("Rows as CSV").fill("area\n33")
+    page.get_by_role("button", name="Predict these rows").click()
+    holds(page, "caption", "1 row predicted")
+    assert len(page.locator("td").first.text_content()) < 12  # digits of float32, not of float64
 
 
 def test_a_sound_becomes_segments_that_train(opened: Callable[..., Any], bundles: Path) -> None:
