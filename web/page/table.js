@@ -3,6 +3,7 @@ import { parse, toCsv } from "./csv.js";
 import { isDate, number } from "./trainer/rows.js";
 
 const SHOWN = 20; // rows of a table that are shown
+const MOST = 3.4e38; // of float32
 
 /** A form made from the columns of a table, and a field for rows as CSV. */
 export class Table {
@@ -31,7 +32,7 @@ export class Table {
     const shared = { name: column.name, id: `column-${column.name}` };
     if (column.kind === "number") {
       const [least, most] = column.range;
-      this.fields[column.name] = element("input", { ...shared, type: "number", step: "any", placeholder: `${least} to ${most}`, value });
+      this.fields[column.name] = element("input", { ...shared, type: "number", step: "any", min: -MOST, max: MOST, placeholder: `${least} to ${most}`, value });
     } else if (column.kind === "date") {
       this.fields[column.name] = element("input", { ...shared, type: /[T ]/.test(value ?? "") ? "datetime-local" : "date", value });
     } else if (column.kind === "text") {
@@ -109,7 +110,8 @@ function readCell(column, cell, where) {
   const wrong = (rule, fix) => new Error(`Column ${column.name} must hold ${rule}.\nFound: ${text}${where}\nFix: ${fix}`);
   if (column.kind === "number") {
     const found = number(text);
-    if (found !== null && !Number.isFinite(found)) throw wrong("numbers", "write it as 1234.5.");
+    if (Number.isNaN(found)) throw wrong("numbers", "write it as 1234.5.");
+    if (Math.abs(found) > MOST) throw wrong(`numbers from ${-MOST} to ${MOST}`, "correct it, or leave it empty.");
     return found;
   }
   if (column.kind === "date" && text !== "" && !isDate(text)) throw wrong("dates", "write it as 2026-01-31.");
