@@ -31,7 +31,6 @@ from ortpipe.parallel import ParallelConfig, check_engine
 from ortpipe.pipeline.digest import identity
 from ortpipe.runtime.c import check_compiler
 from ortpipe.stages.convert.sources.networks.mlp import MLP
-from ortpipe.stages.convert.sources.networks.tabular import Tabular
 from ortpipe.stages.train.training import plan
 
 RNG = np.random.default_rng(0)
@@ -97,12 +96,6 @@ def test_large_products_stay_in_onnxruntime(gradient: Artifact, monkeypatch: pyt
     assert chosen(gradient, LONG).endswith(f"; not c: rows × parameters is {products}, not below 10")
     monkeypatch.setattr(THRESHOLDS, "xla_products", 10)
     assert chosen(gradient, LONG).startswith("onnxruntime: ")
-
-
-def test_products_of_three_axes_are_left_to_xla() -> None:
-    network = Tabular(members=2, width=4, blocks=1)
-    gradient = derive(add_loss(convert(None, ConvertConfig(network), data=DATA), AddLossConfig(LOSSES["l2"]())))
-    assert re.match(r"xla: .*; not c: \d+ products of three axes$", chosen(gradient, LONG))
 
 
 @pytest.mark.parametrize(("transport", "engine"), [("devices", "xla"), ("processes", "onnxruntime")])
