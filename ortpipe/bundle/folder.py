@@ -77,11 +77,8 @@ def write_bundle(
     description |= {"origin": dict(origin or {}), "ortpipe": version("ortpipe")}
     every = {**files, **(page or {})}
     description["files"] = {name: hashlib.sha256(content).hexdigest() for name, content in every.items()}
-    size = sum(map(len, (*files.values(), _json(description), TEXT.read_bytes())))
-    if most_bytes is not None and size > most_bytes:
-        rule = f"The bundle must have at most {most_bytes:,} bytes."
-        fix = "Allow more (--max-size), store float16 (--float16), or train fewer parameters, with a simpler optimizer."
-        raise TrainError(rule, got=f"{size:,}", fix=fix)
+    if most_bytes is not None:
+        _check_size([*files.values(), _json(description), TEXT.read_bytes()], most_bytes)
     with atomic_folder(folder) as partial:
         every |= {DESCRIPTION: _json(description), README: TEXT.read_bytes()}
         if folder.exists():
@@ -95,6 +92,13 @@ def write_bundle(
             description["storage"] = {"dtype": "float16", "loss": stored, "float32_loss": loss}
             (partial / DESCRIPTION).write_bytes(_json(description))
     return description
+
+
+def _check_size(contents: Iterable[bytes], most_bytes: int) -> None:
+    if (size := sum(map(len, contents))) > most_bytes:
+        rule = f"The bundle must have at most {most_bytes:,} bytes."
+        fix = "Allow more (--max-size), store float16 (--float16), or train fewer parameters, with a simpler optimizer."
+        raise TrainError(rule, got=f"{size:,}", fix=fix)
 
 
 def _keep_others(older: Path, folder: Path, names: set[str]) -> None:
