@@ -14,6 +14,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.bundle.checks import STEPS, rows_of
 from ortpipe.bundle.graphs import BundleGraphs, training_graphs
+from ortpipe.bundle.reading import scalars_at
 from ortpipe.errors import EngineError, TrainError
 from ortpipe.graph import clean
 from ortpipe.runtime.c import C_TYPES, Argument, CSource, emit, number
@@ -243,8 +244,7 @@ void model_predict(model_state *state, int64_t rows, {inputs}, {_type(output)} *
 def _test(program: _Program, rows: Arrays, output: str) -> str:
     """Return a program that compares losses and predictions with those of onnxruntime; random steps are only run."""
     graphs, inputs = program.graphs, _of(program.predict, "row")
-    steps = np.arange(STEPS)
-    scalars = {name: array[np.minimum(steps, len(array) - 1)] for name, array in graphs.scalars.items()}
+    scalars = scalars_at(graphs.scalars, 0, STEPS)
     *values, losses = Session(graphs.models["train"]).run({**graphs.state, **rows, **scalars})
     weights = {n: a for n, a in zip(graphs.state, values, strict=True) if n in graphs.weights}
     fed = {**weights, **{x.name: rows[x.name][0] for x in inputs}}

@@ -12,7 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 from ortpipe.artifact import Arrays, Facts
 from ortpipe.bundle.graphs import BundleGraphs
-from ortpipe.bundle.reading import read_bundle, read_state
+from ortpipe.bundle.reading import read_bundle, read_state, scalars_at
 from ortpipe.errors import ModelError, TrainError
 from ortpipe.graph import all_nodes, having
 from ortpipe.runtime.session import Session
@@ -36,7 +36,7 @@ def check(folder: Path, graphs: BundleGraphs, facts: Facts, example: Arrays) -> 
     try:
         sessions = {name: Session(model) for name, model in models.items()}
         data = rows_of(graphs, facts, example)
-        scalars = {name: np.resize(array[:STEPS], STEPS) for name, array in graphs.scalars.items()}
+        scalars = scalars_at(graphs.scalars, 0, STEPS)
         epoch = sessions["train"].run({**state, **data, **scalars})
         feeds = [{n: np.asarray(a[place]) for n, a in (*data.items(), *scalars.items())} for place in range(STEPS)]
         steps = _steps(sessions["step"].run, state, feeds)

@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ def read_state(folder: Path, description: dict[str, Any]) -> dict[str, np.ndarra
     except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         raise _damaged(folder, STATE, error) from error
     return arrays
+
+
+def scalars_at(scalars: Mapping[str, np.ndarray], first: int, count: int) -> dict[str, np.ndarray]:
+    """Return the optimizer's numbers for some steps; after the last step that has numbers, those of the last."""
+    steps = np.arange(first, first + count)
+    return {name: array[np.minimum(steps, len(array) - 1)] for name, array in scalars.items()}
 
 
 def changed_files(folder: Path, description: dict[str, Any]) -> list[str]:

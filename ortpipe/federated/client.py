@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ortpipe.bundle import changed_files, read_bundle, read_state
+from ortpipe.bundle import changed_files, read_bundle, read_state, scalars_at
 from ortpipe.errors import ConfigError, ModelError
 from ortpipe.graph import read_apart
 from ortpipe.runtime import Session
@@ -79,7 +79,7 @@ class BundleClient:
 
     def _scalars(self, done: int, count: int) -> dict[str, np.ndarray]:
         arrays = {name: self._state[f"scalars/{name}"] for name in self._description["scalars"]}
-        return {n: a[np.minimum(np.arange(done, done + count), len(a) - 1)] for n, a in arrays.items()}
+        return scalars_at(arrays, done, count)
 
     def _flat(self, state: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([state[name].ravel() for name in self._names])
