@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from ortpipe.graph.core.operators import having
 from ortpipe.runtime.c.operators import OPERATORS
 from ortpipe.runtime.c.values import Level, NotCompiled, Value, ValueTable, refused
+from ortpipe.runtime.node_order import in_order, unsupported
 
 RANDOM = having("random")
 SOURCES = {  # whose values follow from constants and shapes; a fact about this engine: it has no C for them
@@ -45,22 +46,8 @@ class NodeForm:
 
 def check_operators(model: onnx.ModelProto) -> None:
     """Raise if a model has operators that are not compiled, naming each."""
-    supported = {*OPERATORS, *SOURCES, "Scan"}
-    missing = {
-        node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-        for node in _nodes(model.graph.node)
-        if node.op_type not in supported or node.domain not in ("", "ai.onnx")
-    }
-    if missing:
-        raise refused(f"unsupported operators: {', '.join(sorted(missing))}")
-
-
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                yield from _nodes(attribute.g.node)
+    if (what := unsupported(model, {*OPERATORS, *SOURCES, "Scan"})) is not None:
+        raise refused(what)
 
 
 class GraphReader:
@@ -80,7 +67,7 @@ class GraphReader:
         self.top = Level()
         self.step = Level(self.top)
         self.values = ValueTable(self.top)
-        random = (node for node in _nodes(model.graph.node) if node.op_type in RANDOM)
+        random = (node for node in in_order(model.graph.node) if node.op_type in RANDOM)
         self._numbers = {node.output[0]: number for number, node in enumerate(random)}
         if [node.op_type for node in model.graph.node] != ["Scan"]:
             raise refused("nodes around the steps of an epoch")

@@ -1,6 +1,6 @@
 """A graph as a function of JAX arrays: evaluate its nodes in order, each by its operator's function."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from ortpipe.errors import EngineError
+from ortpipe.runtime.node_order import in_order, subgraphs, unsupported
 from ortpipe.runtime.xla.node import Array, Node, Unsupported, check_numbers
 from ortpipe.runtime.xla.operators import OPERATORS
 from ortpipe.runtime.xla.operators.random import OPERATORS as RANDOM
@@ -29,24 +30,8 @@ def refused(what: str) -> EngineError:
 
 def check_operators(model: onnx.ModelProto) -> None:
     """Raise if a model has operators that are not in the table, naming each."""
-    missing = {
-        f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type
-        for node in _nodes(model.graph.node)
-        if node.op_type not in OPERATORS or node.domain not in ("", "ai.onnx")
-    }
-    if missing:
-        raise refused(f"unsupported operators: {', '.join(sorted(missing))}")
-
-
-def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    for node in nodes:
-        yield node
-        for graph in _subgraphs(node):
-            yield from _nodes(graph.node)
-
-
-def _subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    return [a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH]
+    if (what := unsupported(model, OPERATORS)) is not None:
+        raise refused(what)
 
 
 @dataclass
@@ -66,7 +51,7 @@ class Interpreter:
     key: Any = None
 
     def __post_init__(self) -> None:
-        random = (node for node in _nodes(self.model.graph.node) if node.op_type in RANDOM)
+        random = (node for node in in_order(self.model.graph.node) if node.op_type in RANDOM)
         self._numbers = {node.output[0]: number for number, node in enumerate(random)}  # numbers of random nodes
 
     def run(
@@ -102,7 +87,7 @@ class Interpreter:
         if (instead := self.instead.get(proto.op_type if outermost else proto.name)) is not None:
             return _several(instead(node, *inputs))
         constant = all(x is None or isinstance(x, np.ndarray | np.generic) for x in inputs)
-        if constant and proto.op_type not in RANDOM and not _subgraphs(proto) and _is_small(function, node, inputs):
+        if constant and proto.op_type not in RANDOM and not subgraphs(proto) and _is_small(function, node, inputs):
             with jax.ensure_compile_time_eval():
                 return _several(function(node, *inputs), np.asarray)
         return _several(function(node, *inputs))
