@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ortpipe import own
 from ortpipe.data.class_weight import ClassWeight, class_weights
@@ -14,10 +14,16 @@ from ortpipe.data.sources import SOURCES, Source
 from ortpipe.data.split import split
 from ortpipe.data.split_choice import split_fold, warnings_of, with_key
 from ortpipe.data.table import TableSource
-from ortpipe.data.teacher import Remember, TeacherConfig, taught
+from ortpipe.data.teacher import Remember, TeacherConfig
 from ortpipe.data.tokens import TokensConfig
+from ortpipe.doors import later
 from ortpipe.errors import DataError, under
 from ortpipe.settings import Config
+
+if TYPE_CHECKING:
+    from ortpipe.data.teacher import taught
+else:
+    later(__name__)  # it imports scikit-learn
 
 
 @dataclass(frozen=True)

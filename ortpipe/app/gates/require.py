@@ -5,13 +5,18 @@ import math
 import operator
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ortpipe import Data, EvaluateConfig, Facts
+from ortpipe.doors import later
 from ortpipe.errors import ConfigError, EvaluateError, nearest, under
 from ortpipe.metrics import METRICS
 from ortpipe.metrics.named import check_fits
-from ortpipe.stages import Scored, slice_of
+
+if TYPE_CHECKING:
+    from ortpipe.stages import Scored, slice_of
+else:
+    later(__name__)  # they import onnxruntime and onnx-ir
 
 LIMIT = re.compile(r"\s*(>=|<=)\s*(\S+)\s*")
 SLICE = re.compile(r"slice\.([^=]+)=(.*)\.([^.]+(?:\.\d+)?)", re.DOTALL)
@@ -83,7 +88,7 @@ def check_model(config: EvaluateConfig, recorder: object, facts: Facts, data: Da
             check_fits(better, facts, "only_if_better")
 
 
-def required(config: EvaluateConfig, scored: Scored, data: Data) -> dict[str, dict[str, Any]]:
+def required(config: EvaluateConfig, scored: "Scored", data: Data) -> dict[str, dict[str, Any]]:
     """Return the value, the limit and the outcome of each requirement."""
     assert data.validation is not None
     gates: dict[str, dict[str, Any]] = {}
