@@ -21,8 +21,8 @@ from ortpipe.errors import LossError, under
 from ortpipe.facts import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.add_loss.checks import path_of
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
+from ortpipe.stages.add_loss.early import path_of
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
 from ortpipe.stages.add_loss.stage import LossPart, is_of_rows, label_input, part_of, terms_of, with_columns
 

@@ -16,9 +16,8 @@ import onnx_ir as ir
 from ortpipe.errors import LossError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.config import HeadLoss
-from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.add_loss.mean_link import link_of
-from ortpipe.stages.add_loss.scores import Scores
+from ortpipe.stages.add_loss.early import link_of
+from ortpipe.stages.add_loss.losses import LOSSES, Scores
 
 LOG = "the prediction is the logarithm of the mean (link=log): the trained model predicts log μ, metrics use μ"
 

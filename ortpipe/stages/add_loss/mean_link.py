@@ -15,12 +15,6 @@ POSITIVE_RESULT, NOT_NEGATIVE_RESULT = having("positive"), having("not_negative"
 SAME_SIGN = having("moves", "view")
 
 
-def link_of(loss: object) -> str | None:
-    """Return the form of the prediction that a loss reads; None: the label's values."""
-    link = getattr(loss, "link", None)
-    return None if link == "identity" else link
-
-
 def check_link(prediction: ir.Value, link: Link, loss: str) -> None:
     """Raise LossError for a mean that may be negative, and for a logarithm that is always positive: it is a mean."""
     if link == "log" and is_positive(prediction):

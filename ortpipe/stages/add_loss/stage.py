@@ -4,7 +4,6 @@ loss = Σᵢ wᵢ·lᵢ over rows i, divided by N if the reduction is `mean`; l�
 numbers [N, K] for a regression, class indices [N, 1] (int64) for a classifier.
 """
 
-import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
@@ -18,18 +17,17 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, gc_paused
 from ortpipe.settings import typed
 from ortpipe.stages.add_loss.config import VERSION, AddLossConfig, HeadLoss
-from ortpipe.stages.add_loss.early import check, chosen_losses, is_auto
 from ortpipe.stages.add_loss.losses import Scores
 
 if TYPE_CHECKING:  # for models and settings beyond the loss of rows [N, K]
-    from ortpipe.stages.add_loss.checks import check_terms
+    from ortpipe.stages.add_loss.early import checked_losses
     from ortpipe.stages.add_loss.elements import add_heads, terms_of_more
     from ortpipe.stages.add_loss.forms import write_form
-    from ortpipe.stages.add_loss.losses.auto import auto_note
+    from ortpipe.stages.add_loss.own_terms import check_terms
 else:
     later(__name__)
 
-NO_FORM: dict[str, Any] = {"link": None, "levels": ()}
+TRAITS = ("depends_on_model", "labels", "link", "of_sequences")  # of losses beyond a formula for labels [N, K]
 
 
 @typed
@@ -49,27 +47,35 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     >>> [output.name for output in model.model.graph.output]
     ['loss', 'prediction']
     """
-    facts, model = artifact.facts, artifact.ir_model()
-    check(facts, config, data=data)
-    chosen = chosen_losses(facts, config)
+    facts, model, notes = artifact.facts, artifact.ir_model(), list[str]()
+    if _is_special(facts, config, data):
+        config, notes = checked_losses(facts, config, data)
     op = Builder(model.graph, "loss")
-    part = part_of(op, facts, chosen)
-    part = add_heads(op, facts, chosen, part) if facts.heads or chosen.weight != 1 else part
-    op.rename(part.loss, chosen.loss_name)
+    part = part_of(op, facts, config)
+    part = add_heads(op, facts, config, part) if facts.heads or config.weight != 1 else part
+    op.rename(part.loss, config.loss_name)
     model.graph.outputs.insert(0, part.loss)
-    with contextlib.ExitStack() as stack:  # errors in their nodes appear only when the whole graph is checked
-        for kind in dict.fromkeys(type(chosen.of(head).loss) for head in ("", *facts.heads)):
-            stack.enter_context(own.blamed(kind, "loss", LossError))
+    kinds = [type(config.of(head).loss) for head in ("", *facts.heads)]
+    own_kind = next(filter(own.is_own, kinds), kinds[0])  # errors in its nodes appear in the check of the whole graph
+    with own.blamed(own_kind, "loss", LossError):
         return artifact.next(
             "add_loss",
             VERSION,
             model=model,
             loss=part.loss.name,
             sample_weight=None if part.weight is None else part.weight.name,
-            reduction=chosen.reduction,
+            reduction=config.reduction,
             **part.facts,
-            notes=[*([auto_note(facts, config.loss, chosen.loss)] if is_auto(config.loss) else []), *part.notes],
+            notes=[*notes, *part.notes],
         )
+
+
+def _is_special(facts: Facts, config: AddLossConfig, data: Data | None) -> bool:
+    """Return whether a loss follows from the model, or must be checked against it, the labels or other settings."""
+    of_data = data is not None and (data.class_weight or data.train.head(1).heads)
+    unfit = facts.task not in getattr(config.loss, "tasks", (facts.task,))  # a user's own loss need not declare them
+    special = unfit or any(getattr(config.loss, trait, None) for trait in TRAITS) or config.padding is not None
+    return bool(special or of_data or facts.heads or facts.class_weight or config.heads)
 
 
 class LossPart(NamedTuple):
@@ -85,14 +91,15 @@ def part_of(
     op: Builder, facts: Facts, config: AddLossConfig, head: str = "", weight: ir.Value | None = None
 ) -> LossPart:
     """Write a label input and the loss of one prediction: the terms of its rows, weighted and reduced."""
-    of_head, about = config.of(head), {"class_axis": facts.class_axis, "blank": None}
+    of_head, about = config.of(head), {"class_axis": facts.class_axis, "blank": None, "link": None, "levels": ()}
     scores = _scores(op, facts)._replace(label_columns=getattr(of_head.loss, "label_columns", None))
     name = f"{config.label_name}_{head}" if head else config.label_name
     if _is_plain(facts, of_head, scores.prediction):
         label = label_input(op, facts, name, scores)
         terms, columns = with_columns(op, facts, config, terms_of(op, of_head, label, scores))
     else:
-        scores, label, terms, columns, about = terms_of_more(op, facts, config, head, name, scores)
+        scores, label, terms, columns, of_label = terms_of_more(op, facts, config, head, name, scores)
+        about |= of_label
     dtype = scores.dtype
     if config.sample_weight:
         weight = weight if weight is not None else op.input(config.weight_name, dtype, [scores.sizes[0], 1])
@@ -101,7 +108,7 @@ def part_of(
     if config.reduction == "mean" and columns != 1:  # over N rows, of the sum over K terms: K times the mean of all
         loss = op.Mul(loss, op.like(columns, scores.prediction))
     loss.type, loss.shape = ir.TensorType(dtype), ir.Shape([])
-    form, notes = write_form(op, of_head, scores, head) if getattr(of_head.loss, "link", None) else (NO_FORM, [])
+    form, notes = write_form(op, of_head, scores, head) if getattr(of_head.loss, "link", None) else ({}, [])
     return LossPart(loss, weight, {**about, **form, "label": label.name, "padding": of_head.padding}, notes)
 
 

@@ -14,7 +14,7 @@ from ortpipe.metrics.predictions import Compared, truth
 from ortpipe.metrics.survival import kaplan_meier
 from ortpipe.metrics.titles import BOOSTING
 from ortpipe.stages.evaluate.answers import measured
-from ortpipe.stages.evaluate.checks import labels_and_weights
+from ortpipe.stages.evaluate.early import labels_and_weights
 from ortpipe.stages.evaluate.stage import Work
 
 if TYPE_CHECKING:  # it imports scikit-learn and pandas

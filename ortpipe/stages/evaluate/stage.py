@@ -27,13 +27,13 @@ from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
 from ortpipe.stages.evaluate.answers import Answers, answers, measured
 from ortpipe.stages.evaluate.config import VERSION, EvaluateConfig
-from ortpipe.stages.evaluate.early import check
 
 if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
     from ortpipe.graph.forms.int8 import to_int8
     from ortpipe.metrics.curves import curves
     from ortpipe.stages.evaluate.adjusted import evaluate_adjusted
     from ortpipe.stages.evaluate.baselines import add_baselines
+    from ortpipe.stages.evaluate.early import check
     from ortpipe.stages.evaluate.parts import add_records, reject_undefined
 else:
     later(__name__)
@@ -64,7 +64,8 @@ def evaluate(
     """
     check_data(data)
     config = config or EvaluateConfig()
-    check(artifact.facts, config, data=data)
+    if data.test is None or config != EvaluateConfig(baseline=None):
+        check(artifact.facts, config, data=data)
     if config.calibration is not None or config.threshold is not None:
         return evaluate_adjusted(artifact, config, data, runtime, report)
     return measure(artifact, config, config.metrics or shown(artifact.facts), data, runtime, report)

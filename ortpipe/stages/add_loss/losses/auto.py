@@ -36,6 +36,8 @@ class Auto(LossConfig):
 def chosen_by_model(facts: Facts, config: Any) -> Any:
     """Return an AddLossConfig with `auto` replaced by the losses for the model and its heads."""
     configs = {head: config.of(head) for head in facts.predictions}
+    if not any(getattr(of_head.loss, "depends_on_model", False) for of_head in configs.values()):
+        return config
     for head, head_facts in facts.predictions.items():
         if getattr(loss := configs[head].loss, "depends_on_model", False):
             configs[head] = dataclasses.replace(configs[head], loss=loss.of(head_facts))
