@@ -24,9 +24,9 @@ from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
+from ortpipe.stages.train.training import Epoch
 
 BATCH, STEPS, SHARE = 64, 5000, 5  # early and late are a fifth of the steps each
 

@@ -17,8 +17,8 @@ from ortpipe.errors import TrainError
 from ortpipe.graph import Builder, Names, all_nodes, clean, proto_apart, put_together, to_inference, used_names
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch_graph import build_epoch
-from ortpipe.stages.train.rates import rates
 from ortpipe.stages.train.step import PARAMETER, TrainStep, build_step
+from ortpipe.stages.train.training import rates
 from ortpipe.stages.train.vector import shaped, split
 
 CONSTANT = 20_000  # steps after which the scalars of an optimizer count as constant

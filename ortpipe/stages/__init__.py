@@ -22,14 +22,12 @@ if TYPE_CHECKING:
     from ortpipe.stages.evaluate.gates import Scored, paired, score, slice_of
     from ortpipe.stages.penalty.penalties import charges
     from ortpipe.stages.train.continued import restarts
-    from ortpipe.stages.train.epoch_results import Epoch
     from ortpipe.stages.train.optimizers.sgd import SGD
     from ortpipe.stages.train.outcome import trained_loss
     from ortpipe.stages.train.planned_rates import planned, watches
     from ortpipe.stages.train.random_weights import random_parameters
-    from ortpipe.stages.train.rates import steps_per_epoch
     from ortpipe.stages.train.remark import Remark
     from ortpipe.stages.train.step import build_step
-    from ortpipe.stages.train.training import Checkpoint
+    from ortpipe.stages.train.training import Checkpoint, Epoch, steps_per_epoch
 else:
     __getattr__, __dir__, __all__ = door(__name__)

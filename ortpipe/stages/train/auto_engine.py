@@ -7,10 +7,9 @@ from ortpipe.errors import EngineError
 from ortpipe.runtime import xla
 from ortpipe.runtime.providers import check_provider
 from ortpipe.stages.train.compiled import check_compiled
-from ortpipe.stages.train.rates import steps_per_epoch
 from ortpipe.stages.train.remark import Remark
 from ortpipe.stages.train.speed import speed
-from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.training import Training, steps_per_epoch
 
 PACKAGES = {"xla": "jax", "c": "scipy_openblas32"}  # of engines that need more than ortpipe
 

@@ -7,10 +7,9 @@ from ortpipe.artifact import Arrays
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.hashing import digest_of
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig
-from ortpipe.stages.train.epoch_results import EarlyStop, Losses
 from ortpipe.stages.train.mini_batch import EpochLoop
 from ortpipe.stages.train.step import TrainStep
-from ortpipe.stages.train.training import Checkpoint, Training
+from ortpipe.stages.train.training import Checkpoint, EarlyStop, Losses, Training
 
 FREE = ("epochs", "checkpoint", "early_stop", "states")  # settings that a continuation may change
 

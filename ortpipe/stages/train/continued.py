@@ -10,7 +10,7 @@ from ortpipe.artifact import Arrays
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.rates import rates, steps_per_epoch
+from ortpipe.stages.train.training import rates, steps_per_epoch
 
 ANY_STEPS = 8  # per epoch, to compare schedules without rows
 

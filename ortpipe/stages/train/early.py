@@ -7,8 +7,7 @@ from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.doors import later
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.rates import rows_per_epoch
-from ortpipe.stages.train.training import check_settings
+from ortpipe.stages.train.training import check_settings, rows_per_epoch
 
 if TYPE_CHECKING:
     from ortpipe.data.labels import check_labels

@@ -13,8 +13,7 @@ from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import is_random
 from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.epoch_graph import load_session
-from ortpipe.stages.train.epoch_results import EarlyStop, Epoch, Losses
-from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.training import EarlyStop, Epoch, Losses, Training
 from ortpipe.stages.train.validation import input_types
 from ortpipe.stages.train.vector import VECTOR, Vector
 

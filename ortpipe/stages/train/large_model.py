@@ -9,8 +9,8 @@ import numpy as np
 from ortpipe.artifact import Arrays
 from ortpipe.data.spill import Place, SpillFile
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.mini_batch import EpochLoop
+from ortpipe.stages.train.training import Epoch
 
 
 class LargeLoop(EpochLoop):

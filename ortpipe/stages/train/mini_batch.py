@@ -12,10 +12,17 @@ from ortpipe.data.batches import Batches
 from ortpipe.doors import later
 from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.epoch_graph import loader, runs_in_onnxruntime
-from ortpipe.stages.train.epoch_results import EarlyStop, Epoch, Losses
-from ortpipe.stages.train.rates import factor, rates, rows_per_epoch, steps_per_epoch
 from ortpipe.stages.train.step import TrainStep, build_step
-from ortpipe.stages.train.training import Training
+from ortpipe.stages.train.training import (
+    EarlyStop,
+    Epoch,
+    Losses,
+    Training,
+    factor,
+    rates,
+    rows_per_epoch,
+    steps_per_epoch,
+)
 
 if TYPE_CHECKING:  # for starts, settings and values beyond a plain training
     from ortpipe.stages.train.accumulate import updates

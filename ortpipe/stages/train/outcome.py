@@ -7,7 +7,7 @@ import numpy as np
 
 from ortpipe.artifact import Arrays, under
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.epoch_results import EarlyStop
+from ortpipe.stages.train.training import EarlyStop
 
 
 @dataclass(frozen=True)

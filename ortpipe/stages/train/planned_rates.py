@@ -4,8 +4,8 @@ import numpy as np
 
 from ortpipe.errors import ConfigError
 from ortpipe.stages.train.config import TrainConfig
-from ortpipe.stages.train.rates import factor, rates, steps_per_epoch
 from ortpipe.stages.train.schedules import Schedule
+from ortpipe.stages.train.training import factor, rates, steps_per_epoch
 
 DRAWN = 100_000  # the most steps that `planned` returns
 

@@ -1,13 +1,14 @@
-"""The plan of a run: train's checked arguments, the inputs of its steps, and the initial values."""
+"""A run of train: its plan, the rates of its steps, its results after each epoch, and early stopping by them."""
 
 import functools
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, Self, TypeVar
 
 import numpy as np
 import onnx
 
+from ortpipe import own
 from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import Feed, feeds
 from ortpipe.data.rows import Data
@@ -15,7 +16,7 @@ from ortpipe.doors import later
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import globs
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.stages.train.config import LOSS, TrainConfig
+from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 
 if TYPE_CHECKING:  # for adapters, parts of batches, text, and validation rows
     from ortpipe.stages.train.checks import check_init_and_batches
@@ -25,6 +26,8 @@ if TYPE_CHECKING:  # for adapters, parts of batches, text, and validation rows
     from ortpipe.stages.train.validation import check_monitor
 else:
     later(__name__)
+
+Values = TypeVar("Values")
 
 
 @dataclass(frozen=True)
@@ -98,3 +101,122 @@ def check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: C
             globs.select(list(values), facts.parameters, TrainError, key, fixed_names)
     if config.early_stop.monitor != LOSS:
         check_monitor(config.early_stop.monitor, facts, data)
+
+
+def rows_per_epoch(config: TrainConfig, rows: int) -> int:
+    """Return the number of training rows that an epoch reads; raise TrainError if drop_last leaves no batch."""
+    read = rows - rows % config.batch_size if config.drop_last else rows
+    if not read:
+        raise TrainError(
+            "{at}drop_last must leave at least one batch.",
+            got=f"{rows} rows, batches of {config.batch_size}",
+            fix=f"Set {{at}}batch_size={rows} or less, or {{at}}drop_last=false.",
+        )
+    return read
+
+
+def steps_per_epoch(config: TrainConfig, rows: int) -> int:
+    """Return the number of updates per epoch; remaining batches form one more update, the partial batch another.
+
+    >>> [steps_per_epoch(TrainConfig(batch_size=4, accumulate=k), 23) for k in (1, 2)]
+    [6, 4]
+    """
+    size = config.batch_size * config.accumulate
+    full_updates, remaining_rows = divmod(rows_per_epoch(config, rows), size)
+    batches, partial = divmod(remaining_rows, config.batch_size)
+    return full_updates + (batches > 0) + (partial > 0)
+
+
+def rates(config: TrainConfig, steps: np.ndarray, epochs: np.ndarray | int, total: int) -> np.ndarray:
+    """Return the rates of steps [steps], float64: linear warm-up, then the schedule from its start.
+
+    Steps and their epochs are numbered from 1; `total` is the number of training steps.
+    """
+    times = steps
+    if config.schedule_per == "epoch":
+        times, total = np.full(len(steps), epochs), config.epochs
+    first, last = np.maximum(times - config.warmup, 1), max(total - config.warmup, 1)
+    with own.blamed(type(config.schedule), "schedule", TrainError):
+        after = config.schedule(config.optimizer.lr, first, last)
+    return after * np.minimum(times / (config.warmup + 1), 1)
+
+
+def factor(config: TrainConfig, watched: Sequence[float]) -> float:
+    """Return the schedule's factor for the next epoch's rates."""
+    with own.blamed(type(config.schedule), "schedule", TrainError):
+        return config.schedule.factor(watched)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The results of an epoch; losses are per row."""
+
+    number: int  # counted from 1
+    epochs: int
+    loss: float  # mean over the epoch's steps, weighted by their rows
+    validation: float | None  # None if not evaluated
+    rate: float | None  # of the last step; None without rates
+    steps: int  # so far
+    own_steps: int  # those since this training was started or continued
+    metrics: Mapping[str, float] = field(default_factory=dict)  # the monitored metric on the validation rows
+
+
+@dataclass
+class Losses:
+    """The losses and the monitored metric so far."""
+
+    config: EarlyStopConfig
+    step: list[np.ndarray] = field(default_factory=list)  # one array [steps] per run of the epoch graph
+    rate: list[np.ndarray] = field(default_factory=list)  # same
+    train: list[float] = field(default_factory=list)  # per epoch
+    validation: list[float] = field(default_factory=list)  # per epoch, nan if not evaluated; empty without rows
+    monitor: list[float] = field(default_factory=list)  # the monitored metric, same; empty if it is the loss
+
+    def __post_init__(self) -> None:
+        seen = self.monitor or self.validation
+        # The monitored value, for each validation so far, else for each epoch; lower is better.
+        self.watched = [self.config.sign * v for v in seen if not np.isnan(v)] if self.validation else [*self.train]
+
+    def add(self, train: float, metrics: Mapping[str, float] | None) -> None:
+        """Append an epoch's loss and validation results: {} if the epoch is not validated, None without rows."""
+        self.train.append(train)
+        if metrics is None:
+            self.watched.append(train)
+            return
+        self.validation.append(metrics.get(LOSS, np.nan))
+        if self.config.monitor != LOSS:
+            self.monitor.append(metrics.get(self.config.monitor, np.nan))
+        if metrics:
+            self.watched.append(self.config.sign * metrics[self.config.monitor])
+
+    def first(self, epochs: int, runs: int = 0) -> Self:
+        """Return the losses of the first epochs, which took `runs` runs of the epoch graph."""
+        per_epoch = (values[:epochs] for values in (self.train, self.validation, self.monitor))
+        return type(self)(self.config, self.step[:runs], self.rate[:runs], *per_epoch)
+
+    def tensors(self) -> dict[str, np.ndarray]:
+        """Return all results by name: [steps] or [epochs]."""
+        per_step = {"losses/step": self.step, "losses/rate": self.rate}
+        monitor = f"monitor/{self.config.monitor}"
+        per_epoch = {"losses/train": self.train, "losses/validation": self.validation, monitor: self.monitor}
+        return {
+            **{name: np.concatenate(runs) for name, runs in per_step.items() if runs},
+            **{name: np.array(values) for name, values in per_epoch.items() if values},
+        }
+
+
+class EarlyStop(Generic[Values]):
+    """Checks the monitored values (`Losses.watched`) after each epoch, with the epoch's carried values."""
+
+    def __init__(self, config: EarlyStopConfig, values: Values) -> None:
+        self.over = False  # whether patience is exhausted
+        self.best, self.best_values = -1, values  # the index of the lowest value, and the carried values there
+        self._config, self._lowest, self._seen = config, np.inf, 0
+
+    def __call__(self, watched: Sequence[float], values: Values) -> None:
+        """Process all monitored values so far; carried values are only known for the last one."""
+        for place in range(self._seen, len(watched)):
+            if watched[place] < self._lowest - self._config.min_delta:
+                self._lowest, self.best, self.best_values = watched[place], place, values
+        self._seen, patience = len(watched), self._config.patience
+        self.over = patience is not None and self._seen - 1 - self.best >= patience

@@ -28,7 +28,7 @@ from ortpipe.errors import OrtpipeError
 from ortpipe.pipeline.events import Event, StageFinished, StageProgressed
 from ortpipe.pipeline.run import run
 from ortpipe.runtime.session import Session
-from ortpipe.stages.train.epoch_results import Epoch
+from ortpipe.stages.train.training import Epoch
 
 ROWS = 2  # that predictions are compared on
 CHOICE = 16  # of which one is for the gradients

@@ -37,7 +37,7 @@ from ortpipe.pipeline.events import (
 )
 from ortpipe.pipeline.plan import Stage, Step
 from ortpipe.pipeline.run import run
-from ortpipe.stages.train.epoch_results import Epoch
+from ortpipe.stages.train.training import Epoch
 
 SMALL = ("experiment=linear_regression", "train.epochs=3")
 PLAN = tuple(Step(stage, None) for stage in FLOW)

@@ -12,7 +12,7 @@ from ortpipe import Artifact, Facts
 from ortpipe.app.run.screen import Screen
 from ortpipe.pipeline.events import RunStarted, StageFinished, StageNotice, StageProgressed, StageStarted
 from ortpipe.stages.evaluate.baselines import BaselineFit
-from ortpipe.stages.train.epoch_results import Epoch
+from ortpipe.stages.train.training import Epoch
 
 
 def test_a_wait_before_the_first_epoch_does_not_count_as_slow_training(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from ortpipe.app.tracking.recorders import mlflow
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
 from ortpipe.artifact_folder import load_artifact
 from ortpipe.pipeline.events import RunFinished, RunStarted, StageFinished, StageProgressed
-from ortpipe.stages.train.epoch_results import Epoch
+from ortpipe.stages.train.training import Epoch
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.stage import train
+from ortpipe.stages.train.training import Epoch
 
 LBFGS = OPTIMIZERS["lbfgs"]
 

@@ -17,9 +17,9 @@ from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.planned_rates import planned, watches
-from ortpipe.stages.train.rates import steps_per_epoch
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
+from ortpipe.stages.train.training import steps_per_epoch
 
 UNIMPRESSED = {"reduce_on_plateau": {"threshold": 1e3, "patience": 1}, "adaptive": {"tolerance": 1e6, "patience": 2}}
 WAYS = [{}, {"warmup": 9}, {"schedule_per": "epoch", "warmup": 2}, {"accumulate": 3}, {"validate_every": 2}]

@@ -32,12 +32,11 @@ from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty
 from ortpipe.stages.train import epoch_graph, mini_batch
 from ortpipe.stages.train.config import CheckpointConfig, ClipConfig, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.speed import speed
 from ortpipe.stages.train.stage import train
-from ortpipe.stages.train.training import Checkpoint
+from ortpipe.stages.train.training import Checkpoint, Epoch
 
 SGD = OPTIMIZERS["sgd"]
 TEXT = """g (float[N,10] X) => (float[N,1] y)

@@ -22,12 +22,11 @@ from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import CheckpointConfig, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.early import check
-from ortpipe.stages.train.epoch_results import Epoch
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.outcome import trained_loss
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
-from ortpipe.stages.train.training import Checkpoint
+from ortpipe.stages.train.training import Checkpoint, Epoch
 from ortpipe.stages.train.validation import check_monitor
 
 # what is watched: its rows, its loss, scikit-learn's number from labels, the model's output and row weights
