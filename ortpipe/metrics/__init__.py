@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ortpipe.metrics.classes import average_precision, readable
     from ortpipe.metrics.curves import calibration_error
     from ortpipe.metrics.elements import accuracy, error_rate
-    from ortpipe.metrics.named import own_metric, with_number
+    from ortpipe.metrics.named import named_metric, own_metric
     from ortpipe.metrics.pairs import hit_rate, mean_reciprocal_rank
     from ortpipe.metrics.quantiles import coverage, pinball_loss
     from ortpipe.metrics.survival import concordance, integrated_brier_score
@@ -74,21 +74,15 @@ class Metrics(Catalogue[Metric]):
     """
 
     def __contains__(self, name: object) -> bool:
-        name = part_of(str(name))[1]
-        return super().__contains__(name) or self._named(name) is not None
+        return super().__contains__(name) or named_metric(self, str(name)) is not None
 
     def __getitem__(self, name: str) -> Metric:
-        return self._named(plain := part_of(name)[1]) or super().__getitem__(plain)
+        named = None if super().__contains__(name) else named_metric(self, name)
+        return named or super().__getitem__(part_of(name)[1])
 
     def of_own(self, part: Any) -> Metric:
         """Return the metric of a user's function."""
         return own_metric(part)
-
-    def _named(self, name: object) -> Metric | None:
-        """Return the metric of a name that ends in a number, such as `mean_pinball_loss_0.9`."""
-        base, _, number = str(name).rpartition("_")
-        metric = super().__getitem__(base) if super().__contains__(base) else None
-        return None if metric is None or metric.parameter is None else with_number(metric, number)
 
 
 CLASSES, SEQUENCES = ("binary", "multiclass"), ("sequence",)  # the labels that all steps form together (CTC)

@@ -33,9 +33,15 @@ def own_metric(part: Any) -> Metric:
     return Metric(part, tuple(tasks), "label" if reads == "label" else "probability", up)
 
 
-def with_number(metric: Metric, number: str) -> Metric | None:
-    """Return a metric with the parameter that ends its name; None if that is no valid number."""
-    assert metric.parameter is not None
+def named_metric(catalogue: Mapping[str, Metric], name: str) -> Metric | None:
+    """Return the metric of a name with a head before it or a number behind it, such as `mean_pinball_loss_0.9`."""
+    head, plain = part_of(name)
+    if head:
+        return catalogue.get(plain)
+    base, _, number = plain.rpartition("_")
+    metric = catalogue[base] if base in [*catalogue] else None
+    if metric is None or metric.parameter is None:
+        return None
     keyword, _, bound = metric.parameter
     try:
         value: float = int(number) if keyword == "k" else float(number)

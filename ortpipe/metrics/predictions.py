@@ -1,5 +1,6 @@
 """The input of metrics: the labels of rows, and a model's output as labels and probabilities."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -7,6 +8,8 @@ import numpy as np
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import RowSet
 from ortpipe.doors import later
+from ortpipe.errors import EvaluateError
+from ortpipe.metrics import METRICS, UNWEIGHTED, Metric, part_of
 
 if TYPE_CHECKING:
     from ortpipe.data.labels import class_index
@@ -74,3 +77,29 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
         levels = np.broadcast_to(facts.levels, values.shape) if facts.levels else None
         return np.exp(np.clip(values, -700, 700)) if facts.link == "log" else values, levels
     return class_scores(facts, prediction)
+
+
+def of_head(names: Iterable[str], head: str) -> dict[str, Metric]:
+    """Return the metrics of a head by name; "" is the prediction."""
+    return {name: METRICS[name] for name in names if part_of(name)[0] == head}
+
+
+def measured(
+    entries_by_head: Mapping[str, Compared], names: Sequence[str], *, lenient: bool = False
+) -> dict[str, float]:
+    """Return each metric, and the one that counts each row once if rows have weights; see `value_of` for `lenient`."""
+    values = dict[str, float]()
+    for head, entries in entries_by_head.items():
+        for name, metric in of_head(names, head).items():
+            for kind in ("",) if entries.weight is None else ("", UNWEIGHTED):
+                weighted = entries._replace(weight=None) if kind else entries
+                values[f"{name}{kind}"] = value_of(metric, weighted) if lenient else metric(*weighted)
+    return values
+
+
+def value_of(metric: Metric, entries: Compared) -> float:
+    """Return the value of a metric, nan if scikit-learn rejects the entries: too few rows or classes."""
+    try:
+        return metric(*entries)
+    except EvaluateError:
+        return np.nan

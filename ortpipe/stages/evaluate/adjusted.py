@@ -18,10 +18,9 @@ from ortpipe.metrics.predictions import Compared, predicted
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.stages.evaluate.adjusted_graph import LABELS, with_labels
-from ortpipe.stages.evaluate.answers import answers
 from ortpipe.stages.evaluate.calibration import calibrated
 from ortpipe.stages.evaluate.config import VERSION, EvaluateConfig
-from ortpipe.stages.evaluate.stage import measure
+from ortpipe.stages.evaluate.stage import answers, measure
 from ortpipe.stages.evaluate.threshold import tuned
 
 FIRST = 1000  # validation rows that show which outputs are labels, unless all are of one class

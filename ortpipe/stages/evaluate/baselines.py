@@ -10,10 +10,9 @@ from ortpipe.data.rows import RowSet
 from ortpipe.doors import later
 from ortpipe.facts import Facts
 from ortpipe.metrics import CLASSES
-from ortpipe.metrics.predictions import Compared, truth
+from ortpipe.metrics.predictions import Compared, measured, truth
 from ortpipe.metrics.survival import kaplan_meier
 from ortpipe.metrics.titles import BOOSTING
-from ortpipe.stages.evaluate.answers import measured
 from ortpipe.stages.evaluate.early import labels_and_weights
 from ortpipe.stages.evaluate.stage import Work
 

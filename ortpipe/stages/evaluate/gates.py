@@ -11,11 +11,11 @@ from ortpipe.data.rows import RowSet
 from ortpipe.data.slices import column_of
 from ortpipe.graph.core.apart import Weights
 from ortpipe.metrics import METRICS, PAIRS, part_of
-from ortpipe.metrics.predictions import Compared, rows_at_most
+from ortpipe.metrics.predictions import Compared, rows_at_most, value_of
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
-from ortpipe.stages.evaluate.answers import answers, value_of
 from ortpipe.stages.evaluate.parts import PERCENTILES, at
+from ortpipe.stages.evaluate.stage import answers
 
 DRAWS = 500  # bootstrap samples of a comparison
 

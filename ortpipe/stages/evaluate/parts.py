@@ -5,20 +5,21 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ortpipe.data.rows import RowSet
 from ortpipe.data.slices import column_of, slice_by_value
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import Metric
-from ortpipe.metrics.predictions import Compared
-from ortpipe.stages.evaluate.answers import Answers, of_head, value_of
+from ortpipe.metrics.predictions import Compared, measured, of_head, value_of
+from ortpipe.runtime.session import Session
 from ortpipe.stages.evaluate.sensitivity import importance_of_columns, sensitivity_of_columns
-from ortpipe.stages.evaluate.stage import Work
+from ortpipe.stages.evaluate.stage import Answers, Work, answers
 
 PERCENTILES = 2.5, 97.5
 
 
 def add_records(
     work: Work,
-    answers: Answers,
+    tested: Answers,
     entries_by_head: Mapping[str, Compared],
     table: Mapping[str, Mapping[str, float]],
     record: dict[str, Any],
@@ -27,7 +28,7 @@ def add_records(
     """Add to the record the metrics of parts and the importance and sensitivity of columns, if set; return notes."""
     notes = list[str]()
     if work.config.bootstrap or work.config.by:
-        record |= metrics_of_parts(work, answers, entries_by_head)
+        record |= metrics_of_parts(work, tested, entries_by_head)
     if work.config.importance:
         record["importance"] = importance_of_columns(work, table)
     if work.config.sensitivity:
@@ -36,7 +37,7 @@ def add_records(
     return notes
 
 
-def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str, Compared]) -> dict[str, Any]:
+def metrics_of_parts(work: Work, tested: Answers, entries_by_head: Mapping[str, Compared]) -> dict[str, Any]:
     """Return the trained model's metrics on parts of the test rows.
 
     Raises:
@@ -49,7 +50,7 @@ def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str,
     interval_by_metric: dict[str, list[float]] = {}
     slices: dict[str, dict[str, dict[str, float]]] = {}
     for head, entries in entries_by_head.items():
-        pairs, rows = work.artifact.facts.predictions[head].link == "pairs", len(answers.labels[head])
+        pairs, rows = work.artifact.facts.predictions[head].link == "pairs", len(tested.labels[head])
         if pairs or len(entries.truth) != rows:
             rule = "Intervals, and metrics by a column, need a model with one prediction per row."
             fix = "Set {at}bootstrap=0 and {at}by=[]."
@@ -66,6 +67,14 @@ def metrics_of_parts(work: Work, answers: Answers, entries_by_head: Mapping[str,
             for value, values_there in by_value(metrics, entries, values).items():
                 slices.setdefault(column, {}).setdefault(value, {}).update(values_there)
     return {"intervals": interval_by_metric, "slices": slices}
+
+
+def metrics_of_validation(work: Work, session: Session, rows: RowSet) -> dict[str, float]:
+    """Return the trained model's metrics on the validation rows, without those that have no value."""
+    facts = work.artifact.facts
+    [answer] = answers({"trained": session}, work.artifact.signature, facts, rows, work.most).values()
+    values = measured(answer.compared(facts), work.names, lenient=True)
+    return {name: value for name, value in values.items() if np.isfinite(value)}
 
 
 def reject_undefined(name: str, values: Mapping[str, float]) -> NoReturn:

@@ -19,9 +19,8 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.inference import parsed
 from ortpipe.metrics import CLASSES, Metric
-from ortpipe.metrics.predictions import Compared, compared, predicted, truth
+from ortpipe.metrics.predictions import Compared, compared, of_head, predicted, truth
 from ortpipe.runtime.session import Session
-from ortpipe.stages.evaluate.answers import of_head
 from ortpipe.stages.evaluate.stage import Work
 
 PIECE = 100  # rows per gradient call

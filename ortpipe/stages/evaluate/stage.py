@@ -5,6 +5,7 @@ Probabilities also get the curves of `metrics.curves`. `int8` is a fake-quantize
 lineage records `intervals` of the test metrics, these by `slices`, and the `importance` and `sensitivity` of columns.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,8 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Artifact, under
+from ortpipe.artifact import Arrays, Artifact, Facts, under
+from ortpipe.data.feeds import feed_inputs, name_head
 from ortpipe.data.rows import Data, RowSet, check_data
 from ortpipe.doors import later
 from ortpipe.graph.core import apart
@@ -21,11 +23,10 @@ from ortpipe.graph.core.check import proto_apart
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.graph.core.protos import is_quantized
 from ortpipe.metrics import UNWEIGHTED, shown
-from ortpipe.metrics.predictions import Compared, rows_at_most
+from ortpipe.metrics.predictions import Compared, compared, measured, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
 from ortpipe.settings import typed
-from ortpipe.stages.evaluate.answers import Answers, answers, measured
 from ortpipe.stages.evaluate.config import VERSION, EvaluateConfig
 
 if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
     from ortpipe.stages.evaluate.adjusted import evaluate_adjusted
     from ortpipe.stages.evaluate.baselines import add_baselines
     from ortpipe.stages.evaluate.early import check
-    from ortpipe.stages.evaluate.parts import add_records, reject_undefined
+    from ortpipe.stages.evaluate.parts import add_records, metrics_of_validation, reject_undefined
 else:
     later(__name__)
 
@@ -119,6 +120,47 @@ class Work(NamedTuple):
         return Session(model, self.runtime, weights=weights)
 
 
+class Answers(NamedTuple):
+    """The labels, predictions and weights of rows; labels and predictions by head."""
+
+    labels: Arrays
+    predictions: Arrays
+    weight: np.ndarray | None
+
+    def compared(self, facts: Facts, *, source: bool = False) -> dict[str, Compared]:
+        """Return labels and predictions of each head, entry by entry.
+
+        The source predicts values, not scores, whatever loss its network is then trained with.
+        """
+        entries = dict[str, Compared]()
+        for head, part in facts.predictions.items():
+            with name_head(head):
+                part = dataclasses.replace(part, link=None) if source and part.link == "log" else part
+                entries[head] = compared(part, self.labels[head], self.predictions[head], self.weight)
+        return entries
+
+
+def answers(
+    sessions: Mapping[str, Session], model: onnx.ModelProto, facts: Facts, rows: RowSet, most: int
+) -> dict[str, Answers]:
+    """Return the predictions of sessions, such as one per state, for at most `most` rows."""
+    parts = facts.predictions
+    outputs = [part.prediction for part in parts.values()]
+    labels, weights, predictions = list[Arrays](), list[np.ndarray](), {state: list[Arrays]() for state in sessions}
+    for piece in rows.pieces(most):
+        fed = feed_inputs(model, facts, piece)
+        labels.append({head: truth(part, piece.of(head).label) for head, part in parts.items()})
+        weights += [] if piece.sample_weight is None else [piece.sample_weight]
+        for state, session in sessions.items():
+            predictions[state].append(dict(zip(parts, session.predict(fed, outputs), strict=True)))
+    weight = np.concatenate(weights) if weights else None
+    return {state: Answers(_joined(labels), _joined(pieces), weight) for state, pieces in predictions.items()}
+
+
+def _joined(pieces: Sequence[Arrays]) -> dict[str, np.ndarray]:
+    return {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+
+
 def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, Answers], dict[str, float]]:
     """Return predictions of each state on the test rows, and the trained model's metrics on the validation rows."""
     artifact, facts, model = work.artifact, work.artifact.facts, work.artifact.signature
@@ -130,9 +172,7 @@ def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, 
         sessions = {state: work.session(state) for state in group}
         tested |= answers(sessions, model, facts, work.rows, work.most)
         if validation_rows is not None and "trained" in sessions:
-            [answer] = answers({"trained": sessions["trained"]}, model, facts, validation_rows, work.most).values()
-            values = measured(answer.compared(facts), work.names, lenient=True)
-            validation = {name: value for name, value in values.items() if np.isfinite(value)}
+            validation = metrics_of_validation(work, sessions["trained"], validation_rows)
         sessions.clear()
     return tested, validation
 

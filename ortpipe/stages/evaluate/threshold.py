@@ -6,8 +6,7 @@ import numpy as np
 
 from ortpipe.facts import Facts
 from ortpipe.metrics import METRICS
-from ortpipe.metrics.predictions import Compared
-from ortpipe.stages.evaluate.answers import value_of
+from ortpipe.metrics.predictions import Compared, value_of
 
 LEVELS = 101  # quantiles of the probabilities of each class, between which thresholds are tried
 USUAL = 0.5

@@ -30,7 +30,7 @@ from ortpipe.stages.add_loss.config import HeadLoss
 from ortpipe.stages.convert.prediction.meaning import OutputSettings
 from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.derive.config import DeriveConfig
-from ortpipe.stages.evaluate.answers import Answers
+from ortpipe.stages.evaluate.stage import Answers
 
 # Freireich et al. (1963): weeks of remission of leukemia with 6-MP (21 patients), and with a placebo
 WEEKS = [6, 6, 6, 7, 10, 13, 16, 22, 23, 6, 9, 10, 11, 17, 19, 20, 25, 32, 32, 34, 35]
