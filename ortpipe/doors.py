@@ -35,6 +35,16 @@ def later(module: str) -> None:
         setattr(sys.modules[module], local, _later(home, name))
 
 
+def optional(module: str, name: str) -> Any:
+    """Return a name of a module that only makes things faster; None if there is no such module."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        return None
+
+
 def _later(module: str, name: str) -> Callable[..., Any]:
     def call(*values: Any, **named: Any) -> Any:
         return getattr(importlib.import_module(module), name)(*values, **named)

@@ -12,10 +12,9 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
-from ortpipe.autodiff.simplify import Simplifier
-from ortpipe.doors import later
+from ortpipe.doors import later, optional
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Names
+from ortpipe.graph.core.builder import Builder, Names
 from ortpipe.graph.core.query import HALVES
 from ortpipe.graph.core.types import equal, same
 
@@ -26,9 +25,10 @@ else:
 
 Gradients = Sequence[Value | None]
 Rules = Mapping[str, Callable[..., Gradients]]
+SIMPLIFIER = optional("ortpipe.autodiff.simplify", "Simplifier")  # the same values for less work
 
 
-class Backward(Simplifier):
+class Backward(Builder):
     """A builder for gradients; subgraphs use the same table of rules as the walk.
 
     A gradient may have a smaller shape that broadcasts to its value's shape: the gradient of a sum stays a scalar.
@@ -36,9 +36,15 @@ class Backward(Simplifier):
     """
 
     def __init__(self, graph: Graph, rules: Rules, prefix: str = "grad", names: Names | None = None) -> None:
-        super().__init__(graph, prefix, names)
+        super().__init__(graph, prefix, names=names)
         self.rules = rules
+        self.forward = dict.fromkeys(graph)  # the nodes of the forward graph, in order
         self.active: set[Value] = set()  # the values that depend on a target; filled when the walk begins
+        self._ones_of: dict[Any, Value] = {}
+        self._simplifier = SIMPLIFIER(self) if SIMPLIFIER is not None else None
+
+    def _add(self, *parts: Any) -> Any:
+        return super()._add(*parts) if self._simplifier is None else self._simplifier.add(super()._add, *parts)
 
     def inside(self, graph: Graph) -> Backward:
         """Return a builder for a subgraph; its names do not collide with those of the outer graph."""
@@ -131,13 +137,13 @@ class Backward(Simplifier):
         assert x.shape is not None and x.dtype is not None
         if isinstance(x.shape[0], int):
             return self.const(np.ones(x.shape[0], x.dtype.numpy()))
-        key = ("rows", x.shape[0].value, x.dtype)
-        if x.shape[0].value is None or key not in self._computed:
+        key = (x.shape[0].value, x.dtype)
+        if x.shape[0].value is None or key not in self._ones_of:
             unit = ir.tensor(np.ones(1, x.dtype.numpy()))
             rows = self.Shape(x, start=0, end=1)
-            self._computed[key] = self.ConstantOfShape(rows, value=unit)
-            self._computed[key].type = x.type
-        return self._computed[key]
+            self._ones_of[key] = self.ConstantOfShape(rows, value=unit)
+            self._ones_of[key].type = x.type
+        return self._ones_of[key]
 
     def output(self, node: Node, index: int, name: str, like: Value) -> Value:
         """Return an output of a forward node, with the type and shape of `like`; add the output if it is missing."""

@@ -1,37 +1,43 @@
 """Simplify the gradient while it is built: the same values for less work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import onnx_ir as ir
-from onnx_ir import Graph, Node, Value
+from onnx_ir import Node, Value
 
 from ortpipe.graph.core import query
-from ortpipe.graph.core.builder import Builder, Names
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.types import is_scalar
 
 RANDOM = having("random")
 
 
-class Simplifier(Builder):
-    """A builder that merges equal expressions, keeps scalars scalar and infers shapes.
+class Simplifier:
+    """Merges equal expressions of a builder, keeps scalars scalar, and joins factors and signs.
 
     Calls with the same operator, inputs and attributes return the same value, including those of forward nodes.
     """
 
-    def __init__(self, graph: Graph, prefix: str, names: Names | None = None) -> None:
-        super().__init__(graph, prefix, names=names)
-        self.forward = dict.fromkeys(graph)  # the nodes of the forward graph, in order
+    def __init__(self, op: Builder) -> None:
+        self.op, self.forward = op, frozenset(op.graph)
         self._computed: dict[Any, Any] = {}
-        for node in self.forward:
+        for node in op.graph:
             key = expression(node.op_type, node.inputs, node.domain, len(node.outputs), node.attributes)
             if key is not None:
                 self._computed.setdefault(key, node.outputs[0] if len(node.outputs) == 1 else tuple(node.outputs))
 
-    def _add(
-        self, op_type: str, inputs: Sequence[Value | None], count: int, domain: str, attributes: dict[str, Any]
+    def add(
+        self,
+        write: Callable[..., Any],
+        op_type: str,
+        inputs: Sequence[Value | None],
+        count: int,
+        domain: str,
+        attributes: dict[str, Any],
     ) -> Any:
+        """Return the values of a new node, which `write` writes, or simpler ones."""
         simpler = simplified(self, op_type, inputs) if count == 1 else None
         if simpler is not None:
             return simpler
@@ -39,7 +45,7 @@ class Simplifier(Builder):
         key = expression(op_type, inputs, domain, count, converted)
         if key is not None and key in self._computed:
             return self._computed[key]
-        result = super()._add(op_type, inputs, count, domain, converted)
+        result = write(op_type, inputs, count, domain, converted)
         if key is not None:
             self._computed[key] = result
         return result
@@ -53,84 +59,84 @@ def scalar_of(value: Value) -> float | None:
     return float(tensor.numpy()) if value.producer() is not None else None
 
 
-def simplified(op: Simplifier, op_type: str, inputs: Sequence[Value | None]) -> Value | None:
+def simplified(by: Simplifier, op_type: str, inputs: Sequence[Value | None]) -> Value | None:
     """Return a simpler value: signs move outwards, where they cancel or turn a sum into a difference; scalars merge."""
     if op_type not in ("Mul", "Add", "Neg") or any(x is None for x in inputs):
         return None
     values = [x for x in inputs if x is not None]
     if op_type == "Neg":
-        return _negated(op, values[0])
+        return _negated(by, values[0])
     if len(values) == 2:
-        return (_added if op_type == "Add" else _scaled)(op, *values)
+        return (_added if op_type == "Add" else _scaled)(by, *values)
     return None
 
 
-def _added(op: Simplifier, a: Value, b: Value) -> Value | None:
+def _added(by: Simplifier, a: Value, b: Value) -> Value | None:
     """Rewrite x + (−y) as x − y, and (−x) + (−y) as −(x + y)."""
-    signs = [_made_here(op, x, "Neg") for x in (a, b)]
+    signs = [_made_here(by, x, "Neg") for x in (a, b)]
     if signs[0] is not None and signs[1] is not None:
-        return op.Neg(op.Add(signs[0].inputs[0], signs[1].inputs[0]))
+        return by.op.Neg(by.op.Add(signs[0].inputs[0], signs[1].inputs[0]))
     for x, sign in ((a, signs[1]), (b, signs[0])):
         if sign is not None:
-            return op.Sub(x, sign.inputs[0])
+            return by.op.Sub(x, sign.inputs[0])
     return None
 
 
-def _negated(op: Simplifier, x: Value) -> Value | None:
+def _negated(by: Simplifier, x: Value) -> Value | None:
     """Rewrite −number as a number, and −(−x) as x."""
     number, node = scalar_of(x), x.producer()
     if number is not None:
-        return op.like(-number, x)
+        return by.op.like(-number, x)
     return node.inputs[0] if node is not None and node.op_type == "Neg" else None
 
 
-def _scaled(op: Simplifier, a: Value, b: Value) -> Value | None:
+def _scaled(by: Simplifier, a: Value, b: Value) -> Value | None:
     """Rewrite x·1 as x, x·(−1) as −x, (−x)·s as −(x·s) unless x is a scalar (its sign is free); merge scalars."""
     for x, s in ((a, b), (b, a)):
-        number, sign = scalar_of(s), _made_here(op, x, "Neg")
+        number, sign = scalar_of(s), _made_here(by, x, "Neg")
         if number == 1:
             return x
         if number == -1:
-            return op.Neg(x)
+            return by.op.Neg(x)
         if sign is not None and sign.inputs[0] is not None and not is_scalar(x):
             inner = sign.inputs[0]
-            return op.Neg(op.Mul(inner, s)) if number is None else op.Mul(inner, op.like(-number, x))
-        joined = _joined_with(op, x, s) if is_scalar(s) else None
+            return by.op.Neg(by.op.Mul(inner, s)) if number is None else by.op.Mul(inner, by.op.like(-number, x))
+        joined = _joined_with(by, x, s) if is_scalar(s) else None
         if joined is not None:
             return joined
     return None
 
 
-def _joined_with(op: Simplifier, x: Value, s: Value) -> Value | None:
+def _joined_with(by: Simplifier, x: Value, s: Value) -> Value | None:
     """Merge s into a scalar factor of x: (y·t)·s = y·(t·s), and (number/y)·s = (number·s)/y."""
     number, factor = scalar_of(s), scalar_of(x)
     if number is not None and factor is not None:
-        return op.like(number * factor, x)
-    quotient = _made_here(op, x, "Div")
+        return by.op.like(number * factor, x)
+    quotient = _made_here(by, x, "Div")
     top = quotient.inputs[0] if quotient is not None else None
     if quotient is not None and top is not None and number is not None and scalar_of(top) is not None:
-        return op.Div(op.Mul(top, s), quotient.inputs[1])
-    product = _made_here(op, x, "Mul")
+        return by.op.Div(by.op.Mul(top, s), quotient.inputs[1])
+    product = _made_here(by, x, "Mul")
     if product is None or (is_scalar(x) and number is None):
         return None
     first, second = product.inputs
     assert first is not None and second is not None
     for y, t in ((first, second), (second, first)):
         if is_scalar(t) and (scalar_of(t) is not None or not is_scalar(x)):
-            return op.Mul(y, op.Mul(t, s))
+            return by.op.Mul(y, by.op.Mul(t, s))
     if x.uses():
         return None  # the unscaled value is used elsewhere
     for y, t in ((first, second), (second, first)):
-        deeper = _joined_with(op, t, s) if not is_scalar(t) else None
+        deeper = _joined_with(by, t, s) if not is_scalar(t) else None
         if deeper is not None:
-            return op.Mul(y, deeper)
+            return by.op.Mul(y, deeper)
     return None
 
 
-def _made_here(op: Simplifier, value: Value, op_type: str) -> Node | None:
+def _made_here(by: Simplifier, value: Value, op_type: str) -> Node | None:
     """Return the node that computes a value if it has this operator and belongs to the gradient, not the forward."""
     node = value.producer()
-    return node if node is not None and node.op_type == op_type and node not in op.forward else None
+    return node if node is not None and node.op_type == op_type and node not in by.forward else None
 
 
 def expression(

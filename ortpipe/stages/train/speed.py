@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.artifact import Arrays
-from ortpipe.doors import later
+from ortpipe.doors import later, optional
 from ortpipe.graph.core.builder import Builder, Names
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.training import Training
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-GUEST = "ortpipe.fast"
 Shapes = Mapping[str, tuple[int, ...]]
 Values = Mapping[str, ir.Value]
 
@@ -79,10 +77,5 @@ class Speed:
 @functools.cache
 def speed() -> Speed:
     """Return the hooks of `ortpipe.fast`, or the defaults if the folder is missing."""
-    try:
-        guest: Speed = import_module(GUEST).Fast()
-    except ModuleNotFoundError as error:
-        if error.name != GUEST:
-            raise
-        return Speed()
-    return guest
+    fast: type[Speed] | None = optional("ortpipe.fast", "Fast")
+    return Speed() if fast is None else fast()
