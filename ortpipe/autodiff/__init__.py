@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ortpipe.autodiff.derivatives import gradient, gradient_apart
     from ortpipe.autodiff.expand import between
     from ortpipe.autodiff.of_loss import with_gradients
-    from ortpipe.autodiff.rules import RULES
+    from ortpipe.autodiff.table import RULES
     from ortpipe.autodiff.walk import active, name_gradients, operands
     from ortpipe.autodiff.windows import FAR, Window
 else:

@@ -6,8 +6,7 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node
 from onnx_ir.passes.common import InlinePass
 
-from ortpipe.autodiff.expansions import EXPANSIONS
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import EXPANSIONS, RULES
 from ortpipe.autodiff.walk import active, operands
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names

@@ -9,8 +9,7 @@ from onnx_ir import Graph
 from onnx_ir.passes.common import CommonSubexpressionEliminationPass
 
 from ortpipe.autodiff.backward import Backward
-from ortpipe.autodiff.expansions import EXPANSIONS
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import EXPANSIONS, RULES
 from ortpipe.autodiff.walk import gradients
 from ortpipe.doors import later
 from ortpipe.graph.core import query

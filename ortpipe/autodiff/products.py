@@ -9,8 +9,8 @@ from onnx_ir import Graph, Value
 from ortpipe.autodiff.backward import Backward
 from ortpipe.autodiff.cut import distinct
 from ortpipe.autodiff.expansions.loops import listed
-from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.rules.elementwise import flat
+from ortpipe.autodiff.table import RULES
 from ortpipe.autodiff.walk import gradients, operands
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query

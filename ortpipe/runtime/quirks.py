@@ -36,10 +36,8 @@ QUIRKS = {
     ),
     "float64_functions": Quirk("Cos, Cosh, Sinh, Tan", "float64", "no kernel", FIXED, "graph/core/doubles.py"),
     "float64_layers": Quirk("Conv, Erf", "float64", "no kernel", ALL, "stages/convert/sources/networks/layers.py"),
-    "softplus_overflow": Quirk(
-        "Softplus", "float64, large x", "inf in place of x", ALL, "autodiff/expansions/__init__.py"
-    ),
-    "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", ALL, "autodiff/expansions/__init__.py"),
+    "softplus_overflow": Quirk("Softplus", "float64, large x", "inf in place of x", ALL, "autodiff/table.py"),
+    "sigmoid_underflow": Quirk("Sigmoid", "x < −18", "exactly 0", ALL, "autodiff/table.py"),
     "column_pads": Quirk("Col2Im", "one axis with pads", "misplaces columns", FIXED, "graph/importing/lower.py"),
     "counted_pads": Quirk(
         "AveragePool", "ceil_mode, count_include_pad", "counts more than the pads", FIXED, "graph/importing/lower.py"

@@ -12,7 +12,7 @@ from engines import native
 from plain_session import PlainSession
 
 from ortpipe.autodiff.backward import Backward
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import RULES
 from ortpipe.autodiff.walk import gradients
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core.types import broadcast

@@ -11,8 +11,7 @@ from fuzz.forms import FORMS, NO_SLOPE
 from fuzz.judge import AGREE, judge
 
 import ortpipe
-from ortpipe.autodiff.expansions import EXPANSIONS
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import EXPANSIONS, RULES
 
 ENGINE = Path(ortpipe.__file__).parent
 GRAPHS, PIECES = 24, 2  # `python -m fuzz` draws as many as you ask for

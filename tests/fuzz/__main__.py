@@ -23,7 +23,7 @@ from fuzz.judge import AGREE, Outcome
 from fuzz.minimise import keep
 from fuzz.oracle import functions
 from fuzz.worker import Worker, small, tried
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import RULES
 
 
 def main(arguments: list[str] | None = None) -> int:

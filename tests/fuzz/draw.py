@@ -10,8 +10,7 @@ import onnx
 
 from fuzz.forms import FORMS
 from fuzz.sketch import Rejected, Sketch, read_by
-from ortpipe.autodiff.expansions import EXPANSIONS
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import EXPANSIONS, RULES
 
 OLDEST, NEWEST = 13, 24
 FLAT = {"Floor", "Ceil", "Round", "Sign", "Hardmax", "Greater", "Less", "Shape"}

@@ -2,8 +2,7 @@
 
 import onnx
 
-from ortpipe.autodiff.expansions import EXPANSIONS
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import EXPANSIONS, RULES
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.importing.opsets import NEW
 

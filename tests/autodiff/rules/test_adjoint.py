@@ -14,7 +14,7 @@ from fuzz.reference import Reference, as_double
 from fuzz.sketch import Rejected, Sketch
 
 import ortpipe
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import RULES
 
 LINEAR = (
     *("Add", "AveragePool", "Cast", "CastLike", "Compress", "Concat", "Conv"),

@@ -9,7 +9,7 @@ from autodiff.numeric import runtime_error, worst_error
 from engines import native
 from plain_session import PlainSession
 
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import RULES
 
 TOLERANCE = 1e-6  # central differences of step 1e-6 in float64
 

@@ -17,8 +17,8 @@ from onnx.backend.test.case.test_case import TestCase
 from plain_session import PlainSession
 from sample import few_of_each
 
-from ortpipe.autodiff.rules import RULES
 from ortpipe.autodiff.rules.__main__ import NEWEST
+from ortpipe.autodiff.table import RULES
 
 OPSET = 21
 TESTED = ("arithmetic", "elementwise", "indexing", "linear", "reductions", "shapes", "sums")

@@ -13,8 +13,7 @@ from onnx import TensorProto, helper, shape_inference
 from onnx.reference import ReferenceEvaluator
 
 import ortpipe
-from ortpipe.autodiff.expansions import EXPANSIONS
-from ortpipe.autodiff.rules import RULES
+from ortpipe.autodiff.table import EXPANSIONS, RULES
 from ortpipe.errors import ModelError
 from ortpipe.graph.core import operators
 from ortpipe.graph.core.operators import having
