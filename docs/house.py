@@ -43,7 +43,6 @@ INSIDE = {
     "c": (570, 388, 50),
     "xla": (630, 388, 80),
     "written": (425, 451, 80),
-    "cleaning": (235, 451, 80),
     "teacher": (328, 451, 76),
 }
 STAGES = {"convert": 245, "add_loss": 369, "penalty": 493, "derive": 617, "train": 741, "evaluate": 865}

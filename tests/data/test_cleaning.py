@@ -21,7 +21,7 @@ def made(frame):
 def source(kind, frame, folder, **settings):
     if kind == "function":
         params = {"frame": frame}
-        return Function(function="data.cleaning.test_cleaning:made", params=params, label="y", **settings)
+        return Function(function="data.test_cleaning:made", params=params, label="y", **settings)
     path = folder / f"rows.{kind}"
     frame.to_csv(path, index=False) if kind == "csv" else frame.to_parquet(path, row_group_size=10)
     return {"csv": Csv, "parquet": Parquet}[kind](path=str(path), label="y", **settings)
