@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpipe.data.arrow import as_numpy, plain_column
+from ortpipe.data.arrow import as_numpy, is_text, plain_column
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.faults import raise_all
 from ortpipe.data.frames import check_unique_columns
@@ -159,6 +159,24 @@ def lay_out(
             actual = f"words in column {words[0]!r} of input {name!r}"
             raise_all([*errors, DataError(rule, key="inputs", got=actual, fix=fix)])
     return layout
+
+
+def text_columns(source: TableSource, schemas: Mapping[str, pa.Schema]) -> dict[str, str | None]:
+    """Return the columns that are text in all files, or have a setting, with their settings.
+
+    Columns of arrays, and of words by a setting, stay as they are.
+    """
+    arrays = source.inputs if isinstance(source.inputs, Mapping) else {}
+    in_arrays = {name for array, chosen in arrays.items() if chosen and chosen != (array,) for name in chosen}
+    [first, *_] = schemas.values()
+    roles = {*source.labels, source.sample_weight}
+    read = roles | (set(source.inputs or first.names) - source.excluded(first.names))
+    settings = dict[str, str | None]()
+    for name in (name for name in first.names if name and name in read - in_arrays - source.words):
+        types = [schema.field(name).type for schema in schemas.values() if schema.names.count(name) == 1]
+        if len(types) == len(schemas) and (name in source.readings or all(map(is_text, types))):
+            settings[name] = source.readings.get(name)
+    return settings
 
 
 def setting_errors(source: TableSource, schemas: Mapping[str, pa.Schema], split: SplitConfig | None) -> list[DataError]:

@@ -15,7 +15,7 @@ from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.faults import SHOWN, Faults, raise_all
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.groups import Group
-from ortpipe.data.layout import lay_out, setting_errors, with_known
+from ortpipe.data.layout import lay_out, setting_errors, text_columns, with_known
 from ortpipe.data.position import Position, by_row, offset_position
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumn, RawColumnReader
@@ -55,7 +55,14 @@ class TableReader:
     ) -> None:
         errors = setting_errors(source, schemas, split)
         source = with_known(source, schemas) if errors else source
-        written = as_written(source, schemas, groups)
+        written = as_written(
+            text_columns(source, schemas),
+            schemas,
+            groups,
+            missing=source.missing,
+            labels=source.labels,
+            point=hasattr(source, "delimiter") and any("double" in map(str, s.types) for s in schemas.values()),
+        )
         errors += written.errors
         schemas, dropped = written.schemas, 0
         groups = list(written.groups)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ortpipe.data.arrow import is_text, matches, plain_column
+from ortpipe.data.arrow import matches, plain_column
 from ortpipe.data.faults import SHOWN, Cell, format_cells
 from ortpipe.data.groups import PIECE, PROBED, Group
 from ortpipe.data.position import offset_position
@@ -19,37 +19,6 @@ from ortpipe.data.written.detect import WrittenColumn, missing_of, trimmed
 from ortpipe.data.written.readings import TextReading, hours
 from ortpipe.errors import DataError
 from ortpipe.quoting import listing
-
-
-class Settings(Protocol):
-    """The settings of a table, those of `TableSource` that reading its text needs."""
-
-    @property
-    def readings(self) -> Mapping[str, str]:
-        """Column → how its text is read."""
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The marks of missing values."""
-
-    @property
-    def inputs(self) -> Mapping[str, tuple[str, ...] | None] | tuple[str, ...] | None:
-        """The columns that are inputs."""
-
-    @property
-    def sample_weight(self) -> str | None:
-        """The column of row weights."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The columns of labels."""
-
-    @property
-    def words(self) -> set[str]:
-        """The columns of words."""
-
-    def excluded(self, names: Sequence[str]) -> set[str]:
-        """Return the columns that are not read."""
 
 
 @dataclass(frozen=True)
@@ -72,37 +41,42 @@ class Written:
         return [f"read as {'; '.join(texts)}"] if texts else []
 
 
-def as_written(source: Settings, schemas: Mapping[str, pa.Schema], groups: Sequence[Group]) -> Written:
+def as_written(
+    settings: Mapping[str, str | None],
+    schemas: Mapping[str, pa.Schema],
+    groups: Sequence[Group],
+    *,
+    missing: Iterable[str],
+    labels: Collection[str],
+    point: bool,
+) -> Written:
     """Return a table whose text columns of numbers, dates and truth values are read as such.
 
     Args:
-        source: the settings.
+        settings: text column → how it is read; None: by its values.
         schemas: those of the table's files, by name.
         groups: its rows.
+        missing: texts that mark a missing value, besides those of every column.
+        labels: the columns of labels, in which yes and no are classes.
+        point: whether other numbers of the table are written with a decimal point.
     """
-    missing = missing_of(source.missing)
-    columns = {
-        name: WrittenColumn(name, source.readings.get(name), missing, truth=name not in source.labels)
-        for name in _text_columns(source, schemas)
-    }
+    marks = missing_of(missing)
+    columns = {n: WrittenColumn(n, setting, marks, truth=n not in labels) for n, setting in settings.items()}
     columns = _probed(columns, groups)
     for group in groups if columns else ():
         for batch in group.read(list(columns), PIECE):
             for name, column in columns.items():
                 column.update(plain_column(batch.column(name), coded=True))
-    has_points = hasattr(source, "delimiter") and any(
-        str(field.type) == "double" for schema in schemas.values() for field in schema
-    )
-    undecided = _choose(columns.values(), {"."} if has_points else set())
+    undecided = _choose(columns.values(), {"."} if point else set())
     columns = {name: column for name, column in columns.items() if column.reading is not None}
     wrong = [c for c in columns.values() if c.wrong or (c.reading and c.reading.kind == "unit")]
     errors = [*undecided.values(), *(_fault(column, _wrong_cells(column, groups)) for column in wrong)]
     faulty = frozenset([*undecided, *(column.name for column in wrong)])
     columns = {name: column for name, column in columns.items() if name not in faulty}
-    records = {name: c.reading.record(missing) for name, c in columns.items() if c.reading is not None}
+    records = {name: c.reading.record(marks) for name, c in columns.items() if c.reading is not None}
     if not records:
         return Written(schemas, groups, {}, errors, faulty)
-    readings = {name: (column.reading, missing) for name, column in columns.items()}
+    readings = {name: (column.reading, marks) for name, column in columns.items()}
     return Written(
         {file: _converted_schema(schema, records) for file, schema in schemas.items()},
         [dataclasses.replace(group, read=_reader(group, readings)) for group in groups],
@@ -132,25 +106,6 @@ def _choose(columns: Collection[WrittenColumn], marks: set[str]) -> dict[str, Da
         except DataError as error:
             errors[column.name] = error
     return errors
-
-
-def _text_columns(source: Settings, schemas: Mapping[str, pa.Schema]) -> Iterator[str]:
-    """Yield the columns that are text in some file, or have a setting; those of arrays and words by list stay."""
-    in_arrays = set[str]()
-    if isinstance(source.inputs, Mapping):
-        in_arrays = {c for name, chosen in source.inputs.items() if chosen and chosen != (name,) for c in chosen}
-    chosen = set(source.inputs) - in_arrays if source.inputs else None
-    [first, *_] = schemas.values()
-    roles = {*source.labels, source.sample_weight}
-    excluded = source.excluded(first.names) - roles
-    for name in first.names:
-        types = [schema.field(name).type for schema in schemas.values() if schema.names.count(name) == 1]
-        if len(types) < len(schemas) or name in source.words or name in in_arrays or not name:
-            continue
-        if name in excluded or (chosen is not None and name not in chosen | roles):
-            continue
-        if name in source.readings or all(map(is_text, types)):
-            yield name
 
 
 def _probed(columns: dict[str, WrittenColumn], groups: Sequence[Group]) -> dict[str, WrittenColumn]:
