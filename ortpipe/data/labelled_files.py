@@ -5,13 +5,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
-
-import numpy as np
 
 from ortpipe.bounded import TEXT, files_below, read
 from ortpipe.data.config import PARTS, SplitConfig
@@ -20,8 +17,6 @@ from ortpipe.data.files import paths_of
 from ortpipe.data.stream import Windowed
 from ortpipe.errors import DataError, nearest
 
-WHOLE = re.compile(r"0|-?[1-9][0-9]*")
-CODE = re.compile(r"-?0\d|.*_")  # 007 and 1_000 are no numbers
 FOLDER = "folder"  # split.column: the folders below the path are the parts
 
 
@@ -158,34 +153,3 @@ def visible(folder: Path, endings: Sequence[str]) -> list[Path]:
         for file in files_below(folder)
         if file.suffix.lower() in endings and not any(part[0] == "." for part in file.relative_to(folder).parts)
     ]
-
-
-def label_array(files: Sequence[LabelledFile], *, table: bool) -> np.ndarray:
-    """Return the labels of files, [N] or [N, columns]: numbers if all of a column are, otherwise text.
-
-    Names of folders are int64 if all are whole numbers, and never floats: they are classes.
-    """
-    cells = [[file.labels[place] for file in files] for place in range(len(files[0].labels))]
-    columns = [(_numbers_or_text if table else _whole_or_text)(texts) for texts in cells]
-    return columns[0] if len(columns) == 1 else np.stack(columns, axis=1)
-
-
-def _whole_or_text(texts: list[str]) -> np.ndarray:
-    if all(WHOLE.fullmatch(text) and abs(int(text)) < 2**63 for text in texts):
-        return np.array([int(text) for text in texts], np.int64)
-    return np.array(texts)
-
-
-def _numbers_or_text(texts: list[str]) -> np.ndarray:
-    if any(CODE.match(text) for text in texts):
-        return np.array(texts)
-    for number, dtype in ((int, np.int64), (float, np.float64)):
-        try:
-            return np.array([number(text) for text in texts], dtype)
-        except ValueError:
-            continue
-        except OverflowError as error:
-            largest = max(texts, key=lambda text: abs(int(text)))
-            rule, fix = "Whole numbers of {key} must fit in 64 bits.", "Write them with a letter, if they name classes."
-            raise DataError(rule, key="labels", got=largest, fix=fix) from error
-    return np.array(texts)

@@ -247,10 +247,8 @@ def _dtype(source: TableSource, name: str, schemas: Mapping[str, pa.Schema], *, 
     numbers = [kind for kind in kinds.values() if kind is not None]
     if numbers and len(numbers) < len(kinds):
         text, number = (next(f for f, k in kinds.items() if (k is None) == is_text) for is_text in (True, False))
-        rule, fix = (
-            "A column has one type in every file.",
-            f"Write it alike in all of them, or, {categorical_fix(name)}.",
-        )
+        rule = "A column has one type in every file."
+        fix = f"Write it alike in all of them, or, {categorical_fix(name)}."
         raise DataError(rule, got=f"column {name!r} is text in {text}, numbers in {number}", fix=fix)
     return np.result_type(*numbers) if numbers else None
 

@@ -4,79 +4,46 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ortpipe.bounded import read
-from ortpipe.data.config import PARTS
-from ortpipe.data.faults import changed_error, listed
-from ortpipe.data.labelled_files import LabelledFile, label_array
+from ortpipe.data.file_reader import FileReader, label_array
+from ortpipe.data.labelled_files import LabelledFile
 from ortpipe.data.pictures import PictureFolder
 from ortpipe.data.reader import Labelled
-from ortpipe.data.rows import PIECE, Rows, row_bytes
-from ortpipe.data.stream import LIMIT, Labels
-from ortpipe.errors import DataError
-from ortpipe.hashing import Hasher
+from ortpipe.data.rows import PIECE, Rows
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # Pillow's others may start programs
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of at most 8 bits per channel
 MOST_PIXELS = 2**26  # of a decoded picture
 
 
-class PictureReader:
-    """Reads pictures as rows, in groups of PIECE bytes (see `Reader`); the constructor reads, checks and hashes all.
-
-    Rows that fit in memory are decoded once. An error lists the first pictures that cannot be read.
-    """
-
-    notes: tuple[str, ...] = ()
+class PictureReader(FileReader):
+    """Reads pictures as rows, in groups of PIECE bytes."""
 
     def __init__(self, source: PictureFolder, files: Sequence[LabelledFile]) -> None:
-        self._source, self._files, self._rows = source, files, dict[int, Rows]()
+        self._source, self._files = source, files
         self._labels = label_array(files, table=source.labels is not None)
         self._shape = _first_shape(source, files)
-        self.row_bytes = row_bytes([(np.dtype(np.float32), (1, *self._shape))])
-        size = max(1, PIECE // self.row_bytes)
-        self._groups = [slice(first, first + size) for first in range(0, len(files), size)]
-        self.counts = np.zeros((len(self._groups), len(PARTS)), np.int64)
-        hasher, distinct, faults = Hasher("pictures"), Labels(), list[str]()
-        fits = not source.stream and len(files) * self.row_bytes <= LIMIT
-        for number, cut in enumerate(self._groups):
-            rows = self._decoded(cut, faults)
-            if rows is not None and not faults:
-                parts = np.zeros(len(rows), np.int64) if rows.part is None else rows.part
-                self.counts[number] = np.bincount(parts, minlength=len(PARTS))
-                distinct.update(rows.label)
-                hasher.add(rows.digest(), parts)
-                self._rows |= {number: rows} if fits else {}
-        if faults:
-            _reject(faults)
-        self.digest, self.labels = hasher.hexdigest(), {"": distinct.values}
-
-    def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:
-        """Yield the rows of each group, in one piece."""
-        for group in groups:
-            yield iter([self._rows[group] if group in self._rows else self._read(group)])
+        super().__init__(source.stream, self._shape)
+        self._size = max(1, PIECE // self.row_bytes)  # of a group
+        rule = "All pictures must be readable and, after {at}resize and {at}crop, of one size."
+        fix = "Repair or remove them; set {at}resize and {at}crop for pictures of several sizes."
+        self._learn(-(-len(files) // self._size), rule, fix)
 
     def read_labels(self, group: int) -> Iterator[Labelled]:
         """Yield a group's labels and parts, in one piece."""
-        cut = self._groups[group]
-        yield {"": self._labels[cut]}, self._parts(cut)
+        cut = slice(group * self._size, (group + 1) * self._size)
+        parts = [file.part for file in self._files[cut]]
+        yield {"": self._labels[cut]}, None if None in parts else np.array(parts, np.int8)
 
-    def _read(self, group: int) -> Rows:
-        faults = list[str]()
-        rows = self._decoded(self._groups[group], faults)
-        if rows is None or faults:
-            raise changed_error("; ".join(faults))
-        return rows
-
-    def _decoded(self, cut: slice, faults: list[str]) -> Rows | None:
-        """Return the rows of some pictures, None if there are none; add those that cannot be read to the faults."""
-        arrays = []
-        for file in self._files[cut]:
+    def _pieces(self, group: int, faults: list[str]) -> Iterator[Rows]:
+        arrays, files = list[np.ndarray](), self._files[group * self._size :][: self._size]
+        for file in files:
             try:
                 array = pixels(file.path, self._source)
                 if array.shape != self._shape:
@@ -85,15 +52,10 @@ class PictureReader:
                 arrays.append(array)
             except ValueError as error:
                 faults.append(f"{file.path}: {error}")
-        if len(arrays) < len(self._files[cut]):
-            return None
-        inputs = {"X": normalized(np.stack(arrays), self._source)}
-        prepared = self._source.prepared
-        return Rows(inputs, self._labels[cut], prepared=prepared, origin=json.dumps(prepared), part=self._parts(cut))
-
-    def _parts(self, cut: slice) -> np.ndarray | None:
-        parts = [file.part for file in self._files[cut]]
-        return None if None in parts else np.array(parts, np.int8)
+        if len(arrays) == len(files):
+            inputs, prepared = {"X": normalized(np.stack(arrays), self._source)}, self._source.prepared
+            [(labels, part)] = self.read_labels(group)
+            yield Rows(inputs, labels[""], prepared=prepared, origin=json.dumps(prepared), part=part)
 
 
 def _first_shape(source: PictureFolder, files: Sequence[LabelledFile]) -> tuple[int, ...]:
@@ -109,12 +71,6 @@ def _first_shape(source: PictureFolder, files: Sequence[LabelledFile]) -> tuple[
 def _size(shape: tuple[int, ...], source: PictureFolder) -> str:
     height, width = shape[1:] if source.layout == "channels_first" else shape[:2]
     return f"{width} × {height} pixels"
-
-
-def _reject(faults: Sequence[str]) -> None:
-    rule = "All pictures must be readable and, after {at}resize and {at}crop, of one size."
-    fix = "Repair or remove them; set {at}resize and {at}crop for pictures of several sizes."
-    raise DataError(rule, key="path", got=listed(faults), fix=fix)
 
 
 def pixels(file: Path, source: PictureFolder) -> np.ndarray:

@@ -30,10 +30,8 @@ class Augment(Config):
 
     def __post_init__(self) -> None:
         if not self.flip and not self.shift:
-            rule, fix = (
-                "Copies, drawn with {at}seed, differ by {at}flip or {at}shift.",
-                "Set {key}=true, or {at}shift=4.",
-            )
+            rule = "Copies, drawn with {at}seed, differ by {at}flip or {at}shift."
+            fix = "Set {key}=true, or {at}shift=4."
             raise ConfigError(rule, key="flip", got="false, and shift 0", fix=fix)
 
 

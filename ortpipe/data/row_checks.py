@@ -53,10 +53,8 @@ def _check_array(rows: Rows, name: str, array: np.ndarray, columns: Sequence[str
             fix = "Give columns of words and numbers as a DataFrame: by data=function, or to OrtClassifier."
         raise DataError(rule, got=f"{name} is an array of Python objects", fix=fix)
     if array.dtype.kind not in "biufOSU":
-        rule, fix = (
-            "Arrays may hold only numbers, text and truth values.",
-            "Convert dates and other types to numbers.",
-        )
+        rule = "Arrays may hold only numbers, text and truth values."
+        fix = "Convert dates and other types to numbers."
         raise DataError(rule, got=f"{name} of {array.dtype}", fix=fix)
     check_finite(name, array, columns, missing=raw)
 

@@ -7,7 +7,7 @@ import io
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,12 @@ import soundfile
 from scipy.signal import resample_poly
 
 from ortpipe.bounded import MOST_BYTES, read
-from ortpipe.data.config import PARTS
-from ortpipe.data.faults import changed_error, listed
-from ortpipe.data.labelled_files import LabelledFile, label_array, visible
+from ortpipe.data.file_reader import FileReader, label_array
+from ortpipe.data.labelled_files import LabelledFile, visible
 from ortpipe.data.reader import Labelled
-from ortpipe.data.rows import PIECE, Rows, row_bytes
+from ortpipe.data.rows import PIECE, Rows
 from ortpipe.data.sounds import SoundFolder
-from ortpipe.data.stream import LIMIT, Labels
 from ortpipe.errors import DataError
-from ortpipe.hashing import Hasher
 
 
 @dataclass(frozen=True)
@@ -38,10 +35,8 @@ class Take:
     copy: int  # 0: the file as it is
 
 
-class SoundReader:
-    """Reads the windows of sound files, a file at a time (see `Reader`); the constructor reads, checks and hashes all.
-
-    Rows that fit in memory are kept. An error lists the first files that cannot be read.
+class SoundReader(FileReader):
+    """Reads the windows of sound files; a group is a file.
 
     Args:
         source: the settings of the windows.
@@ -49,80 +44,43 @@ class SoundReader:
         named: whether the rows have the name of their file as the input `file`, for a split by group.
     """
 
-    notes: tuple[str, ...]
-
     def __init__(self, source: SoundFolder, files: Sequence[LabelledFile], *, named: bool = False) -> None:
+        super().__init__(source.stream, [source.samples])
         self._source, self._named, self._rate = source, named, source.rate
-        self._kept, self._places = dict[int, list[Rows]](), dict[int, np.ndarray]()  # of each file
+        self._places = dict[int, np.ndarray]()  # of the labels of each file's windows
         outside = [] if source.outside is None else [LabelledFile(Path(), (str(source.outside),), None)]
         width = len(files[0].labels) - 2 * source.timed
         texts = [LabelledFile(file.path, file.labels[:width], None) for file in files]
         self._labels = label_array([*texts, *outside], table=source.labels is not None)
-        self._takes = _takes(source, files)
-        self._noises = _noises(source)
-        self.row_bytes = row_bytes([(np.dtype(np.float32), (1, source.samples))])
-        self.counts = np.zeros((len(self._takes), len(PARTS)), np.int64)
-        hasher, distinct, faults = Hasher("sounds"), Labels(), list[str]()
-        for number, take in enumerate(self._takes):
-            try:
-                pieces = list(self._pieces(number))
-            except ValueError as error:
-                faults.append(f"{take.path}: {error}")
-                continue
-            for piece in pieces:
-                self.counts[number, take.part or 0] += len(piece)
-                distinct.update(piece.label)
-                hasher.add(piece.digest(), take.part or 0)
-            self._kept[number] = pieces
-            if source.stream or self.counts.sum() * self.row_bytes > LIMIT:
-                self._kept.clear()
-        if faults:
-            _reject(faults)
+        self._takes, self._noises = _takes(source, files), _noises(source)
+        rule = "All sound files must be readable, of one rate, and as long as a window."
+        fix = "Repair or remove them; set {at}rate, lower {at}samples, or set {at}pad."
+        self._learn(len(self._takes), rule, fix)
         if not self.counts.sum():
-            rule, fix = (
-                "A window must have a label: its middle must be in a segment.",
-                "Correct the times, or set {at}outside.",
-            )
+            rule = "A window must have a label: its middle must be in a segment."
+            fix = "Correct the times, or set {at}outside."
             raise DataError(rule, key="labels", got=f"none in {source.labels}", fix=fix)
         used = np.unique(np.concatenate(list(self._places.values())))
         lost = len(files) - np.count_nonzero(used < len(files))
         note = f"{lost:,} of {len(files):,} segments are ignored: no window has its middle in them"
         self.notes = (note,) if lost else ()
-        self.digest, self.labels = hasher.hexdigest(), {"": distinct.values}
-
-    def pieces(self, groups: Iterable[int]) -> Iterator[Iterator[Rows]]:
-        """Yield the rows of each file, in pieces of PIECE bytes."""
-        for group in groups:
-            yield iter(self._kept[group]) if group in self._kept else self._again(group)
 
     def read_labels(self, group: int) -> Iterator[Labelled]:
         """Yield the labels and parts of a file's windows, in one piece."""
         labels = self._labels[self._places[group]]
-        yield {"": labels}, self._parts(group, len(labels))
+        yield {"": labels}, self._part(group, len(labels))
 
-    def _parts(self, group: int, count: int) -> np.ndarray | None:
+    def _part(self, group: int, count: int) -> np.ndarray | None:
         part = self._takes[group].part
         return None if part is None else np.full(count, part, np.int8)
 
-    def _again(self, group: int) -> Iterator[Rows]:
-        try:
-            yield from self._pieces(group)
-        except ValueError as error:
-            raise changed_error(f"{self._takes[group].path}: {error}") from error
-
-    def _pieces(self, group: int) -> Iterator[Rows]:
-        """Yield the windows of a file that have a label.
-
-        Raises:
-            ValueError: it is broken, empty or too short, or has another rate than the files before.
-        """
+    def _pieces(self, group: int, faults: list[str]) -> Iterator[Rows]:
         source, take = self._source, self._takes[group]
-        sound, rate = decoded(take.path, source.rate)
-        self._rate = self._rate or rate
-        if rate != self._rate:
-            raise ValueError(f"{rate:,} samples per second, others {self._rate:,}")
-        sound = _long_enough(sound, source) * np.float32(source.scale)
-        sound = self._augmented(sound, take) if take.copy else sound
+        try:
+            sound, rate = self._sound(take)
+        except ValueError as error:
+            faults.append(f"{take.path}: {error}")
+            return
         hop, size = source.hop or source.samples, max(1, PIECE // self.row_bytes)
         windows = np.lib.stride_tricks.sliding_window_view(sound, source.samples)[::hop]
         middles = (np.arange(len(windows)) * hop + source.samples / 2) / rate
@@ -130,13 +88,26 @@ class SoundReader:
         used, self._places[group] = np.flatnonzero(places >= 0), places[places >= 0]
         for first in range(0, len(used), size):
             chosen = used[first : first + size]
-            yield self._rows(windows[chosen], self._labels[places[chosen]], group)
+            yield self._windows(windows[chosen], self._labels[places[chosen]], group)
 
-    def _rows(self, windows: np.ndarray, labels: np.ndarray, group: int) -> Rows:
+    def _sound(self, take: Take) -> tuple[np.ndarray, int]:
+        """Return a file's sound and its rate.
+
+        Raises:
+            ValueError: it is broken, empty or too short, or has another rate than the files before.
+        """
+        sound, rate = decoded(take.path, self._source.rate)
+        self._rate = self._rate or rate
+        if rate != self._rate:
+            raise ValueError(f"{rate:,} samples per second, others {self._rate:,}")
+        sound = _long_enough(sound, self._source) * np.float32(self._source.scale)
+        return self._augmented(sound, take) if take.copy else sound, rate
+
+    def _windows(self, windows: np.ndarray, labels: np.ndarray, group: int) -> Rows:
         names = np.full(len(windows), str(self._takes[group].path))
         inputs = {"X": np.ascontiguousarray(windows), **({"file": names} if self._named else {})}
         prepared = {**self._source.prepared, "rate": self._rate}
-        part = self._parts(group, len(windows))
+        part = self._part(group, len(windows))
         return Rows(inputs, labels, prepared=prepared, origin=json.dumps(prepared), part=part)
 
     def _augmented(self, sound: np.ndarray, take: Take) -> np.ndarray:
@@ -255,9 +226,3 @@ def _noises(source: SoundFolder) -> list[Path]:
         rule = f"{{key}} must hold files that end in {', '.join(source.endings)}."
         raise DataError(rule, key="augment.sounds", got=f"none in {place}", fix="Check the path.")
     return files
-
-
-def _reject(faults: Sequence[str]) -> None:
-    rule = "All sound files must be readable, of one rate, and as long as a window."
-    fix = "Repair or remove them; set {at}rate, lower {at}samples, or set {at}pad."
-    raise DataError(rule, key="path", got=listed(faults), fix=fix)

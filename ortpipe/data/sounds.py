@@ -39,10 +39,8 @@ class AugmentSound(Config):
                 rule, fix = "{key} must be [least, largest], in dB.", f"Write [{limits[1]:g}, {limits[0]:g}]."
                 raise ConfigError(rule, key=name, got=list(limits), fix=fix)
         if self.noise is None and (self.gain is None or self.sounds is not None):
-            rule, fix = (
-                "Copies, drawn with {at}seed, differ by {at}noise or {at}gain.",
-                "Set {key}=[0, 20], or remove {at}sounds and set gain.",
-            )
+            rule = "Copies, drawn with {at}seed, differ by {at}noise or {at}gain."
+            fix = "Set {key}=[0, 20], or remove {at}sounds and set gain."
             raise ConfigError(rule, key="noise", got="null", fix=fix)
 
 

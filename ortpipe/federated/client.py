@@ -135,8 +135,6 @@ def _cast(array: np.ndarray, dtype: str, name: str) -> np.ndarray:
 
 def _check_classes(labels: np.ndarray, count: int, name: str) -> None:
     if labels.dtype.kind in "iu" and not (labels.min() >= 0 and labels.max() < count):
-        rule, fix = (
-            f"Labels of {name} must be places of classes, from 0 to {count - 1}.",
-            "See `classes` in bundle.json.",
-        )
+        rule = f"Labels of {name} must be places of classes, from 0 to {count - 1}."
+        fix = "See `classes` in bundle.json."
         raise ModelError(rule, got=f"{labels.min()} to {labels.max()}", fix=fix)

@@ -32,10 +32,8 @@ def teacher_of(config: TeacherConfig, label: np.ndarray) -> tuple[Any, Mapping[s
         with own.blamed(factory, "teacher", DataError), own_code.working_folder_first():
             estimator = factory(**of_file, **config.params)
     if not callable(getattr(estimator, "predict", None)):
-        rule, fix = (
-            "A teacher must have the method predict.",
-            "Give a class of estimators, or a function that makes one.",
-        )
+        rule = "A teacher must have the method predict."
+        fix = "Give a class of estimators, or a function that makes one."
         raise DataError(rule, key=_key(config), got=f"{type(estimator).__name__} without predict", fix=fix)
     if isinstance(estimator, base.BaseEstimator) and not is_fitted(estimator):
         params = estimator.get_params().items()
