@@ -4,7 +4,8 @@ The teacher is any estimator with `predict`. The predictions become part of the 
 them works as on any other rows; validation and test rows keep their own labels.
 
 Names: `TeacherConfig` is `data.teacher`; `taught` returns data with a teacher's predictions; `Remember` is a
-cache of predictions; `StackClassifier` and `StackRegressor` make strong teachers.
+cache of predictions; `StackClassifier` and `StackRegressor` make strong teachers; `Features` turns rows into the input
+of an estimator.
 
 Read first: `targets.py` (the steps), `estimator.py` (estimators and their predictions) and `mixed.py` (new rows).
 """
@@ -15,6 +16,7 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.data.teacher.config import Remember, TeacherConfig
+    from ortpipe.data.teacher.features import Features
     from ortpipe.data.teacher.stack import StackClassifier, StackRegressor
     from ortpipe.data.teacher.targets import taught
 else:

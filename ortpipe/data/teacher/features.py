@@ -40,12 +40,10 @@ class Features:
         self._is_pipeline = isinstance(estimator, pipeline.Pipeline)
         frame = self._plain(train)
         words = [name for name in frame if frame[name].dtype.kind not in "biuf"]
-        self._categories: dict[str, Any] = {}
+        self.categories: dict[str, Any] = {}  # column of words → those that the estimator reads as categories
         self._encoder = None
         if kind.startswith(READS_CATEGORIES):
-            self._categories = {
-                name: frame[name].value_counts().index[:MOST_CATEGORIES].sort_values() for name in words
-            }
+            self.categories = {name: frame[name].value_counts().index[:MOST_CATEGORIES].sort_values() for name in words}
         elif not self._is_pipeline:
             self._encoder = encoder_of(list(frame), words).fit(frame)
 
@@ -54,9 +52,9 @@ class Features:
         frame = self._plain(rows)
         if self._encoder is not None:
             return self._encoder.transform(frame)
-        for name, categories in self._categories.items():
+        for name, categories in self.categories.items():
             frame[name] = pd.Categorical(frame[name], categories=categories)
-        if self._categories:
+        if self.categories:
             return frame.set_axis(
                 [f"c{place}" for place in range(frame.shape[1])], axis=1
             )  # LightGBM rejects some names

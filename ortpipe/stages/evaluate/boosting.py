@@ -1,16 +1,14 @@
 """A baseline on request: scikit-learn's HistGradientBoosting with its defaults, on the same rows as the model."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import pandas as pd
-from sklearn import ensemble, preprocessing
+from sklearn import ensemble
 from threadpoolctl import threadpool_limits
 
 from ortpipe.data.pieces import concatenate
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.rows import RowSet
+from ortpipe.data.teacher import Features
 from ortpipe.errors import EvaluateError
 from ortpipe.facts import Facts
 from ortpipe.metrics import CLASSES
@@ -34,59 +32,19 @@ def boosted(
     true = truth(facts, rows.label)
     if true.ndim > 1 and true.shape[1] > 1:
         check_boosting(dataclasses.replace(facts, class_axis=1))
-    encode, categories = _encoder(rows)
     kind = ensemble.HistGradientBoostingClassifier if facts.task in CLASSES else ensemble.HistGradientBoostingRegressor
-    estimator = kind(categorical_features=categories or None, random_state=seed)
+    estimator = kind(random_state=seed)
+    features = Features(estimator, rows)
+    x, x_test = features(rows), features(test)
     with threadpool_limits(1):  # one thread, one order of sums: byte-identical on any number of cores
-        estimator.fit(encode(rows), true.reshape(-1), sample_weight=rows.sample_weight)
+        estimator.fit(x, true.reshape(-1), sample_weight=rows.sample_weight)
         if facts.task in CLASSES:
             assert tested.probability is not None
             probability = np.zeros_like(tested.probability)
-            probability[:, estimator.classes_] = estimator.predict_proba(encode(test))
+            probability[:, estimator.classes_] = estimator.predict_proba(x_test)
             entries = tested._replace(label=probability.argmax(axis=1), probability=probability)
         else:
-            entries = tested._replace(label=estimator.predict(encode(test)).reshape(-1, 1))
-    words = f", {len(categories)} of them as categories" if categories else ""
-    count, width = len(rows.label), encode(rows.head(1)).shape[1]
+            entries = tested._replace(label=estimator.predict(x_test).reshape(-1, 1))
+    words = f", {len(features.categories)} of them as categories" if features.categories else ""
+    count, width = x.shape
     return entries, f"{BOOSTING} of scikit-learn is fitted on {count:,} training rows and {width:,} columns{words}"
-
-
-def _encoder(train: Rows) -> tuple[Callable[[Rows], np.ndarray], list[int]]:
-    """Return a function from rows to the features [N, F] of an estimator, and the places of categories.
-
-    Words of more values than the estimator takes as categories are numbered in order; unknown words are missing.
-    """
-    encoders: dict[str, Any] = {}
-    categories, place = list[int](), 0
-    for name, array in train.inputs.items():
-        if _is_text(train, name):
-            encoders[name] = preprocessing.OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
-            encoders[name].fit(array.astype(str).reshape(-1, 1))
-            if len(encoders[name].categories_[0]) <= 255:
-                categories.append(place)
-        place += array.size // len(array)
-
-    def encode(rows: Rows) -> np.ndarray:
-        columns = []
-        for name, array in rows.inputs.items():
-            if name in encoders:
-                columns.append(encoders[name].transform(array.astype(str).reshape(-1, 1)))
-            elif array.dtype.kind in "OUS":
-                columns.append(_days(array))
-            else:
-                columns.append(array.reshape(len(array), -1).astype(np.float64))
-        return np.hstack(columns)
-
-    return encode, categories
-
-
-def _is_text(rows: Rows, name: str) -> bool:
-    is_date = name in rows.kept and rows.kept[name].kind == "date"
-    return rows.inputs[name].dtype.kind in "OUS" and not is_date
-
-
-def _days(dates: np.ndarray) -> np.ndarray:
-    """Return dates of ISO 8601 as days [N, 1], nan if missing."""
-    stamps = pd.to_datetime(dates.reshape(-1), utc=True, errors="coerce", format="ISO8601")
-    days: np.ndarray = ((stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy().reshape(-1, 1)
-    return days

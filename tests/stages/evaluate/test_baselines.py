@@ -75,7 +75,7 @@ def test_the_constant_baseline_is_scikit_learns_dummy(task: str, weight: np.ndar
 
 
 @pytest.mark.parametrize("task", ["binary", "regression"])
-def test_boosting_gets_the_same_rows_with_words_as_categories_and_dates_as_days(task: str) -> None:
+def test_boosting_gets_the_same_rows_with_words_as_categories_and_dates_as_days_and_months(task: str) -> None:
     words, days = RNG.choice(["red", "green", ""], 160), RNG.integers(0, 900, 160)
     dates = (np.datetime64("2020-01-01") + days).astype(str)
     inputs = {"x": X[:, 0], "colour": words, "when": dates}
@@ -83,14 +83,16 @@ def test_boosting_gets_the_same_rows_with_words_as_categories_and_dates_as_days(
     result, data = evaluated(Rows(inputs, LABELS[task], kept=kept), task, baseline="HistGradientBoosting")
     [note] = [note for note in result.facts.lineage[-1]["notes"] if "Boosting" in note]
     assert note == (
-        f"HistGradientBoosting of scikit-learn is fitted on {len(data.train.label)} training rows and 3 columns, "
+        f"HistGradientBoosting of scikit-learn is fitted on {len(data.train.label)} training rows and 5 columns, "
         "1 of them as categories"
     )
 
     def features(rows: Rows) -> np.ndarray:
-        codes = np.searchsorted(["", "green", "red"], rows.inputs["colour"].astype(str))
-        stamps = rows.inputs["when"].astype("datetime64[D]").astype(float)
-        return np.stack([rows.inputs["x"], codes, stamps], axis=1)
+        codes = np.select([rows.inputs["colour"] == word for word in ("green", "red")], [0.0, 1.0], np.nan)
+        stamps = rows.inputs["when"].astype("datetime64[D]")
+        months = stamps.astype("datetime64[M]").astype(int) % 12 + 1
+        weekdays = (stamps.astype(int) + 3) % 7  # 1970-01-01 was a Thursday
+        return np.stack([rows.inputs["x"], codes, stamps.astype(float), months, weekdays], axis=1)
 
     kind = HistGradientBoostingClassifier if task == "binary" else HistGradientBoostingRegressor
     oracle = kind(categorical_features=[1], random_state=0).fit(features(data.train), data.train.label)
