@@ -17,7 +17,6 @@ from ortpipe.graph.core.rewrite import Rewrite, replace, rewrite
 from ortpipe.graph.core.types import same
 from ortpipe.runtime.gradient_builder import Derived, with_yield
 from ortpipe.settings import Config
-from ortpipe.stages.derive.engines.add_outputs import add_outputs
 
 # Operators whose gradients agree with central differences. The builder has none of others, a wrong one, or it dies.
 # Kept here, because it is a fact about this builder, not about operators.
@@ -139,3 +138,33 @@ class Ort(Config):
         differentiable(model, target.outputs, [*choice.parameters, *choice.inputs])
         model, _ = with_yield(model, choice.parameters, choice.inputs, ())
         return {"model": ir.to_proto(model), "loss": None, "outputs": (), "parameters": tuple(choice.parameters)}
+
+
+def add_outputs(model: ir.Model, source: ir.Model, outputs: Sequence[str]) -> None:
+    """Add outputs to a model; the nodes that it lacks for them are moved from `source`.
+
+    Values of the same name must be equal in both models.
+    """
+    graph, present = model.graph, query.values(model.graph)
+    source_values = query.values(source.graph)
+    needed = {source_values[name] for name in outputs if name not in present}
+    missing = []
+    for node in reversed(source.graph):
+        if not needed.isdisjoint(node.outputs):
+            missing.append(node)
+            read = (*(x for x in node.inputs if x is not None), *query.captured(node))
+            needed.update(x for x in read if x.name not in present)
+    source.graph.outputs.clear()
+    for name, value in source_values.items():
+        if name in present:
+            value.replace_all_uses_with(present[name])
+        elif value in needed and value.is_initializer():
+            del source.graph.initializers[name]
+            graph.register_initializer(value)
+        elif value in needed and value.producer() is None:
+            source.graph.inputs.remove(value)
+            graph.inputs.append(value)
+    source.graph.remove(missing)
+    graph.extend(reversed(missing))
+    graph.outputs.extend(v for v in (present.get(n) or source_values[n] for n in outputs) if v not in graph.outputs)
+    graph.opset_imports.update({d: v for d, v in source.opset_imports.items() if d not in graph.opset_imports})

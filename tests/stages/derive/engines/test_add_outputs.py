@@ -8,7 +8,7 @@ import pytest
 from graph.core.nested import extract, io, nested, run
 
 from ortpipe.graph.core.check import finish
-from ortpipe.stages.derive.engines.add_outputs import add_outputs
+from ortpipe.stages.derive.engines.ort import add_outputs
 
 
 @pytest.fixture
