@@ -1,29 +1,22 @@
 """Figures of an evaluated artifact, as PNG bytes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from ortpipe.artifact import under
+from ortpipe.artifact import Artifact, under
+from ortpipe.metrics.survival import kaplan_meier
 from ortpipe.metrics.titles import label
 from ortpipe.picture import picture
-from ortpipe.stages.evaluate.form_figures import PANELS
 
 MOST_LABELS = 20  # the largest number of classes or columns with labels
 LONG = 24  # the largest number of letters of a column's name
-SHOWN = 200_000  # the largest number of entries that are drawn
+SHOWN, INTERVALS = 200_000, 20_000  # the largest numbers of entries, and of rows with their interval, that are drawn
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from ortpipe.artifact import Artifact
-
-
-Panel: TypeAlias = "Callable[[Axes], None]"
+Axes = Any  # matplotlib's
+Panel = Callable[[Axes], None]
 
 
 def figures(artifact: Artifact) -> dict[str, bytes]:
@@ -128,8 +121,7 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
 
 def _points(artifact: Artifact, residuals: bool, axes: Axes) -> None:
     """Draw predictions over the truth, or residuals over predictions: good ones are around 0 and equally wide."""
-    every = slice(None, None, -(-len(artifact.tensors["evaluation/label"]) // SHOWN))
-    truth, predicted = (artifact.tensors[f"evaluation/{name}"][every] for name in ("label", "prediction"))
+    truth, predicted = (array[:: -(-len(array) // SHOWN)] for array in _entries(artifact))
     x, y = (predicted, truth - predicted) if residuals else (truth, predicted)
     for k in range(truth.shape[1]):
         axes.scatter(x[:, k], y[:, k], s=14, alpha=0.6, label=f"output {k}" if truth.shape[1] > 1 else None)
@@ -145,14 +137,20 @@ def _points(artifact: Artifact, residuals: bool, axes: Axes) -> None:
         axes.legend()
 
 
+def _shares(axes: Axes, *, diagonal: bool = True, **words: str) -> None:
+    """Set up a plot of shares from 0 to 1, on whose diagonal both are equal."""
+    if diagonal:
+        axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), **words)
+    axes.grid(alpha=0.3)
+
+
 def _lines(artifact: Artifact, kind: str, corner: str, axes: Axes) -> None:
     """Draw a curve of each class, with their names in the corner that good ones keep free."""
     classes = artifact.facts.classes or ()
     curves = under(f"evaluation/{kind}", artifact.tensors)
     for k in sorted(map(int, curves)):
         axes.plot(*curves[str(k)].T, linewidth=1.2, label=str(classes[k]) if k < len(classes) else str(k))
-    axes.grid(alpha=0.3)
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     if len(curves) > 1:
         title = "class against the others"
         axes.legend(loc=corner, fontsize="x-small", ncols=2, title=title, title_fontsize="x-small")
@@ -160,37 +158,32 @@ def _lines(artifact: Artifact, kind: str, corner: str, axes: Axes) -> None:
 
 def _roc(artifact: Artifact, axes: Axes) -> None:
     _lines(artifact, "roc", "lower right", axes)
-    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    axes.set(xlabel="false positive rate", ylabel="true positive rate", title="ROC")
+    _shares(axes, xlabel="false positive rate", ylabel="true positive rate", title="ROC")
 
 
 def _precision_recall(artifact: Artifact, axes: Axes) -> None:
     _lines(artifact, "precision_recall", "lower left", axes)
-    axes.set(xlabel="recall", ylabel="precision", title="Precision and recall")
+    _shares(axes, diagonal=False, xlabel="recall", ylabel="precision", title="Precision and recall")
 
 
 def _reliability(artifact: Artifact, axes: Axes) -> None:
-    axes.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="--")
-    curves = {"before calibration": "reliability_before", "calibrated": "reliability"}
-    drawn = {
-        title: curve
-        for title, name in curves.items()
-        if (curve := artifact.tensors.get(f"evaluation/{name}")) is not None
-    }
-    for title, curve in drawn.items():
-        predicted, true, weight = curve.T
-        color = "0.5" if title != "calibrated" else "C0"
-        axes.plot(predicted, true, linewidth=1.2, color=color, label=title)
-        axes.scatter(predicted, true, s=10 + 60 * weight / weight.max(), alpha=0.7, color=color)
-    if len(drawn) > 1:
+    _shares(axes, xlabel="predicted probability", ylabel="share that is true", title="Reliability")
+    drawn = 0
+    for title, name, color in (
+        ("before calibration", "reliability_before", "0.5"),
+        ("calibrated", "reliability", "C0"),
+    ):
+        if (curve := artifact.tensors.get(f"evaluation/{name}")) is not None:
+            predicted, true, weight = curve.T
+            axes.plot(predicted, true, linewidth=1.2, color=color, label=title)
+            axes.scatter(predicted, true, s=10 + 60 * weight / weight.max(), alpha=0.7, color=color)
+            drawn += 1
+    if drawn > 1:
         axes.legend(loc="upper left", fontsize="small")
-    axes.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), title="Reliability")
-    axes.set(xlabel="predicted probability", ylabel="share that is true")
-    axes.grid(alpha=0.3)
 
 
 def _confusion(artifact: Artifact, axes: Axes) -> None:
-    truth, predicted = artifact.tensors["evaluation/label"], artifact.tensors["evaluation/prediction"]
+    truth, predicted = _entries(artifact)
     classes = artifact.facts.classes or ()
     counts = np.zeros((len(classes), len(classes)), int)
     np.add.at(counts, (truth, predicted), 1)
@@ -208,3 +201,62 @@ def _confusion(artifact: Artifact, axes: Axes) -> None:
         axes.set_xticks(range(len(classes)), [str(c) for c in classes])
         axes.set_yticks(range(len(classes)), [str(c) for c in classes])
     axes.set(xlabel="predicted", ylabel="true", title=title)
+
+
+def _entries(artifact: Artifact) -> tuple[np.ndarray, np.ndarray]:
+    """Return labels and predictions."""
+    return artifact.tensors["evaluation/label"], artifact.tensors["evaluation/prediction"]
+
+
+def interval(artifact: Artifact, axes: Axes) -> None:
+    """Draw the true values and the interval between the outer quantiles, over the middle quantile."""
+    truth, predicted = (array[:: -(-len(array) // INTERVALS)] for array in _entries(artifact))
+    order = np.argsort(predicted[:, predicted.shape[1] // 2], kind="stable")
+    middle, lowest, highest = (predicted[order, k] for k in (predicted.shape[1] // 2, 0, -1))
+    low, center, high = (artifact.facts.levels[k] for k in (0, len(artifact.facts.levels) // 2, -1))
+    axes.vlines(middle, lowest, highest, color="C0", alpha=0.3, linewidth=1, label=f"from q{low:g} to q{high:g}")
+    axes.plot(middle, middle, color="C0", linewidth=1, label=f"q{center:g}")
+    axes.scatter(middle, truth[order, 0], s=8, color="C1", alpha=0.7, label="true")
+    axes.set(xlabel=f"predicted q{center:g}", ylabel="value", title="Interval, test rows")
+    axes.grid(alpha=0.3)
+    axes.locator_params(axis="x", nbins=5)
+    axes.legend(fontsize="small")
+
+
+def below(artifact: Artifact, axes: Axes) -> None:
+    """Draw the share of labels that are not above each predicted quantile."""
+    truth, predicted = _entries(artifact)
+    axes.plot(artifact.facts.levels, (truth <= predicted).mean(axis=0), marker="o", linewidth=1.2)
+    _shares(axes, xlabel="quantile", ylabel="share of labels not above it", title="Reliability, test rows")
+
+
+def thirds(artifact: Artifact, axes: Axes) -> None:
+    """Draw the Kaplan-Meier estimate of the rows with low, medium and high predicted risks."""
+    truth, predicted = _entries(artifact)
+    third = np.digitize(predicted[:, 0], np.quantile(predicted[:, 0], [1 / 3, 2 / 3]))
+    for number, name in enumerate(("low", "medium", "high")):
+        if (third == number).any():
+            _steps(axes, truth[third == number], f"{name} risk", f"C{number}")
+    _survival_axes(axes, "Survival by thirds of the risk, test rows")
+
+
+def survival(artifact: Artifact, axes: Axes) -> None:
+    """Draw the mean predicted survival and the Kaplan-Meier estimate."""
+    truth, predicted = _entries(artifact)
+    _steps(axes, truth, "Kaplan-Meier", "C1")
+    axes.plot([0, *artifact.facts.levels], [1, *predicted.mean(axis=0)], marker="o", label="predicted, mean of rows")
+    _survival_axes(axes, "Survival, test rows")
+
+
+def _steps(axes: Axes, truth: np.ndarray, label: str, color: str) -> None:
+    times = np.unique(truth[:, 0])
+    axes.step([0, *times], [1, *kaplan_meier(*truth.T)(times)], where="post", label=label, color=color)
+
+
+def _survival_axes(axes: Axes, title: str) -> None:
+    axes.set(xlabel="time", ylabel="probability of no event", title=title, ylim=(-0.02, 1.02))
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+PANELS = {"quantiles": (interval, below), "risk": (thirds,), "survival": (survival,)}
