@@ -13,8 +13,8 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.parallel.config import ParallelConfig as ParallelConfig
-    from ortpipe.parallel.engines import check_engine as check_engine
     from ortpipe.parallel.pool import Pool as Pool
+    from ortpipe.parallel.pool import check_engine as check_engine
     from ortpipe.parallel.pool import named as named
     from ortpipe.parallel.pool import wrong_answer as wrong_answer
     from ortpipe.parallel.slices import slice_bounds as slice_bounds

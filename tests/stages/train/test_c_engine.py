@@ -17,7 +17,7 @@ from stages.train.test_engine import ATTENTION, CNN, DROPPED, MLP, data_of, grad
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvergenceError, EngineError
 from ortpipe.parallel.config import ParallelConfig
-from ortpipe.parallel.engines import check_engine
+from ortpipe.parallel.pool import check_engine
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.providers import check_provider
 from ortpipe.stages.add_loss.config import AddLossConfig
