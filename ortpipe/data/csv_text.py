@@ -17,8 +17,7 @@ import pyarrow as pa
 from pyarrow import csv
 
 from ortpipe.data.faults import SHOWN as CELLS
-from ortpipe.data.groups import Group
-from ortpipe.data.position import Position, by_line, offset_position, open_binary
+from ortpipe.data.groups import Group, Position, by_line, offset_position, open_binary
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.spill import SpillFile, fits, folder
 from ortpipe.errors import DataError

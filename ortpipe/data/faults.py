@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from ortpipe.data.position import Position
+from ortpipe.data.groups import Position
 from ortpipe.errors import DataError
 
 SHOWN = 10  # cells of a fault

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ortpipe.data.position import Position, by_row
+from ortpipe.data.groups import Position, by_row
 from ortpipe.data.row_checks import named
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.data.split import EXACT

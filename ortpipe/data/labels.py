@@ -1,4 +1,4 @@
-"""Labels as class indices, and labels of a row's elements, such as steps or pixels."""
+"""Labels as class indices, of a row's elements (such as steps or pixels), and of survival: a time and an event."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,11 +8,14 @@ import numpy as np
 from ortpipe.data.faults import more
 from ortpipe.data.feed_errors import format_shape, reject_classes, reject_several
 from ortpipe.data.feeds import name_head, sizes_match
-from ortpipe.data.rows import SHARES, Rows, RowSet
+from ortpipe.data.rows import SHARES, Data, Rows, RowSet
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts
 
 SHOWN = 3  # the largest number of wrong labels in a message
+SURVIVAL = (
+    "Survival needs two label columns, in this order: a time that is not negative, and an event, 1 or 0 (censored)."
+)
 MOST_CLASSES = 20  # up to so many different integers are classes, if nothing else tells
 
 
@@ -95,3 +98,26 @@ def _padding_of(label: np.ndarray) -> str:
     is_whole = label.dtype.kind in "if" and label.size > 0 and not (label % 1).any()
     least = label.min() if is_whole else 0
     return f" and, if {least:g} marks elements to ignore, {{@add_loss.padding}}={least:g}" if least < 0 else ""
+
+
+def check_survival(data: Data) -> None:
+    """Raise DataError for labels that are no times and events, and for training rows without an event."""
+    for part, rows in {"train": data.train, "validate": data.validation, "test": data.test}.items():
+        if rows is not None and (wrong := wrong_labels(rows, part, _no_survival)):
+            fix = "Correct these rows, or the order of {@data.source.label}=[time,event]."
+            raise DataError(SURVIVAL, got=wrong, fix=fix)
+    if not any((label[:, 1] == 1).any() for label, _ in data.train.read_labels()):
+        fix = "Check the column of events: 1 means that the event occurred at the time."
+        raise DataError("Survival needs an event in the training rows.", got="only censored rows", fix=fix)
+
+
+def _no_survival(label: np.ndarray) -> np.ndarray:
+    """Return the places of labels that are no times and events."""
+    fix = "Set {@data.source.label}=[time,event], with the names of your columns."
+    if label.ndim != 2 or label.shape[1] != 2:
+        got = f"{label.shape[1] if label.ndim > 1 else 1} label column{'s' if label.ndim > 1 else ''}"
+        raise DataError(SURVIVAL, got=got, fix=fix)
+    if label.dtype.kind not in "biuf":
+        raise DataError(SURVIVAL, got=f"text, such as {label[0].tolist()}", fix="Write events as 1 and 0.")
+    time, event = label.astype(np.float64).T
+    return np.flatnonzero(~((time >= 0) & np.isfinite(time) & np.isin(event, (0, 1))))

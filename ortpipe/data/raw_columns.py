@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, distinct
-from ortpipe.data.position import Position
+from ortpipe.data.groups import Position
 from ortpipe.errors import DataError
 from ortpipe.quoting import listing
 

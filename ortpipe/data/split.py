@@ -11,9 +11,8 @@ from ortpipe.doors import later
 
 if TYPE_CHECKING:
     from ortpipe.data.assign import by_key
-    from ortpipe.data.class_split import split_classes
     from ortpipe.data.float32 import lost_digits
-    from ortpipe.data.split_notes import notes_of_stream, reject_empty, reject_parts
+    from ortpipe.data.split_cases import notes_of_stream, reject_empty, reject_parts, split_classes
 else:
     later(__name__)
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpipe.data.class_split import are_classes
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.data.split import split
+from ortpipe.data.split_cases import are_classes
 from ortpipe.doors import later
 from ortpipe.errors import DataError
 

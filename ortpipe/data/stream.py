@@ -9,13 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ortpipe.data.draw import TRAIN, Draw
-from ortpipe.data.keyed import KeyedReader
-from ortpipe.data.part_spill import PartSpill
 from ortpipe.data.pieces import concatenate, pieces_of
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.reader import Reader, groups_with, labels_with_parts, part_size, rows_with_parts
+from ortpipe.data.reader import KeyedReader, Reader, groups_with, labels_with_parts, part_size, rows_with_parts
 from ortpipe.data.rows import Rows, RowSet
-from ortpipe.data.spill import Spill
+from ortpipe.data.spill import PartSpill, Spill
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
 from ortpipe.settings import Config, Count

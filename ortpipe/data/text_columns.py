@@ -10,7 +10,7 @@ import numpy as np
 from ortpipe.data.arrow import matches, places
 from ortpipe.data.faults import SHOWN as CELLS
 from ortpipe.data.faults import Cell, Faults, format_cells
-from ortpipe.data.position import Position
+from ortpipe.data.groups import Position
 from ortpipe.data.raw_columns import ISO, MARKS
 from ortpipe.errors import DataError
 from ortpipe.quoting import listing

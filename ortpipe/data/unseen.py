@@ -17,7 +17,7 @@ from ortpipe.artifact import Facts
 from ortpipe.data.arrow import is_text, plain_column
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.frames import check_unique_columns
-from ortpipe.data.position import Position
+from ortpipe.data.groups import Position
 from ortpipe.data.raw_columns import RawColumn, check_kinds, in_form, kind_of, numbers, texts
 from ortpipe.data.rows import Rows
 from ortpipe.data.written import TextReading, convert, wrong_rows

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ortpipe.data.position import by_line
+from ortpipe.data.groups import by_line
 from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import DataError
 

@@ -14,7 +14,7 @@ import pytest
 from sample import pairs
 from sklearn.linear_model import LogisticRegression
 
-from ortpipe.data import arrays, part_spill, table_reader
+from ortpipe.data import arrays, spill, table_reader
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
 from ortpipe.data.pieces import concatenate
@@ -137,8 +137,8 @@ def test_parts_with_files_of_their_own_are_read_from_them(tmp_path, reads):
 
 
 def test_its_size_and_place_are_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(part_spill, "folder", lambda: "/scratch")
-    monkeypatch.setattr(part_spill, "fits", lambda size: size < 32 * 3000)
+    monkeypatch.setattr(spill, "folder", lambda: "/scratch")
+    monkeypatch.setattr(spill, "fits", lambda size: size < 32 * 3000)
     [*_, note] = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"])).notes
     assert note == (
         "validation and test rows, and a sample of the training rows, 1 MB, are in an unnamed temporary file in "
@@ -147,7 +147,7 @@ def test_its_size_and_place_are_said(tmp_path, monkeypatch):
 
 
 def test_without_room_rows_are_read_from_the_data_each_time(tmp_path, monkeypatch, reads):
-    monkeypatch.setattr(part_spill, "fits", lambda size: False)
+    monkeypatch.setattr(spill, "fits", lambda size: False)
     data = load(DataConfig(written("npy", tmp_path, SPLITS["fractions"]), SPLITS["fractions"]))
     assert "has no room for a temporary file" in data.notes[-1]
     reads.clear()

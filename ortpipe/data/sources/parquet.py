@@ -16,8 +16,7 @@ from ortpipe.bounded import MOST_BYTES
 from ortpipe.data.arrow import is_text
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import Stamp, files_with_parts, stamp
-from ortpipe.data.groups import Group
-from ortpipe.data.position import by_row, offset_position
+from ortpipe.data.groups import Group, by_row, offset_position
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource

@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from ortpipe.data.arrow import matches, plain_column
 from ortpipe.data.faults import SHOWN, Cell, format_cells
-from ortpipe.data.groups import PIECE, PROBED, Group
-from ortpipe.data.position import offset_position
+from ortpipe.data.groups import PIECE, PROBED, Group, offset_position
 from ortpipe.data.written.detect import WrittenColumn, missing_of, trimmed
 from ortpipe.data.written.readings import TextReading, hours
 from ortpipe.errors import DataError

@@ -5,8 +5,8 @@ from typing import NoReturn
 
 import numpy as np
 
+from ortpipe.data.labels import check_survival
 from ortpipe.data.rows import Data
-from ortpipe.data.survival import check_survival
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.metrics.survival import kaplan_meier
 from ortpipe.stages.convert.sources.networks.network import LabelKind
