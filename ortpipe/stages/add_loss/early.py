@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe.data.labels import check_survival
 from ortpipe.data.rows import SHARES, Data
-from ortpipe.data.survival import check_survival
 from ortpipe.errors import LossError, nearest, under
 from ortpipe.facts import Facts
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
