@@ -160,8 +160,8 @@ class Builder:
             self._constants[key] = self._add("Constant", (), 1, "", {"value": ir.AttrTensor("value", tensor)})
         return self._constants[key]
 
-    def like(self, number: float, value: Any) -> ir.Value:
-        """Return a scalar constant of a value's type, which must be known (ValueError)."""
+    def like(self, number: Any, value: Any) -> ir.Value:
+        """Return a number, or an array, as a constant of a value's type, which must be known (ValueError)."""
         dtype = value.dtype
         if dtype is None:
             raise ValueError(f"the type of {value.name} is not known")

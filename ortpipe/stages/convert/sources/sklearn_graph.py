@@ -164,7 +164,8 @@ def build(estimator: Any, dtype: str, rows: Rows | None = None) -> Imported:
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=type(last).__name__)
     op = Builder(graph, "forward")
     flow = Flow(op, np.dtype(dtype), truth=form.truth)
-    end = predictor(op, estimator, _columns(flow, estimator, form), dtype)
+    with op.formulas():
+        end = predictor(op, estimator, _columns(flow, estimator, form), dtype)
     if form.table is not None:
         place = {name: i for i, name in enumerate(form.table)}
         graph.inputs[:] = sorted(graph.inputs, key=lambda value: place[str(value.name)])

@@ -91,7 +91,7 @@ def transform(flow: Flow, step: Any, columns: Columns) -> Columns:
     if path in ENCODERS:
         return ENCODERS[path](flow, step, columns)
     if path in TRANSFORMERS:
-        value = TRANSFORMERS[path](flow.op, step, columns.floats(), flow.dtype.name)
+        value = TRANSFORMERS[path](flow.op, step, columns.floats())
         return Columns.of(flow, value, _width(step, columns))
     if hasattr(step, "get_support"):  # feature selection
         return columns.pick(np.flatnonzero(step.get_support()).tolist())
@@ -201,7 +201,7 @@ def transformed_target(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     """The inner regressor's prediction, back on the target's own scale: what losses compare with labels."""
     with within(op.graph, "regressor_"):
         end = end_of(op, estimator.regressor_, x, dtype)
-    value = _inverse(op, estimator.transformer_, end.prediction, dtype)
+    value = _inverse(op, estimator.transformer_, end.prediction)
     note = (
         "the loss is of the target on its own scale; scikit-learn fitted the regressor on it as "
         f"{type(estimator.transformer_).__name__} gives it"
@@ -209,11 +209,11 @@ def transformed_target(op: Builder, estimator: Any, x: Any, dtype: Any) -> End:
     return End("regression", None, value, notes=(*end.notes, note), rounding=end.rounding)
 
 
-def _inverse(op: Builder, step: Any, y: ir.Value, dtype: Any) -> ir.Value:
+def _inverse(op: Builder, step: Any, y: ir.Value) -> ir.Value:
     path = class_path(step)
-    if path == "sklearn.pipeline.Pipeline":
+    if path == PIPELINE:
         for _, part in reversed(step.steps):
-            y = y if is_idle(part) else _inverse(op, part, y, dtype)
+            y = y if is_idle(part) else _inverse(op, part, y)
         return y
     if path not in INVERSES:
         raise ConvertError(
@@ -221,50 +221,45 @@ def _inverse(op: Builder, step: Any, y: ir.Value, dtype: Any) -> ir.Value:
             got=path,
             fix=f"Take one of {', '.join(name.rpartition('.')[2] for name in INVERSES)}.",
         )
-    return INVERSES[path](op, step, y, np.dtype(dtype))
+    return INVERSES[path](op, step, y)
 
 
-def _scaler_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+def _scaler_inverse(op: Builder, step: Any, y: ir.Value) -> ir.Value:
     """y · scale + center, each part if the scaler has that setting."""
     center, scale = center_and_scale(step)
-    return _line(op, y, scale, center, dtype)
+    y = y if scale is None else y * op.like(scale, y)
+    return y if center is None else y + op.like(center, y)
 
 
-def _min_max_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+def _min_max_inverse(op: Builder, step: Any, y: ir.Value) -> ir.Value:
     """(y − min) / scale."""
-    return _line(op, y, 1 / step.scale_, -step.min_ / step.scale_, dtype)
+    return y * op.like(1 / step.scale_, y) + op.like(-step.min_ / step.scale_, y)
 
 
-def _line(op: Builder, y: ir.Value, factor: Any, shift: Any, dtype: np.dtype) -> ir.Value:
-    y = y if factor is None else op.Mul(y, op.const(np.asarray(factor).astype(dtype)))
-    return y if shift is None else op.Add(y, op.const(np.asarray(shift).astype(dtype)))
-
-
-def _function_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+def _function_inverse(op: Builder, step: Any, y: ir.Value) -> ir.Value:
     """The inverse function, one of NumPy's."""
     return y if step.inverse_func is None else numpy_function(step.inverse_func, step.inv_kw_args)(op, y)
 
 
-def _power_inverse(op: Builder, step: Any, y: ir.Value, dtype: np.dtype) -> ir.Value:
+def _power_inverse(op: Builder, step: Any, y: ir.Value) -> ir.Value:
     """Box-Cox (y·λ + 1)^(1/λ), or Yeo-Johnson: for y ≥ 0 that − 1, for y < 0 1 − that of −y with 2 − λ."""
     if step.standardize:
-        y = _scaler_inverse(op, vars(step)["_scaler"], y, dtype)
+        y = _scaler_inverse(op, vars(step)["_scaler"], y)
     if step.method == "box-cox":
-        return op.Exp(_log_root(op, y, step.lambdas_, dtype))
-    positive = op.Sub(op.Exp(_log_root(op, op.Relu(y), step.lambdas_, dtype)), 1.0)
-    negative = op.Sub(op.Exp(_log_root(op, op.Relu(op.Neg(y)), 2 - step.lambdas_, dtype)), 1.0)
-    return op.Sub(positive, negative)
+        return op.Exp(_log_root(op, y, step.lambdas_))
+    positive = op.Exp(_log_root(op, op.Relu(y), step.lambdas_)) - 1.0
+    return positive - (op.Exp(_log_root(op, op.Relu(-y), 2 - step.lambdas_)) - 1.0)
 
 
-def _log_root(op: Builder, y: ir.Value, lambdas: np.ndarray, dtype: np.dtype) -> ir.Value:
+def _log_root(op: Builder, y: ir.Value, lambdas: np.ndarray) -> ir.Value:
     """log(y·λ + 1)/λ; y where λ is 0."""
     is_zero = np.abs(lambdas) < np.spacing(1.0)
-    base = op.Add(op.Mul(y, op.const(np.where(is_zero, 0, lambdas).astype(dtype))), 1.0)
-    root = op.Div(op.Log(base), op.const(np.where(is_zero, 1, lambdas).astype(dtype)))
+    base = y * op.like(np.where(is_zero, 0, lambdas), y) + 1.0
+    root = op.Log(base) / op.like(np.where(is_zero, 1, lambdas), y)
     return op.Where(op.const(is_zero), y, root) if is_zero.any() else root
 
 
-INVERSES: dict[str, Callable[[Builder, Any, ir.Value, np.dtype], ir.Value]] = {
+INVERSES: dict[str, Callable[[Builder, Any, ir.Value], ir.Value]] = {
     **{f"sklearn.preprocessing.{name}Scaler": _scaler_inverse for name in ("Standard", "MaxAbs", "Robust")},
     "sklearn.preprocessing.MinMaxScaler": _min_max_inverse,
     "sklearn.preprocessing.FunctionTransformer": _function_inverse,
