@@ -23,7 +23,8 @@ def test_coupled_probabilities_are_where_the_objective_of_wu_lin_and_weng_is_lea
         [ir.val("r", ir.DataType.DOUBLE, ["N", len(pairs)])], [], nodes=[], name="g", opset_imports={"": 21}
     )
     op = Builder(graph, "f")
-    graph.outputs.append(op.Softmax(couple(op, graph.inputs[0], count), axis=-1))
+    with op.formulas():
+        graph.outputs.append(op.Softmax(couple(op, graph.inputs[0], count), axis=-1))
     found = Session(finish(ir.Model(graph, ir_version=10))).run({"r": first})[0]
     for row, p in zip(first, found, strict=True):
 
@@ -40,6 +41,7 @@ def test_sure_pairs_give_sure_classes_in_float32():
     first = np.array([[1, 1, 1], [0, 0.5, 1], [0, 0, 0]], np.float32)  # of (0, 1), (0, 2), (1, 2)
     graph = ir.Graph([ir.val("r", ir.DataType.FLOAT, ["N", 3])], [], nodes=[], name="g", opset_imports={"": 21})
     op = Builder(graph, "f")
-    graph.outputs.append(op.Softmax(couple(op, graph.inputs[0], 3), axis=-1))
+    with op.formulas():
+        graph.outputs.append(op.Softmax(couple(op, graph.inputs[0], 3), axis=-1))
     [found] = Session(finish(ir.Model(graph, ir_version=10))).run({"r": first})
     np.testing.assert_allclose(found, [[1, 0, 0], [0, 1, 0], [0, 0, 1]], atol=2e-6)

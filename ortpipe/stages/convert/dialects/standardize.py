@@ -1,6 +1,5 @@
 """ai.onnx.ml operators, rewritten in standard operators: weights of linear models and SVMs become initializers."""
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import mark
 from ortpipe.graph.core.rewrite import Rewrite, rewrite
-from ortpipe.stages.convert.dialects.kernels import couple, kernel
+from ortpipe.stages.convert.dialects.kernels import couple, kernel, scores_of_pairs, votes_of_pairs
 
 ML = "ai.onnx.ml"
 FLOAT = ir.DataType.FLOAT
@@ -181,21 +180,12 @@ def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     is_plain = node.attributes.get_string("post_transform", "NONE") == "NONE" and len(labels) == classes and count
     if not is_plain or (classes == 2 and bool(platt[0].size) == _is_negated(node.outputs[1])):
         return None
-    pairs = list(itertools.combinations(range(classes), 2))
-    owner = np.repeat(np.arange(classes), sizes)
-    row = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).clip(max=classes - 2)
-    mask = np.stack([(owner == i) | (owner == j) for i, j in pairs])
     values = _kernel_values(op, node, as_float(op, node.inputs[0]), count)
     shape = classes - 1, count
     weight = _parameter(op, node, "dual_coefficient", "coefficients", coefficients.reshape(shape), ["reshape", *shape])
     intercept = _parameter(op, node, "intercept", "rho", floats(node, "rho"))
-    chosen = op.GatherElements(weight, op.const(row.astype(np.int64)), axis=0) * op.const(mask.astype(np.float32))
-    scores = op.Gemm(values, chosen, intercept, transB=1)  # > 0: the first of the pair
-    first_wins = op.Cast(op.Greater(scores, 0), to=FLOAT)
-    votes_for = np.zeros((2, len(pairs), classes), np.float32)
-    for number, pair in enumerate(pairs):
-        votes_for[[0, 1], number, pair] = 1
-    votes = op.MatMul(first_wins, op.const(votes_for[0])) + op.MatMul(1 - first_wins, op.const(votes_for[1]))
+    scores = scores_of_pairs(op, values, weight, intercept, sizes)
+    votes = votes_of_pairs(op, op.Cast(op.LessOrEqual(scores, 0), to=FLOAT), classes)
     if platt[0].size:
         slope, shift = (_parameter(op, node, f"platt_{n}", f"prob_{n}", p) for n, p in zip("ab", platt, strict=True))
         second = op.Sigmoid(scores * slope + shift)

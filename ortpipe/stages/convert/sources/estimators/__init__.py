@@ -74,11 +74,11 @@ CONVERTED = {  # module of scikit-learn → function here → classes
     "calibration": {"meta:calibrated": "CalibratedClassifierCV"},
     "semi_supervised": {"meta:inner": "SelfTrainingClassifier"},
     "frozen": {"meta:frozen": "FrozenEstimator"},
-    "multiclass": {"several:one_vs_rest": "OneVsRestClassifier", "several:one_vs_one": "OneVsOneClassifier"},
+    "multiclass": {"meta:one_vs_rest": "OneVsRestClassifier", "meta:one_vs_one": "OneVsOneClassifier"},
     "multioutput": {
-        "several:regressors": "MultiOutputRegressor RegressorChain",
-        "several:multi_output_classifier": "MultiOutputClassifier",
-        "several:classifier_chain": "ClassifierChain",
+        "meta:regressors": "MultiOutputRegressor RegressorChain",
+        "meta:multi_output_classifier": "MultiOutputClassifier",
+        "meta:classifier_chain": "ClassifierChain",
     },
 }
 ESTIMATORS: Catalogue[Ends] = Catalogue(

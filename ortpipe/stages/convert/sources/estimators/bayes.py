@@ -9,7 +9,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.objective import averaged
-from ortpipe.stages.convert.sources.estimators.end import End, const, log_sigmoid, parameter, softmax_end
+from ortpipe.stages.convert.sources.estimators.end import End, log_sigmoid, parameter, softmax_end
 
 COUNTED = "its counts, or distribution per class (it minimizes no loss of the labels)"
 
@@ -25,11 +25,9 @@ def gaussian(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     mean = parameter(op, estimator, "mean", "theta_", dtype=dtype)  # [classes, K]
     variance = parameter(op, estimator, "log_variance", "var_", ["log"], dtype=dtype)
     prior = parameter(op, estimator, "log_prior", "class_prior_", ["log"], dtype=dtype)
-    with op.formulas():
-        difference: Any = op.Unsqueeze(x, [1]) - mean  # [N, classes, K]
-        terms = difference * difference * op.Exp(op.Neg(variance)) + (variance + math.log(2 * math.pi))
-        logits = prior - op.ReduceSum(terms, [-1], keepdims=0) * 0.5
-    return joint(op, estimator, logits)
+    difference: Any = op.Unsqueeze(x, [1]) - mean  # [N, classes, K]
+    terms = difference * difference * op.Exp(-variance) + (variance + math.log(2 * math.pi))
+    return joint(op, estimator, prior - op.ReduceSum(terms, [-1], keepdims=0) * 0.5)
 
 
 def multinomial(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -44,12 +42,12 @@ def multinomial(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def bernoulli(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """Σ x·log p + (1 − x)·log(1 − p) + log P(class), of x binarized at `binarize`."""
     if estimator.binarize is not None:
-        x = op.cast(op.Greater(x, op.like(float(estimator.binarize), x)), x)
+        x = op.cast(op.Greater(x, float(estimator.binarize)), x)
     # log odds are unbounded, log p is not
     odds = parameter(op, estimator, "feature_logit", "feature_log_prob_", ["log_odds"], ["transpose"], dtype=dtype)
     prior = parameter(op, estimator, "class_log_prior", "class_log_prior_", dtype=dtype)
-    all_zero_log = op.ReduceSum(log_sigmoid(op, op.Neg(odds)), [0], keepdims=0)  # Σ log(1 − p)
-    return joint(op, estimator, op.Gemm(x, odds, op.Add(prior, all_zero_log)))
+    all_zero_log = op.ReduceSum(log_sigmoid(op, -odds), [0], keepdims=0)  # Σ log(1 − p)
+    return joint(op, estimator, op.Gemm(x, odds, prior + all_zero_log))
 
 
 def categorical(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -60,7 +58,7 @@ def categorical(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
         name = f"feature{i}.log_prob"
         table = parameter(op, estimator, name, "feature_log_prob_", ["transpose"], dtype=dtype, index=i)
         column = op.Gather(codes, op.const(np.array(i)), axis=1)  # [N]
-        logits = op.Add(op.Gather(table, column), logits)
+        logits = op.Gather(table, column) + logits
     return joint(op, estimator, logits)
 
 
@@ -72,11 +70,9 @@ def quadratic(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     for i in range(len(estimator.classes_)):
         rotation = parameter(op, estimator, f"class{i}.rotation", "rotations_", dtype=dtype, index=i)
         scaling = parameter(op, estimator, f"class{i}.log_scaling", "scalings_", ["log"], dtype=dtype, index=i)
-        with op.formulas():
-            difference: Any = op.MatMul(x - op.Gather(means, op.const(np.array(i)), axis=0), rotation)
-            distance = op.ReduceSum(difference * difference * op.Exp(op.Neg(scaling)) + scaling, [-1], keepdims=1)
-            columns.append(distance * -0.5)
-    return joint(op, estimator, op.Add(op.Concat(*columns, axis=-1), prior))
+        difference: Any = op.MatMul(x - op.Gather(means, op.const(np.array(i)), axis=0), rotation)
+        columns.append(op.ReduceSum(difference * difference * op.Exp(-scaling) + scaling, [-1], keepdims=1) * -0.5)
+    return joint(op, estimator, op.Concat(*columns, axis=-1) + prior)
 
 
 def nearest_centroid(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
@@ -86,10 +82,10 @@ def nearest_centroid(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> En
         raise ConvertError(rule, got=f"metric={estimator.metric!r}, which gives no scores", fix=fix)
     centroids = parameter(op, estimator, "centroids", "centroids_", dtype=dtype)
     deviation, prior = estimator.within_class_std_dev_, np.asarray(estimator.class_prior_)
-    difference = op.Sub(op.Unsqueeze(x, [1]), centroids)
-    scaled = op.Div(difference, const(op, np.where(deviation == 0, 1, deviation), dtype))
-    logits = op.Sub(const(op, 2 * np.log(prior), dtype), op.ReduceSum(op.Mul(scaled, scaled), [-1], keepdims=0))
+    difference = op.Unsqueeze(x, [1]) - centroids
+    scaled = difference / op.like(np.where(deviation == 0, 1, deviation), x)
+    logits = op.like(2 * np.log(prior), x) - op.ReduceSum(scaled * scaled, [-1], keepdims=0)
     end = joint(op, estimator, logits)
     if np.isclose(prior, 1 / len(prior)).all():  # predict then compares distances without priors
-        return end._replace(ranking=op.Neg(op.ReduceSum(op.Mul(difference, difference), [-1], keepdims=0)))
+        return end._replace(ranking=-op.ReduceSum(difference * difference, [-1], keepdims=0))
     return end

@@ -48,8 +48,7 @@ def with_width(value: ir.Value, width: int) -> ir.Value:
 def log_sigmoid(op: Builder, z: ir.Value) -> ir.Value:
     """Log σ(z) = (z − |z|)/2 − log(1 + exp(−|z|)), which never overflows."""
     size = op.Abs(z)
-    tail = op.Log(op.Add(op.Exp(op.Neg(size)), 1))
-    return op.Sub(op.Mul(op.Sub(z, size), op.like(0.5, z)), tail)
+    return (z - size) * 0.5 - op.Log(op.Exp(-size) + 1)
 
 
 def scores_end(op: Builder, scores: ir.Value, classes: Any, objective: Objective | None = None) -> End:
@@ -110,11 +109,6 @@ def array_of(estimator: Any, attribute: str, index: int | None = None) -> np.nda
     array = getattr(estimator, attribute)
     array = array if index is None else array[index]
     return np.asarray(array.toarray() if hasattr(array, "toarray") else array)
-
-
-def const(op: Builder, array: Any, dtype: Any) -> ir.Value:
-    """Return a constant, which is never trained."""
-    return op.const(np.asarray(array).astype(dtype))
 
 
 @contextlib.contextmanager

@@ -2,25 +2,23 @@
 
 from typing import Any
 
-import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.convert.dialects.kernels import KERNELS, couple, kernel
+from ortpipe.stages.convert.dialects.kernels import KERNELS, couple, kernel, scores_of_pairs
 from ortpipe.stages.convert.objective import ClassWeight, class_weight, summed
 from ortpipe.stages.convert.sources.estimators.end import (
     End,
     Step,
     array_of,
-    const,
     parameter,
     scores_end,
     sigmoid_end,
     softmax_end,
     with_width,
 )
-from ortpipe.stages.convert.sources.estimators.several import REMAINDER, per_class
+from ortpipe.stages.convert.sources.estimators.meta import REMAINDER, per_class
 
 NORM = "½·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"
 BEFORE_PLATT = "its hinge loss, followed by Platt's log loss on other folds"
@@ -80,7 +78,7 @@ def svc(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
     objective = summed("log", missing=BEFORE_PLATT)
-    end = sigmoid_end(op, op.Sub(bias, op.Mul(z, slope)), objective)
+    end = sigmoid_end(op, bias - z * slope, objective)
     return end._replace(ranking=z, rounding=ITERATED)
 
 
@@ -92,24 +90,18 @@ def _several(op: Builder, estimator: Any, values: ir.Value, dtype: Any, weights:
     if estimator.decision_function_shape != "ovr":
         rule, fix = "A score of each class is needed.", "Set decision_function_shape='ovr'; predict stays the same."
         raise ConvertError(rule, got="decision_function_shape='ovo'", fix=fix)
-    count, sizes = len(estimator.classes_), array_of(estimator, "n_support_")
-    owner = np.repeat(np.arange(count), sizes)  # class of each support vector
-    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
-    row_of_pair = np.stack([np.where(owner == i, j - 1, i) for i, j in pairs]).astype(np.int64)
-    in_pair = np.stack([(owner == i) | (owner == j) for i, j in pairs])
+    count = len(estimator.classes_)
     dual = parameter(op, estimator, "dual_coefficient", "dual_coef_", dtype=dtype, also=[("_dual_coef_", [])])
-    chosen = op.GatherElements(dual, op.const(row_of_pair), axis=0)
-    weight = op.Mul(chosen, const(op, in_pair, dtype))  # [pairs, vectors]
     intercept = parameter(op, estimator, "intercept", "intercept_", dtype=dtype, also=[("_intercept_", [])])
-    pair_scores = op.Gemm(values, weight, intercept, transB=1)  # > 0: the first of the pair
-    scores, votes = per_class(op, op.Neg(pair_scores), op.Less(pair_scores, op.like(0, pair_scores)), count)
+    pair_scores = scores_of_pairs(op, values, dual, intercept, array_of(estimator, "n_support_"))
+    scores, votes = per_class(op, -pair_scores, op.Less(pair_scores, 0), count)
     ranking = scores if estimator.break_ties else votes
     if getattr(estimator, "probability", False) is not True:
         objective = summed("cross_entropy", missing=OF_PAIRS, class_weight=weights)
         return scores_end(op, scores, estimator.classes_, objective)._replace(ranking=ranking, notes=(REMAINDER,))
     slope = parameter(op, estimator, "platt_a", "_probA", dtype=dtype)
     bias = parameter(op, estimator, "platt_b", "_probB", dtype=dtype)
-    first_probability = op.Sigmoid(op.Neg(op.Add(op.Mul(pair_scores, slope), bias)))
+    first_probability = op.Sigmoid(-(pair_scores * slope + bias))
     objective = summed("cross_entropy", missing=BEFORE_PLATT)
     end = softmax_end(op, couple(op, first_probability, count), estimator.classes_, objective)
     return end._replace(ranking=ranking, rounding=ITERATED)

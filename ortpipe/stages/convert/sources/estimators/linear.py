@@ -22,7 +22,7 @@ def scores(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> ir.Value:
         return op.Gemm(x, weight)
     width = 1 if rank == 1 else len(array_of(estimator, "coef_"))
     if intercept.size != width:  # one number for all columns
-        return op.Add(op.Gemm(x, weight), op.const(intercept.reshape(-1).astype(dtype)))
+        return op.Gemm(x, weight) + op.like(intercept.reshape(-1), x)
     return op.Gemm(x, weight, parameter(op, estimator, "intercept", "intercept_", ["reshape", -1], dtype=dtype))
 
 
@@ -144,9 +144,8 @@ def glm(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
 def pls(op: Builder, estimator: Any, x: ir.Value, dtype: Any) -> End:
     """(x − mean) · coefficient + intercept."""
     [mean] = estimator.inverse_transform(np.zeros((1, estimator.x_loadings_.shape[1])))
-    x = op.Sub(x, op.const(mean.astype(dtype)))
     missing = "its restriction to a few components (training updates all coefficients)"
-    return regressor(lambda _: summed("l2", missing=missing))(op, estimator, x, dtype)
+    return regressor(lambda _: summed("l2", missing=missing))(op, estimator, x - op.like(mean, x), dtype)
 
 
 ridge = regressor(ridge_objective)
