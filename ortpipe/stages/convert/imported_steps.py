@@ -1,5 +1,6 @@
 """The steps of convert for a model that others made: choose weights, compare predictions, read off the meaning."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data
+from ortpipe.data.rows import SHARES, Data
 from ortpipe.errors import ConvertError, ModelError, under
+from ortpipe.facts import Facts, HeadFacts
 from ortpipe.graph.choice.choice import Choice, some
 from ortpipe.graph.choice.parameters import choose, untie
 from ortpipe.graph.choice.tied import copies, tie
@@ -22,6 +24,7 @@ from ortpipe.stages.convert import sources
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, facts_of
 from ortpipe.stages.convert.imported import Imported
+from ortpipe.stages.convert.objective import factors_of_classes, objective_facts, objective_notes
 from ortpipe.stages.convert.rows.compared_rows import check_missing, compared_rows
 
 MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
@@ -93,7 +96,29 @@ def _described(converted: Converted, forward: Imported, predictions: Mapping[str
     return converted.next(meaning=meaning, heads=heads)
 
 
-def notes_of_copies(forward: Forward, choice: Choice, config: ConvertConfig) -> list[str]:
+def with_source_facts(
+    converted: Converted, facts: Facts, config: ConvertConfig, data: Data | None
+) -> tuple[Facts, list[str]]:
+    """Return the facts and notes with those of the source's objective and heads, and of classes in the data."""
+    forward, notes = converted.forward, list[str]()
+    objective = dict(facts.objective)
+    if converted.objective is not None:
+        objective |= objective_facts(converted.objective, facts, data)
+        notes += objective_notes(objective)
+    notes += _notes_of_copies(forward, converted.choice, config) if forward.meaning is None else []
+    notes += [note for head in converted.heads.values() for note in head.notes]
+    of_heads = {name: {k: v for k, v in head.facts.items() if k != "members"} for name, head in converted.heads.items()}
+    facts = dataclasses.replace(
+        facts,
+        soft=(data is not None and bool(facts.classes) and SHARES in data.train.head(1).heads) or None,
+        class_weight=factors_of_classes(facts.task, facts.classes, data) if data and data.class_weight else (),
+        objective=objective,
+        heads={name: HeadFacts(**head) for name, head in of_heads.items()},
+    )
+    return facts, notes
+
+
+def _notes_of_copies(forward: Forward, choice: Choice, config: ConvertConfig) -> list[str]:
     """Return notes on weights that several nodes read, and on equal ones that are trained apart."""
     notes = list[str]()
     if choice.shared:

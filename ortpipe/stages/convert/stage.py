@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import SHARES, Data, check_data
+from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import under
-from ortpipe.facts import HeadFacts
 from ortpipe.graph.choice.choice import Choice, sentence
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
@@ -17,8 +16,7 @@ from ortpipe.stages.convert.forward import Converted, Forward, Meaning, facts_of
 
 if TYPE_CHECKING:  # for sources other than networks by config, and settings beyond the source
     from ortpipe.stages.convert.changes.changed import changed
-    from ortpipe.stages.convert.imported_steps import imported, notes_of_copies
-    from ortpipe.stages.convert.objective import factors_of_classes, objective_facts, objective_notes
+    from ortpipe.stages.convert.imported_steps import imported, with_source_facts
     from ortpipe.stages.convert.passed import read_passed
     from ortpipe.stages.convert.rows.compared_rows import table_record
 else:
@@ -93,25 +91,13 @@ def _artifact(converted: Converted, config: ConvertConfig, data: Data | None) ->
     forward, choice, meaning = converted.forward, converted.choice, converted.meaning
     assert meaning is not None
     model, weights = converted.finished or finish_apart(forward.model)
-    facts = dataclasses.replace(converted.facts, classes=meaning.classes)
     objective = {} if forward.loss is None else {"loss": forward.loss}
-    objective |= objective_facts(converted.objective, facts, data) if converted.objective is not None else {}
+    facts = dataclasses.replace(converted.facts, **meaning.facts, objective=objective)
+    notes = [*converted.notes, sentence(choice.trained, choice.untrained, by_default=True)]
+    if forward.meaning is None or (data is not None and (data.class_weight or data.train.head(1).heads)):
+        facts, more_notes = with_source_facts(converted, facts, config, data)
+        notes += more_notes
     record = {"stage": "convert", "version": VERSION, **converted.record}
     record |= {"scaled": True} if forward.scaled and config.head is None else {}
-    notes = [
-        *converted.notes,
-        sentence(choice.trained, choice.untrained, by_default=True),
-        *(objective_notes(objective) if converted.objective is not None else []),
-        *(notes_of_copies(forward, choice, config) if forward.meaning is None else []),
-        *(note for of_output in (meaning, *converted.heads.values()) for note in of_output.notes),
-    ]
-    facts = dataclasses.replace(
-        facts,
-        **meaning.facts,
-        soft=(data is not None and bool(meaning.classes) and SHARES in data.train.head(1).heads) or None,
-        class_weight=factors_of_classes(meaning.task, meaning.classes, data) if data and data.class_weight else (),
-        objective=objective,
-        heads={n: HeadFacts(**{k: h.facts[k] for k in h.facts if k != "members"}) for n, h in converted.heads.items()},
-        lineage=({**record, "notes": notes},),
-    )
+    facts = dataclasses.replace(facts, lineage=({**record, "notes": [*notes, *meaning.notes]},))
     return Artifact(model, facts, converted.source_weights, weights=weights)

@@ -9,18 +9,20 @@ from ortpipe.data.labels import MOST_CLASSES
 from ortpipe.errors import ConvertError
 from ortpipe.facts import Task
 from ortpipe.graph.core.builder import Builder
-from ortpipe.stages.convert.sources.networks.network import LabelKind, NetworkEnd
-from ortpipe.stages.convert.sources.outputs import plain_classes, two_columns
+from ortpipe.stages.convert.forward import Meaning
+from ortpipe.stages.convert.sources.networks.network import LabelKind
+from ortpipe.stages.convert.sources.outputs import plain_classes, two_columns, write_class_outputs
 
 FEWEST_ROWS, ENOUGH_ROWS = 5, 20  # of a class; and rows per integer on average, with which their frequencies are known
 FEWEST_COUNTS = 6  # distinct integers, below which frequencies rise and fall by chance
 OVERRIDE = "convert.source.task says otherwise"
 
 
-def class_end(op: Builder, task: Task, raw: ir.Value) -> NetworkEnd:
-    """Return the values behind the raw scores of a classifier: probabilities and logits."""
-    p = op.Softmax(raw, axis=-1) if task == "multiclass" else op.Sigmoid(raw)
-    return NetworkEnd(two_columns(op, p) if task == "binary" else p, raw)
+def class_end(op: Builder, raw: ir.Value, labels: LabelKind) -> Meaning:
+    """Write the outputs of a classifier behind its raw scores; return their meaning."""
+    p = op.Softmax(raw, axis=-1) if labels.task == "multiclass" else op.Sigmoid(raw)
+    write_class_outputs(op, two_columns(op, p) if labels.task == "binary" else p, raw, labels.classes)
+    return Meaning(labels.task, str(raw.name), labels.classes)
 
 
 def kind_of_labels(column: np.ndarray, task: Task | None, classes: tuple[int | str, ...] | None) -> LabelKind:

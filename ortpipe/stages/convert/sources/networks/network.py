@@ -2,7 +2,7 @@
 
 import abc
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import onnx_ir as ir
@@ -20,17 +20,8 @@ if TYPE_CHECKING:
     from ortpipe.stages.convert.sources.networks.class_labels import class_end, kind_of_labels
     from ortpipe.stages.convert.sources.networks.columns import table_inputs
     from ortpipe.stages.convert.sources.networks.label_outputs import reject_no_rows, reject_text, with_outputs
-    from ortpipe.stages.convert.sources.outputs import write_class_outputs
 else:
     later(__name__)
-
-
-class NetworkEnd(NamedTuple):
-    """The values at a network's end."""
-
-    prediction: ir.Value
-    logits: ir.Value | None  # None: there are none
-    members: ir.Value | None = None  # of an ensemble, [N, members, K]
 
 
 @dataclass(frozen=True)
@@ -125,11 +116,12 @@ class Network(Config, abc.ABC):
     def body(self, layers: Layers, rows: Rows, labels: LabelKind) -> ir.Value:
         """Write inputs and layers; return raw outputs [N, K], or [N, members, K] of an ensemble."""
 
-    def end(self, op: Builder, raw: ir.Value, labels: LabelKind) -> NetworkEnd:
-        """Write the values behind raw outputs."""
-        if labels.task == "regression":
-            return NetworkEnd(labels.in_units(op, raw), None)
-        return class_end(op, labels.task, raw)
+    def end(self, op: Builder, raw: ir.Value, labels: LabelKind) -> Meaning:
+        """Write the outputs, of which the prediction is the last one, behind raw ones; return their meaning."""
+        if labels.task != "regression":
+            return class_end(op, raw, labels)
+        op.graph.outputs.append(op.rename(labels.in_units(op, raw), "prediction"))
+        return Meaning(labels.task, None, levels=labels.levels)
 
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Return the network with the inputs of the training rows, and outputs that fit their labels."""
@@ -142,25 +134,18 @@ class Network(Config, abc.ABC):
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         op = Builder(graph, "forward")
         layers = Layers(op, np.dtype(dtype), self.seed or 0, self.weights)
-        prediction, logits, members = self.end(op, self.body(layers, rows, labels), labels)
-        if members is not None:
-            op.rename(members, "members")
-        if labels.task == "regression":
-            graph.outputs.append(op.rename(prediction, "prediction"))
-        else:
-            write_class_outputs(op, prediction, logits, labels.classes)
-        names = [None if value is None else str(value.name) for value in (logits, members)]
+        meaning = self.end(op, self.body(layers, rows, labels), labels)
         parameters = {n: v for n, v in graph.initializers.items() if n not in layers.untrained}
         size = sum(v.const_value.size for v in parameters.values() if v.const_value is not None)
         about = f"{name}: {size:,} numbers in {len(parameters)} parameters, initialized with seed {self.seed or 0}"
         return Forward(
             ir.Model(graph, ir_version=IR_VERSION),
-            prediction=str(prediction.name),
+            prediction=str(graph.outputs[-1].name),
             origin=name,
             notes=(about, *layers.notes, *labels.notes),
             untrained_reasons={**dict.fromkeys(parameters), **layers.untrained},
             scaled=labels.scaled,
-            meaning=Meaning(labels.task, names[0], labels.classes, members=names[1], levels=labels.levels),
+            meaning=meaning,
         )
 
 

@@ -11,11 +11,12 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
 from ortpipe.runtime.session import Session
 from ortpipe.settings import Count, Positive, Share
+from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.sources.networks.columns import ColumnFeatures, table_features, word_vectors
 from ortpipe.stages.convert.sources.networks.layers import Activation, Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.networks.more_layers import flat, full, normal, side_by_side, signs, uniform
-from ortpipe.stages.convert.sources.networks.network import LabelKind, NetworkEnd, TableNetwork
-from ortpipe.stages.convert.sources.outputs import two_columns
+from ortpipe.stages.convert.sources.networks.network import LabelKind, TableNetwork
+from ortpipe.stages.convert.sources.outputs import two_columns, write_class_outputs
 
 Numbers = Literal["piecewise", "periodic", "plain"]
 WITHIN = 3  # deviations at which initial frequencies are truncated
@@ -79,14 +80,18 @@ class Tabular(TableNetwork):
         y = with_type_of(op.Einsum(x, weight, equation="nki,kio->nko"), x, ["N", k, labels.width])
         return op.Add(y, bias)
 
-    def end(self, op: Builder, raw: ir.Value, labels: LabelKind) -> NetworkEnd:
-        """Write the mean of the members' values or probabilities."""
+    def end(self, op: Builder, raw: ir.Value, labels: LabelKind) -> Meaning:
+        """Write the mean of the members' values or probabilities as the prediction."""
         if labels.task == "regression":
-            values = labels.in_units(op, raw)
-            return NetworkEnd(op.ReduceMean(values, [1], keepdims=0), None, values)
-        p = op.Softmax(raw, axis=-1) if labels.task == "multiclass" else op.Sigmoid(raw)
-        p = op.ReduceMean(p, [1], keepdims=0)
-        return NetworkEnd(two_columns(op, p) if labels.task == "binary" else p, None, raw)
+            members = labels.in_units(op, raw)
+            prediction = op.ReduceMean(members, [1], keepdims=0)
+            op.graph.outputs.append(op.rename(prediction, "prediction"))
+        else:
+            members, p = raw, op.Softmax(raw, axis=-1) if labels.task == "multiclass" else op.Sigmoid(raw)
+            p = op.ReduceMean(p, [1], keepdims=0)
+            write_class_outputs(op, two_columns(op, p) if labels.task == "binary" else p, None, labels.classes)
+        op.rename(members, "members")
+        return Meaning(labels.task, None, labels.classes, members=str(members.name), levels=labels.levels)
 
     def _member_layer(self, layers: Layers, x: ir.Value, name: str, *, scaled: bool) -> ir.Value:
         """Return s ∘ (W·(r ∘ x)) + b of each member; x of the first layer includes r already."""
