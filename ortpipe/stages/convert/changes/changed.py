@@ -2,8 +2,8 @@
 
 from ortpipe.data.rows import Data
 from ortpipe.stages.convert.changes.initialize import with_weights_of_file
+from ortpipe.stages.convert.changes.new_head import with_new_head
 from ortpipe.stages.convert.changes.quantize import quantized
-from ortpipe.stages.convert.changes.replace_head import with_new_head
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.forward import Converted
 
