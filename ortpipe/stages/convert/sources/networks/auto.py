@@ -12,7 +12,7 @@ import onnx_ir as ir
 from ortpipe.data.rows import Data, Rows
 from ortpipe.stages.convert.forward import Forward
 from ortpipe.stages.convert.sources.catalogue import SOURCES
-from ortpipe.stages.convert.sources.networks.label_outputs import reject_no_rows
+from ortpipe.stages.convert.sources.networks.labels import need_rows
 from ortpipe.stages.convert.sources.networks.layers import Layers
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.convert.sources.networks.network import LabelKind, Network, TableNetwork, read_labels
@@ -76,7 +76,7 @@ class Automatic(Network):
     def choice(self, data: Data | None) -> NetworkChoice:
         """Return the choice for training rows; it depends on their number, the task and the labels' kurtosis."""
         if data is None:
-            reject_no_rows()
+            need_rows()
         rows, count = data.train.sample(), len(data.train)
         labels = read_labels(rows.label, self.task, rows.sample_weight, classes=self.classes)
         preset, reason = self._preset(rows, f"{count:,} training rows", count)

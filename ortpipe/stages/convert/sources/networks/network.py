@@ -17,9 +17,8 @@ from ortpipe.stages.convert.forward import Forward, Meaning
 from ortpipe.stages.convert.sources.networks.layers import Law, Layers
 
 if TYPE_CHECKING:
-    from ortpipe.stages.convert.sources.networks.class_labels import class_end, kind_of_labels
     from ortpipe.stages.convert.sources.networks.columns import table_inputs
-    from ortpipe.stages.convert.sources.networks.label_outputs import reject_no_rows, reject_text, with_outputs
+    from ortpipe.stages.convert.sources.networks.labels import class_end, kind_of, need_rows, reject_text, with_outputs
 else:
     later(__name__)
 
@@ -69,7 +68,7 @@ def read_labels(
     if numbers and (task == "regression" or (has_fractions and task is None and classes is None)):
         kind = LabelKind("regression", 0)
     else:
-        kind = kind_of_labels(column, task, classes)
+        kind = kind_of(column, task, classes)
     if kind.task != "regression":
         return kind
     values = column.reshape(len(column), -1).astype(np.float64)
@@ -126,7 +125,7 @@ class Network(Config, abc.ABC):
     def __call__(self, data: Data | None, dtype: str) -> Forward:
         """Return the network with the inputs of the training rows, and outputs that fit their labels."""
         if data is None:
-            reject_no_rows()
+            need_rows()
         rows, name = data.train.sample(), type(self).__name__
         labels = read_labels(rows.label, self.task, rows.sample_weight, scaled=self.scale_target, classes=self.classes)
         if self.outputs or self.intervals:
