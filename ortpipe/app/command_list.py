@@ -1,49 +1,14 @@
-"""The names of the commands, each a module that is imported on demand, and their completion in bash."""
+"""The commands, each a module of `commands/` that is imported on demand, and their completion in bash."""
 
 import importlib
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ortpipe.app.pulse import PULSE
 
-COMMANDS = (
-    "adapter",
-    "cache",
-    "diff",
-    "doctor",
-    "export",
-    "fit",
-    "gradient",
-    "init",
-    "inspect",
-    "plan",
-    "predict",
-    "report",
-    "repro",
-    "restore",
-    "retrain",
-    "rollback",
-    "run-stage",
-    "schedule",
-    "show",
-    "sync",
-    "validate",
-)
-PATHS = (
-    "adapter",
-    "diff",
-    "export",
-    "fit",
-    "gradient",
-    "init",
-    "inspect",
-    "predict",
-    "report",
-    "repro",
-    "restore",
-    "show",
-    "sync",
-)  # their arguments are files and folders, which the shell completes
+COMMANDS = tuple(sorted(file.stem.replace("_", "-") for file in Path(__file__).parent.glob("commands/[a-z]*.py")))
+WITHOUT_PATHS = {"cache", "doctor", "plan", "retrain", "rollback", "run-stage", "schedule", "validate"}  # as arguments
 FIRST_ARGUMENTS = {
     "cache": ("gc", "ls", "rm", "verify"),
     "run-stage": ("add_loss", "convert", "derive", "evaluate", "penalty", "train"),
@@ -87,4 +52,4 @@ def answer() -> bool:
         return False
     pairs = [argument for argument in arguments if "=" in argument or argument.startswith("~")]
     os.environ["COMP_LINE"] = " ".join([program, *pairs, word])
-    return command not in PATHS and not word.startswith("-")
+    return command in WITHOUT_PATHS and not word.startswith("-")
