@@ -85,6 +85,18 @@ export class Learner {
     }
   }
 
+  /** Return the two labels of a row that was taught twice, if they differ: no training learns both. */
+  contradiction() {
+    const { inputs, labels } = this.taught;
+    const taught = new Map();
+    for (const [row, label] of labels.entries()) {
+      const values = JSON.stringify(Object.values(inputs).map((column) => column[row]));
+      if (taught.has(values) && taught.get(values) !== label) return [taught.get(values), label];
+      taught.set(values, label);
+    }
+    return null;
+  }
+
   /** Return whether enough corrections are right, with enough probability. */
   async known() {
     if (!this.facts.classes) return false;

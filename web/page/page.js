@@ -184,11 +184,14 @@ async function afterwards(status) {
   const measure = facts.classes ? "right" : "mean error";
   const others = learner.rows.check ? "held-out rows" : "training rows";
   const figures = [[`${others} ${measure}`, `${word(await learner.check(checked))} (before: ${word(before)})`]];
+  const both = learner.contradiction();
+  at("contradiction").textContent = both ? `The same row was taught as ${both[0]} and as ${both[1]}: no model learns both. Forget everything, and teach again.` : "";
+  at("contradiction").hidden = !both;
   at("hint").hidden = true;
   if (count) {
     const score = await learner.check(taught);
     figures.unshift([`corrections ${measure}`, facts.classes ? `${Math.round(score * count)} of ${count}` : word(score)]);
-    at("hint").hidden = !facts.classes || score >= ENOUGH;
+    at("hint").hidden = !facts.classes || score >= ENOUGH || Boolean(both);
   }
   at("figures").replaceChildren(...figures.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]));
   at("status").textContent = status;
