@@ -2,6 +2,6 @@
 
 `ortpipe/app/command_list.py` finds them, and is the only way in.
 
-Read first: `ortpipe/app/command_list.py` (their names), `gradient.py` (a short command) and `ortpipe/app/lookup.py` (how
-commands find runs, artifacts and files).
+Read first: `ortpipe/app/command_list.py`, `gradient.py` (a short command) and `ortpipe/app/lookup.py` (how commands
+find runs, artifacts and files).
 """

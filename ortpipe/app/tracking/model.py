@@ -266,27 +266,24 @@ def register(client: MlflowClient, target: Target, model_id: str, record: RunRec
         return f"{version_name}; {target.alias} stays version {later}, of a run that began later"
     if record is not None and (version_uri := record.champion.get("version", "")) != "":
         compared = None if version_uri is None else version_uri.rpartition("/")[2]
-        if (holder := holder_of(client, target)) not in (compared, str(version.version)):
-            return f"{version_name}; {target.alias} is version {holder}, with which it was not compared: run it again"
+        present = None if (holder := holder_of(client, target)) is None else str(holder.version)
+        if present not in (compared, str(version.version)):
+            return f"{version_name}; {target.alias} is version {present}, with which it was not compared: run it again"
     move_alias(client, target, str(version.version))
     return f"{version_name}, as {target.alias}"
 
 
 def _later_version(client: MlflowClient, target: Target, run: str) -> str | None:
     """Return the version with the alias, if its run began later than this one and does not belong to the same sweep."""
-    assert target.register is not None
-    holder = client.get_registered_model(target.register).aliases.get(target.alias)
-    if holder is None:
+    holder = holder_of(client, target)
+    if holder is None or holder.run_id in (None, "", run):
         return None
-    holder_run = client.get_model_version(target.register, holder).run_id
-    if holder_run in (None, "", run):
-        return None
-    other_run, this_run = or_none(lambda: client.get_run(holder_run)), client.get_run(run)
+    other_run, this_run = or_none(lambda: client.get_run(holder.run_id)), client.get_run(run)
     if other_run is None:  # it was deleted
         return None
     sweep = this_run.data.tags.get(PARENT)
     same_sweep = sweep is not None and sweep == other_run.data.tags.get(PARENT)
-    return str(holder) if other_run.info.start_time > this_run.info.start_time and not same_sweep else None
+    return str(holder.version) if other_run.info.start_time > this_run.info.start_time and not same_sweep else None
 
 
 def register_run(target: Target, run: str, record: RunRecord | None = None) -> str:

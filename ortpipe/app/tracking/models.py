@@ -107,28 +107,35 @@ def _location(client: MlflowClient, uri: str, passed: tuple[str, ...] = ()) -> t
     """
     parts = URI.fullmatch(uri)
     assert parts is not None
-    name, alias, suffix = parts["name"], parts["alias"], parts["rest"]
+    name, suffix = parts["name"], parts["rest"]
     if uri.startswith("runs:"):
         run = client.get_run(name)
         for model in client.search_logged_models([run.info.experiment_id], f"source_run_id = '{name}'"):
             if model.name == suffix:
                 return str(model.artifact_location), uri
         return f"{run.info.artifact_uri.rstrip('/')}/{suffix or 'model'}", uri
-    if alias is None and suffix is None:
+    if parts["alias"] is None and suffix is None:
         return str(client.get_logged_model(name).artifact_location), uri
-    if alias is not None:
-        version = client.get_model_version_by_alias(name, alias).version
-    elif suffix == "latest":
-        versions = client.search_model_versions(f"name = '{name}'")
-        version = max((int(entry.version) for entry in versions), default="latest")  # which MLflow rejects
-    else:
-        version = suffix
+    version = version_of(client, uri).version
     source = client.get_model_version_download_uri(name, str(version))
     exact = f"models:/{name}/{version}"
     if exact in passed:
         rule, fix = "A registered version must lead to a model.", "Register it again, from a run."
         raise TrackingError(rule, key="path", got=f"{uri}, which leads back to itself", fix=fix)
     return (_location(client, source, (*passed, exact))[0] if is_uri(source) else source), exact
+
+
+def version_of(client: MlflowClient, uri: str) -> Any:
+    """Return the registered version that a URI names; MLflow raises an error if there is none."""
+    parts = URI.fullmatch(uri)
+    assert parts is not None
+    name, alias, number = parts["name"], parts["alias"], parts["rest"]
+    if alias is not None:
+        return client.get_model_version_by_alias(name, alias)
+    if number == "latest":
+        versions = client.search_model_versions(f"name = '{name}'")
+        number = max((int(entry.version) for entry in versions), default=number)  # MLflow rejects the word
+    return client.get_model_version(name, str(number))
 
 
 def _suggestion(client: MlflowClient, uri: str) -> str:

@@ -18,9 +18,9 @@ class Champion(NamedTuple):
     file: Path
 
 
-def holder_of(client: Any, target: Target) -> str | None:
-    """Return the version with the alias, if there is one."""
-    return or_none(lambda: str(client.get_model_version_by_alias(target.register, target.alias).version))
+def holder_of(client: Any, target: Target) -> Any:
+    """Return the version with the alias, None if there is none."""
+    return or_none(lambda: client.get_model_version_by_alias(target.register, target.alias))
 
 
 def champion_of(target: Target) -> Champion | None:
@@ -29,15 +29,15 @@ def champion_of(target: Target) -> Champion | None:
         holder = holder_of(client_at(target.tracking_uri), target)
     if holder is None:
         return None
-    model = fetch(f"models:/{target.register}/{holder}", target.tracking_uri)
+    model = fetch(f"models:/{target.register}/{holder.version}", target.tracking_uri)
     return Champion(model.uri, model_file(model, "onnx"))
 
 
 def move_alias(client: Any, target: Target, version: str) -> None:
     """Give a version the alias, which MLflow moves in one step; the version records the one before it."""
     holder = holder_of(client, target)
-    if holder is not None and holder != version:
-        client.set_model_version_tag(target.register, version, f"{REPLACED}.{target.alias}", holder)
+    if holder is not None and str(holder.version) != version:
+        client.set_model_version_tag(target.register, version, f"{REPLACED}.{target.alias}", str(holder.version))
     client.set_registered_model_alias(target.register, target.alias, version)
 
 
@@ -49,12 +49,12 @@ def roll_back(target: Target) -> tuple[str, str]:
         holder = holder_of(client, target)
         if holder is None:
             raise TrackingError("The registered model must have a champion.", got=f"{name}: none", fix=fix)
-        before = client.get_model_version(target.register, holder).tags.get(f"{REPLACED}.{target.alias}")
+        before = holder.tags.get(f"{REPLACED}.{target.alias}")
         if before is None:
             rule = "A champion that replaced no version cannot be rolled back."
-            raise TrackingError(rule, got=f"{name}, version {holder}", fix=fix)
+            raise TrackingError(rule, got=f"{name}, version {holder.version}", fix=fix)
         if or_none(lambda: client.get_model_version(target.register, before)) is None:
             rule = "The version before the champion must exist."
             raise TrackingError(rule, got=f"{name}: version {before} was deleted", fix=fix)
         client.set_registered_model_alias(target.register, target.alias, before)
-    return holder, before
+    return str(holder.version), before

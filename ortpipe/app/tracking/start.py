@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ortpipe import FLOW
-from ortpipe.app.model_uri import URI, is_uri
+from ortpipe.app.model_uri import is_uri
 from ortpipe.app.run.record import FILE, ID, RunRecord
 from ortpipe.app.tracking.client import client_at, or_none, reached
-from ortpipe.app.tracking.models import tracking_uri
+from ortpipe.app.tracking.models import tracking_uri, version_of
 from ortpipe.bounded import has_file
 from ortpipe.errors import ConfigError, under
 
@@ -66,17 +66,11 @@ def origin_of(name: str, recorder: Any) -> Origin:
 
 def _version(client: Any, name: str) -> tuple[str | None, str]:
     """Return the run of a registered model's version, and the version's URI."""
-    parts = URI.fullmatch(name)
-    assert parts is not None
-    registered, alias, number = parts["name"], parts["alias"], parts["rest"]
-    if alias is not None:
-        version = or_none(lambda: client.get_model_version_by_alias(registered, alias))
-    else:
-        version = or_none(lambda: client.get_model_version(registered, number))
+    version = or_none(lambda: version_of(client, name))
     run = None if version is None else or_none(lambda: client.get_run(version.run_id))
     if version is None or run is None:  # reading the model explains it
         return None, name
-    return run.info.run_id, f"models:/{registered}/{version.version}"
+    return run.info.run_id, f"models:/{version.name}/{version.version}"
 
 
 def _check_trained(folders: list[str], name: str) -> None:

@@ -5,7 +5,6 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ortpipe.app.run.record import RunRecord
@@ -40,16 +39,45 @@ class Mlflow(Target, Recorder):
         return MlflowSweepRecording(self, record)
 
 
-class MlflowRecording(Recording):
-    """Keeps a run's record up to date; a failure during the run is reported once and stops nothing."""
+class _MlflowRecording(Recording):
+    """The MLflow run of a run or a sweep; a failure to record it is reported, and stops nothing."""
+
+    run_id: str
+
+    def __init__(self, target: Target, record: RunRecord, results: Results | None = None) -> None:
+        self._target, self._run = target, MlflowRun(target, record, results=results)
+        self._failed: Exception | None = None
+        register = [] if target.register is None else [f"recorder.register={target.register}"]  # which needs consent
+        self._command = shlex.join(["ortpipe", "sync", str(record.folder), *register])  # completes the record
+        uri = target.tracking_uri
+        page = f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
+        page = f"{uri.rstrip('/')}/{self._run.page}" if uri.startswith("http") else page
+        self.run_id = self._run.run_id
+        self.summary = {"MLflow run": self.run_id, "open the page": page}
+
+    def check(self) -> None:
+        """Raise if the model should have been registered and was not."""
+        if not self._is_unregistered:
+            return
+        raise TrackingError(
+            "A model must be recorded before it can be registered.",
+            key="recorder.register",
+            got=f"{self._target.register}: not registered ({str(self._failed).strip().partition(chr(10))[0][:300]})",
+            fix=f"The results are complete. Once MLflow is available, run: {self._command}",
+        )
+
+    @property
+    def _is_unregistered(self) -> bool:
+        return self._run.to_register and self._run.registered is None
+
+
+class MlflowRecording(_MlflowRecording):
+    """Keeps a run's record up to date; a failure during the run is reported once."""
 
     def __init__(self, target: Target, record: RunRecord, *, watched: bool = False) -> None:
-        self._target, self._results, self._epochs = target, Results(), Epochs()
-        self._command = _sync(target, record.folder)
-        self._failed: Exception | None = None
+        self._results, self._epochs = Results(), Epochs()
+        super().__init__(target, record, self._results)
         self._pushed = 0.0  # time of the last push, by the monotonic clock
-        self._run = MlflowRun(target, record, results=self._results)
-        self.run_id, self.summary = self._run.run_id, _summary(target, self._run)
         self._watch = _watch(self.run_id, target.tracking_uri) if watched else lambda: None
 
     def __call__(self, event: Event) -> None:
@@ -85,19 +113,12 @@ class MlflowRecording(Recording):
     def _is_due(self) -> bool:
         return time.monotonic() - self._pushed > EVERY
 
-    def check(self) -> None:
-        """Raise if the model should have been registered and was not."""
-        if self._run.to_register and self._run.registered is None:
-            raise _not_registered(self._target, self._command, self._failed)
 
-
-class MlflowSweepRecording(Recording):
+class MlflowSweepRecording(_MlflowRecording):
     """A sweep's MLflow run, open from the first to the last job; failures while closing are only reported."""
 
     def __init__(self, target: Target, record: RunRecord) -> None:
-        self._target, self._run, self._command = target, MlflowRun(target, record), _sync(target, record.folder)
-        self._failed: Exception | None = None
-        self.run_id, self.summary = self._run.run_id, _summary(target, self._run)
+        super().__init__(target, record)
         close_databases()
 
     def close(self, best: RunRecord | None) -> None:
@@ -113,10 +134,9 @@ class MlflowSweepRecording(Recording):
             print(f"  its folder holds it; record it later with: {self._command}", file=sys.stderr)
             self._failed = error
 
-    def check(self) -> None:
-        """Raise if the best job's model should have been registered and was not."""
-        if self._failed is not None and self._target.register is not None:
-            raise _not_registered(self._target, self._command, self._failed)
+    @property
+    def _is_unregistered(self) -> bool:
+        return self._failed is not None and self._target.register is not None
 
     def withdraw(self) -> None:
         """Delete the run because no job started."""
@@ -135,26 +155,3 @@ def _watch(run_id: str, uri: str) -> Callable[[], None]:
     monitor = SystemMetricsMonitor(run_id, tracking_uri=uri)
     monitor.start()
     return monitor.finish
-
-
-def _summary(target: Target, run: MlflowRun) -> dict[str, str]:
-    """Return a run's name and how to open it: a server's address, or the command that starts one."""
-    uri = target.tracking_uri
-    by_server = uri.startswith("http")
-    page = f"{uri.rstrip('/')}/{run.page}" if by_server else f"mlflow ui --backend-store-uri {shlex.quote(uri)}"
-    return {"MLflow run": run.run_id, "open the page": page}
-
-
-def _sync(target: Target, folder: Path) -> str:
-    """Return the command that completes a record; it repeats the registered model, which needs consent."""
-    settings = [] if target.register is None else [f"recorder.register={target.register}"]
-    return shlex.join(["ortpipe", "sync", str(folder), *settings])
-
-
-def _not_registered(target: Target, command: str, reason: Exception | None) -> TrackingError:
-    return TrackingError(
-        "A model must be recorded before it can be registered.",
-        key="recorder.register",
-        got=f"{target.register}: not registered ({str(reason).strip().partition(chr(10))[0][:300]})",
-        fix=f"The results are complete. Once MLflow is available, run: {command}",
-    )
