@@ -26,7 +26,7 @@ from sklearn.linear_model import Ridge
 
 from ortpipe import bounded
 from ortpipe.app.run.checkpoint import read_checkpoint
-from ortpipe.app.run.example import read_example
+from ortpipe.app.run.folder import read_example
 from ortpipe.app.run.record import read_config, read_environment
 from ortpipe.artifact_folder import load_artifact
 from ortpipe.data import stream

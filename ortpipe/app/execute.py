@@ -4,15 +4,15 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
 
 from ortpipe import FLOW, Artifact, Data, OrtpipeError
-from ortpipe.app.assemble import open_run, plan_of, store_of
+from ortpipe.app.assemble import open_run, plan_of, remember_teacher, store_of
 from ortpipe.app.drift import Profiler
-from ortpipe.app.folds import cross_validate
 from ortpipe.app.gates import Gates, raise_failed
 from ortpipe.app.pulse import PULSE
 from ortpipe.app.redact import redacted
@@ -28,13 +28,16 @@ from ortpipe.app.sweep import Job
 from ortpipe.app.tracking import with_start, with_versions
 from ortpipe.app.words import SETTINGS
 from ortpipe.data import feed_inputs
+from ortpipe.data.load import read_rows, split_rows
 from ortpipe.errors import under, words
 from ortpipe.metrics.named import check_objective, check_rows, check_value
 from ortpipe.pipeline.events import Began, Event, Listener, RunFailed, StageFinished, StageProgressed
 from ortpipe.pipeline.run import run
+from ortpipe.pipeline.store import Store
 from ortpipe.stages import Checkpoint, trained_loss
 
 EXAMPLE_ROWS = 2  # training rows that are stored as the model's example input
+SHOWN = 3  # metrics of a fold's line
 
 
 @words(SETTINGS)
@@ -79,6 +82,30 @@ def execute(
     recording.check()
     if job is None:
         raise_failed(record)
+
+
+def cross_validate(config: RunConfig, context: Mapping[str, Any], store: Store | None) -> dict[str, tuple[float, ...]]:
+    """Return the trained model's metrics on the test rows of each fold; a metric undefined in a fold is left out."""
+    count, results = config.evaluate.folds, list[dict[str, float]]()
+    plain = replace(config.evaluate, by=(), bootstrap=0, importance=0, sensitivity=False)
+    plan = plan_of(replace(config, evaluate=plain))
+    with under("data"):
+        rows = read_rows(config.data)
+    for number in range(count):
+        PULSE.step(f"fold {number + 1} of {count}")
+        try:
+            with under("data"):
+                data = split_rows(rows, config.data, (number, count), remember_teacher(store))
+            fold_context = {**context, "data": data, "start": None}
+            artifact = run(plan, fold_context, [lambda event: stop_if_asked()], store)
+        except OrtpipeError as error:
+            error.add_note(f"{'fold':<14} {number + 1} of {count}")
+            raise
+        results.append({name: values["trained"] for name, values in artifact.facts.metrics.items()})
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in list(results[-1].items())[:SHOWN])
+        print(f"fold {number + 1} of {count}: {shown}", file=sys.stderr, flush=True)
+    names = [name for name in results[0] if all(name in result for result in results)] if results else []
+    return {name: tuple(result[name] for result in results) for name in names}
 
 
 def _record_of(config: RunConfig, hydra: HydraConf, job: Job | None) -> RunRecord:

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ortpipe import FLOW, Artifact, DeriveConfig, TrainConfig, bundle, derive, load_artifact
-from ortpipe.app.changes import change
 from ortpipe.app.compose import Composition, Parser
-from ortpipe.app.consent import check_consent
+from ortpipe.app.consent import change, check_consent
 from ortpipe.app.local_path import local, reject_existing
 from ortpipe.app.lookup import recorded, tracked
 from ortpipe.app.page import REPLAY, page_inputs, page_of
-from ortpipe.app.run.example import read_example
-from ortpipe.app.run.folder import stage_artifact
+from ortpipe.app.run.folder import read_example, stage_artifact
 from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.schema import build_key
 from ortpipe.app.table import aligned

@@ -13,10 +13,9 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import read_write
 
 from ortpipe import Data
-from ortpipe.app.changes import change
 from ortpipe.app.claim import claimed, output_folder
 from ortpipe.app.compose import Composition, Parser
-from ortpipe.app.consent import check_consent, completed
+from ortpipe.app.consent import change, check_consent, completed
 from ortpipe.app.drift import PROFILE, RejectedRowsError, drift_of, in_words, raise_rejected, read_profile
 from ortpipe.app.execute import execute
 from ortpipe.app.gates import GateError

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.app.drift.compare import RejectedRowsError, drift_of, drift_table, in_words, raise_rejected
+    from ortpipe.app.drift.compare import (
+        RejectedRowsError,
+        drift_figures,
+        drift_of,
+        drift_table,
+        in_words,
+        raise_rejected,
+    )
     from ortpipe.app.drift.config import CheckedDataConfig
-    from ortpipe.app.drift.figures import drift_figures
     from ortpipe.app.drift.profile import FILE as PROFILE
     from ortpipe.app.drift.profile import Profiler, read_profile
 else:

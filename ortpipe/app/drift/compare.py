@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ortpipe.app.drift.config import CheckConfig
 from ortpipe.app.drift.profile import COLUMNS, Column, Values, binned, read_values
 from ortpipe.doors import later
 from ortpipe.errors import DataError
+from ortpipe.picture import picture
 
 if TYPE_CHECKING:
     from ortpipe.app.drift.two_samples import adjust, chance, chi_squared, kolmogorov_smirnov, psi
@@ -22,6 +24,7 @@ else:
 REPORTED = {"psi": 0.2, "missing": 0.05, "new_words": 0.01, "outside": 0.05}  # from which a measure is reported
 LEAST = 5  # training rows of a word that is compared by itself
 SHOWN = 12  # words of a column in the figure
+MOST_COLUMNS, PANELS = 20, 5  # of the figure, with the largest stability index
 
 
 class RejectedRowsError(DataError):
@@ -155,3 +158,36 @@ def raise_rejected(drift: Mapping[str, Any]) -> None:
         fix = "Correct the rows; or raise data.check.LIMIT, or name the column in data.check.exclude."
         rule = f"New rows must be like the rows that trained {drift['against']}."
         raise RejectedRowsError(rule, got="\n       ".join(drift["rejected"]), fix=fix)
+
+
+def drift_figures(drift: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the figure by its name: the stability index of columns, and the distributions that changed most."""
+    measured = {name: column for name, column in drift.get("columns", {}).items() if _is_drawn(column)}
+    if not measured:
+        return {}
+    names = sorted(measured, key=lambda name: -measured[name]["psi"])
+    panels: list[Callable[[Any], None]] = [partial(_indices, {name: measured[name]["psi"] for name in names})]
+    panels += [partial(_distribution, name, measured[name]) for name in names[:PANELS]]
+    return {"drift": picture(*panels)}
+
+
+def _is_drawn(column: Mapping[str, Any]) -> bool:
+    return column["psi"] is not None and len(column["bins"]) == len(column["old"]) == len(column["new"])
+
+
+def _indices(values: Mapping[str, float], axes: Any) -> None:
+    names = [*values][:MOST_COLUMNS][::-1]
+    axes.barh(names, [values[name] for name in names])
+    axes.axvline(REPORTED["psi"], color="0.4", linestyle="--", linewidth=1)
+    axes.set(title="Drift", xlabel="population stability index")
+    axes.tick_params(axis="y", labelsize="small")
+
+
+def _distribution(name: str, column: Mapping[str, Any], axes: Any) -> None:
+    order = np.argsort(-np.array(column["old"]), kind="stable")[:SHOWN] if column["kind"] == "word" else slice(None)
+    bins = np.array(column["bins"])[order]
+    for shift, part, label in ((-0.2, "old", "training"), (0.2, "new", "new")):
+        axes.bar(np.arange(len(bins)) + shift, np.array(column[part])[order], 0.4, label=label)
+    axes.set_xticks(np.arange(len(bins)), bins, rotation=60, fontsize="x-small", parse_math=False)
+    axes.set_title(f"{name}: {column['psi']:.2g}", parse_math=False)
+    axes.legend(fontsize="small")

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from ortpipe import own
 from ortpipe.app.compose import group_choices, packaged_conf
-from ortpipe.app.fit.text import argument
+from ortpipe.app.fit.leaves import argument
 from ortpipe.data import SOURCES, arrow_table, column_names
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.settings import fields_of

@@ -4,7 +4,8 @@ Names: `check_gates` rejects wrong settings before any work, `check_model` those
 the listener that decides at the end of a run and records the decision; `raise_failed` ends a run whose model failed
 with `GateError`, whose exit code is 3.
 
-Read first: `require.py` (limits of metrics), `champion.py` (the comparison) and `gates.py` (the listener).
+Read first: `require.py` (limits of metrics), `gates.py` (the listener, and the comparison) and
+`ortpipe/app/execute.py` (a run).
 """
 
 from typing import TYPE_CHECKING

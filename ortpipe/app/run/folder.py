@@ -5,6 +5,8 @@ import io
 import json
 import shutil
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +18,13 @@ from ortpipe.app.drift import PROFILE, drift_figures
 from ortpipe.app.model_uri import NAMES, is_uri
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.checkpoint import write_checkpoint
-from ortpipe.app.run.clock import Clock
 from ortpipe.app.run.environment import continuing
-from ortpipe.app.run.example import EXAMPLE, write_example
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord, read_config
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
 from ortpipe.artifact import under
-from ortpipe.bounded import files_below, has_file
+from ortpipe.bounded import check_size, file_below, files_below, has_file
+from ortpipe.data import npz_arrays
 from ortpipe.doors import later
 from ortpipe.errors import TrackingError
 from ortpipe.files import atomic_folder, atomic_write, delete
@@ -40,6 +41,8 @@ else:
 
 INPUTS = "inputs"  # copies of the model files that were read: the originals may change before a run is repeated
 SOURCE = "convert.source"
+EXAMPLE = "example.npz"  # example rows of training, which the logged MLflow model is tested on
+LARGEST_EXAMPLE = 2**20  # bytes
 SLICES = "slices.json"
 MODELS = ("model.onnx", "model.onnx.data", "model.int8.onnx")
 OF_ONE_RUN = (INPUTS, "stages", "figures", *MODELS, EXAMPLE, SLICES, PROFILE, "losses.parquet")
@@ -70,8 +73,7 @@ class RunFolder:
         draws: bool = True,  # whether to draw figures
     ) -> None:
         self.record, self.folder, self._values, self._draws = record, record.folder, values, draws
-        self._example, self._clock = example, Clock(record.epochs)
-        self._config, self._environment = config, environment
+        self._example, self._config, self._environment = example, config, environment
         self._stored: list[str] = []  # the stages whose results are in the store
         self._checkpoint = 0  # the epochs of the last checkpoint
         self._unwritten = False  # whether the record has a stage that is not yet in its file
@@ -88,7 +90,7 @@ class RunFolder:
                 write_checkpoint(checkpoint, self.folder)
                 self._checkpoint = checkpoint.epochs
             case events.StageProgressed(report=Epoch() as epoch):
-                self._clock(epoch.number)
+                self.record.tick(epoch.number)
             case events.StageProgressed(report=Remark(values=values)):
                 self.record.measured |= values
             case events.StageFinished():
@@ -180,6 +182,29 @@ class RunFolder:
             event.error.add_note(f"{'checkpoint':<14} after epoch {self._checkpoint}")
         if self.record.again is not None:
             event.error.add_note(f"{'continue with:':<14} {self.record.again}")
+
+
+def write_example(rows: Mapping[str, np.ndarray], folder: Path) -> None:
+    """Write rows of numbers, only the first if they are large; text is not written: a table's model makes up a row."""
+    rows = {name: np.asarray(array) for name, array in rows.items()}
+    if sum(array.nbytes for array in rows.values()) > LARGEST_EXAMPLE:
+        rows = {name: array[:1] for name, array in rows.items()}
+    fits = sum(array.nbytes for array in rows.values()) <= LARGEST_EXAMPLE
+    if not rows or not fits or any(array.dtype.kind not in "biuf" for array in rows.values()):
+        return
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **rows)
+    atomic_write(folder / EXAMPLE, buffer.getvalue())
+
+
+def read_example(folder: Path) -> dict[str, np.ndarray]:
+    """Return the example rows of a folder, or no rows if the file is missing or damaged."""
+    try:
+        file = file_below(folder, EXAMPLE)
+        check_size(file.stat().st_size, 2 * LARGEST_EXAMPLE)
+        return {name: array[:] for name, array in npz_arrays(file).items()}
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, IndexError):
+        return {}
 
 
 def save_figures(pictures: Mapping[str, bytes], run: Path) -> None:

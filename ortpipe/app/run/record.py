@@ -52,6 +52,8 @@ DRIFT |= dict.fromkeys(("old", "new"), tuple[float, ...])
 GROUPS = ("recorder", "paths", "convert")  # of a config, that are read before it is validated
 LATEST = 253_402_300_799_000  # milliseconds since 1970 until the year 10000, the last that datetime knows
 
+MOST_TIMES = 400  # of epochs that a record keeps
+
 ID = re.compile(r"[0-9a-f]{32}")  # of an MLflow run
 
 # A record may come from another user: its names become parts of paths, pages and queries
@@ -166,7 +168,7 @@ class RunRecord(Config):
     measured: dict[str, float] = field(default_factory=dict)  # while it ran: workers, slices and times, if in parallel
     values: dict[str, float] = field(default_factory=dict)  # possible objectives, such as validation/r2 or train/loss
     gates: dict[str, dict[str, Any]] = field(default_factory=dict)  # by requirement: `value`, `limit`, `passed`
-    champion: dict[str, Any] = field(default_factory=dict)  # the comparison with it, see `gates.champion`
+    champion: dict[str, Any] = field(default_factory=dict)  # the comparison with it, see `app.gates`
     drift: dict[str, Any] = field(default_factory=dict)  # the comparison of its rows with a profile, see `app.drift`
     notes: dict[StageName, tuple[str, ...]] = field(default_factory=dict)  # for the reader, of the data and by stage
     mlflow: Id | None = None  # the id of the MLflow run, if there is one
@@ -200,6 +202,15 @@ class RunRecord(Config):
     def stage_folders(self) -> list[str]:
         """The folders below `stages/` of the finished stages' artifacts, in order."""
         return [f"{number}_{stage.name}" for number, stage in enumerate(self.stages, start=1)]
+
+    def tick(self, epoch: int) -> None:
+        """Append the present time as the end of an epoch; of many epochs, evenly spaced ones are kept."""
+        times = self.epochs
+        every = times[-1][0] - times[-2][0] if len(times) > 1 else 1
+        if epoch % every == 0:
+            times.append([epoch, now()])
+        if len(times) > MOST_TIMES:
+            times[:] = [entry for entry in times if entry[0] % (2 * every) == 0]
 
     def end(self, status: Status, error: str | None = None, at: int | None = None) -> None:
         """Write the run's final status and its end, `at` or now."""

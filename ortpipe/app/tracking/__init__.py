@@ -19,10 +19,9 @@ if TYPE_CHECKING:
     from ortpipe.app.tracking.client import PARENT, client_at, reached
     from ortpipe.app.tracking.mlflow_run import GATES, record_run, run_folders
     from ortpipe.app.tracking.model import name_best
-    from ortpipe.app.tracking.models import with_files, with_versions
+    from ortpipe.app.tracking.models import champion_of, roll_back, with_files, with_versions
     from ortpipe.app.tracking.recorders import RECORDERS, Recorder, Recording
     from ortpipe.app.tracking.recorders.mlflow import Mlflow
-    from ortpipe.app.tracking.registry import champion_of, roll_back
     from ortpipe.app.tracking.sqlite import database_of, uri_of
     from ortpipe.app.tracking.start import Origin, origin_of, with_start
 else:

@@ -11,7 +11,6 @@ import onnx
 from safetensors import safe_open
 
 from ortpipe import Facts
-from ortpipe.app.run.clock import times_of
 from ortpipe.app.run.record import FINISHED, RunRecord, now, read_config
 from ortpipe.app.tracking.keys import keys
 from ortpipe.bounded import MOST_BYTES, file_below, has_file, parse_json, read_below
@@ -147,6 +146,18 @@ def _curves(run: RunRecord, results: Results, sent: range, trained_at: int) -> I
         for step, moment in zip(steps, at, strict=True):
             if step not in sent or name == STEP:
                 yield Point(LOSSES.get(name, name), float(values[step - 1]), int(moment), int(step))
+
+
+def times_of(places: np.ndarray, times: Sequence[Sequence[int]], otherwise: int) -> np.ndarray:
+    """Return the times at which epochs, or fractions of them, ended, in int64 milliseconds, by linear interpolation.
+
+    >>> times_of(np.array([1.0, 1.5, 2.0, 9.0]), [[1, 1000], [2, 1200]], otherwise=0).tolist()
+    [1000, 1100, 1200, 1200]
+    """
+    if not times:
+        return np.full(len(places), otherwise, np.int64)
+    numbers, moments = np.array(times, np.float64).T
+    return np.interp(places, numbers, moments).astype(np.int64)
 
 
 def _kept(run: RunRecord, results: Results, model: str | None, trained_at: int) -> Iterator[Point]:

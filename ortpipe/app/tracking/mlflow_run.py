@@ -10,7 +10,7 @@ from typing import Any
 
 from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
-from ortpipe.app.run.example import EXAMPLE, read_example
+from ortpipe.app.run.folder import EXAMPLE, read_example
 from ortpipe.app.run.process import HOST, PID
 from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord, is_copy
 from ortpipe.app.tracking.client import ERROR, NOTE, PARENT, open_store, reached, terminate

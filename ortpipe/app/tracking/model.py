@@ -21,7 +21,7 @@ import onnx
 from ortpipe import Facts, runtime
 from ortpipe.app.run.record import RunRecord
 from ortpipe.app.tracking.client import NOTE, PARENT, made_once, open_store, or_none, reached
-from ortpipe.app.tracking.registry import holder_of, move_alias
+from ortpipe.app.tracking.models import holder_of, move_alias
 from ortpipe.app.tracking.target import Target
 from ortpipe.data import FORMS, TextReading
 from ortpipe.errors import ModelError, TrackingError

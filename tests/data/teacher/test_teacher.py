@@ -22,7 +22,7 @@ from sklearn.model_selection import KFold, StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
-from ortpipe.app.remember import remembering
+from ortpipe.app.assemble import remembering
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.raw_columns import RawColumn
