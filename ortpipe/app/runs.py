@@ -173,8 +173,8 @@ class Sweep:
     @property
     def best(self) -> Run | None:
         """The finished job with the best objective, if there is one."""
-        ranked = self._summary.ranked
-        return Run(ranked[0].run.folder) if ranked else None
+        best = self._summary.best
+        return None if best is None else Run(best.run.folder)
 
     def table(self) -> Any:
         """Return a DataFrame with a row for each started job: the keys that vary, its results and its status."""

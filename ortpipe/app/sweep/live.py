@@ -80,9 +80,9 @@ class LiveTable:
 
     def _best(self, rows: Sequence[Row]) -> str:
         summary = Summary(self._objective, rows)
-        if not summary.ranked:
+        if (best := summary.best) is None:
             return ""
-        best, column = summary.ranked[0], summary.column
+        column = summary.column
         return f", best: job {best.job.number}, {heading(column, best.run.values)} {best.run.values[column]:.4g}"
 
     def _print(self, lines: Sequence[str]) -> None:

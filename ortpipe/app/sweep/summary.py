@@ -51,7 +51,12 @@ class Summary:
     @property
     def tested(self) -> list[str]:
         """The names of the test metrics, which only the best job shows: test rows do not choose."""
-        return list(_tested(self.ranked[0])) if self.ranked else []
+        return list(_tested(self.best)) if self.best else []
+
+    @property
+    def best(self) -> Row | None:
+        """The best job, if one has a result."""
+        return next(iter(self.ranked), None)
 
     @property
     def ranked(self) -> list[Row]:
@@ -62,8 +67,7 @@ class Summary:
 
     def cells(self) -> list[dict[str, object]]:
         """Return a mapping from column to value for each job, all with the same columns."""
-        best = self.ranked[0] if self.ranked else None
-        varying, measured, tested = self.varying, self.measured, self.tested
+        best, varying, measured, tested = self.best, self.varying, self.measured, self.tested
         return [
             {
                 "job": row.job.number,
@@ -122,7 +126,7 @@ class Summary:
             for i, (group_values, rows) in enumerate(order)
         ]
 
-    def by_rung(self) -> list[list[str]]:
+    def _by_rung(self) -> list[list[str]]:
         """Return the epochs of each rung, its number of jobs, the finished ones, and their best objective."""
         lines = []
         for epochs in self.rungs if len(self.rungs) > 1 else ():
@@ -138,28 +142,32 @@ class Summary:
         view.
         """
         measured = [*self.measured[:2], *sorted(self.tested, key=lambda name: name != f"test/{self.objective}")[:1]]
-        tables = [_table(rows, heads) for heads, rows in self._tables(self.ranked[:SHOWN], measured)]
-        text = "\n\nMean ± deviation over seeds:\n\n".join(tables) + "\n"
-        return text + (f"\nRungs:\n\n{_table(rungs, self._rung_heads)}\n" if (rungs := self.by_rung()) else "")
+        lines = []
+        for title, heads, rows in self._tables(self.ranked[:SHOWN], measured):
+            lines += [*([f"{title.capitalize()}:", ""] if title else []), _table(rows, heads), ""]
+        return "\n".join(lines)
 
     def _tables(
         self, rows: Sequence[Row], measured: Sequence[str], before: Sequence[str] = (), after: Sequence[str] = ()
-    ) -> list[tuple[list[str], list[list[str]]]]:
-        """Return heads and cells of a table of jobs and, if there are any, of groups of seeds."""
+    ) -> list[tuple[str, list[str], list[list[str]]]]:
+        """Return title, heads and cells of a table of jobs and, if there are any, of groups of seeds and of rungs."""
         varying, cells = names(self.varying), {row["job"]: row for row in self.cells()}
         titles = {"best": "", **varying, **{name: heading(name, measured) for name in measured}}
         columns = [*before, "job", *varying, *measured, *after]
         lines = [[_short(cells[row.job.number][column], column) for column in columns] for row in rows]
-        tables = [([titles.get(column, column) for column in columns], lines)]
+        tables = [("", [titles.get(column, column) for column in columns], lines)]
         if groups := self.over_seeds():
             columns = [column for column in [*varying, "seeds", *measured] if column in groups[0]]
             lines = [[group[column] for column in columns] for group in groups[:SHOWN]]
-            tables.append(([titles.get(column, column) for column in columns], lines))
+            tables.append(("mean ± deviation over seeds", [titles.get(column, column) for column in columns], lines))
+        if rungs := self._by_rung():
+            heads = ["epochs", "jobs", "finished", f"best {heading(self.column, self.measured)}"]
+            tables.append(("rungs", heads, rungs))
         return tables
 
     def metrics(self) -> dict[str, dict[str, float]]:
         """Return the best job's values and test metrics, and the number of jobs by status."""
-        best = {**self.ranked[0].run.values, **_tested(self.ranked[0])} if self.ranked else {}
+        best = {**self.best.run.values, **_tested(self.best)} if self.best else {}
         counts = {s.lower(): float(sum(row.run.status == s for row in self.rows)) for s in (FINISHED, FAILED, KILLED)}
         return {**{name: {"best": value} for name, value in best.items()}, "jobs": counts}
 
@@ -168,21 +176,15 @@ class Summary:
         order = [*self.ranked, *(row for row in self.rows if row not in self.ranked)]
         hits = ["hits"] if any(row.run.stages for row in self.rows) else []
         measured, after = [*self.measured, *self.tested], [*hits, "seconds", "status"]
-        (heads, jobs), *means = self._tables(order[:SHOWN], measured, ["best"], after)
+        (_, heads, jobs), *others = self._tables(order[:SHOWN], measured, ["best"], after)
         lines = aligned(jobs, heads, text_columns=0)
         lines += [f"   and {len(order) - SHOWN} more"] if len(order) > SHOWN else []
-        if self.ranked:
+        if self.best:
             tested = "; only its test metrics are shown" if self.tested else ""
             lines += [f"* best by {heading(self.column, self.measured)}{tested}; hits: stages taken from the cache"]
-        for heads, groups in means:
-            lines += ["", "mean ± deviation over seeds", *aligned(groups, heads, text_columns=0)]
-        if rungs := self.by_rung():
-            lines += ["", "rungs", *aligned(rungs, self._rung_heads, text_columns=0)]
+        for title, heads, rows in others:
+            lines += ["", title, *aligned(rows, heads, text_columns=0)]
         return "\n".join([*lines, *self._errors()])
-
-    @property
-    def _rung_heads(self) -> list[str]:
-        return ["epochs", "jobs", "finished", f"best {heading(self.column, self.measured)}"]
 
     def _errors(self) -> list[str]:
         """Return the errors of failed jobs, grouped by rule, with the whole error of each group's first job."""
@@ -257,5 +259,5 @@ def _short(cell: object, column: str) -> str:
 def best_job(folder: Path) -> Path | None:
     """Return the folder of a sweep's best job; None if it has no result, or the folder is not a sweep's."""
     record = RunRecord.read(folder)
-    ranked = Summary(record.sweep.objective, read_jobs(record)).ranked if record.sweep is not None else ()
-    return ranked[0].run.folder if ranked else None
+    best = None if record.sweep is None else Summary(record.sweep.objective, read_jobs(record)).best
+    return None if best is None else best.run.folder

@@ -102,7 +102,7 @@ class OpenSweep:
         if not summary.rows and not stopped:  # no job began, for example because of an unknown choice
             self._recording.withdraw()
             return
-        best = summary.ranked[0].run if summary.ranked else None
+        best = None if summary.best is None else summary.best.run
         atomic_write(folder / "summary.csv", summary.as_csv())
         atomic_write(folder / "summary.json", summary.as_table())
         atomic_write(folder / "summary.md", summary.as_markdown())
