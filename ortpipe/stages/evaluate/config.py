@@ -1,7 +1,7 @@
 """The config of evaluate."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
@@ -10,6 +10,7 @@ from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, Count, Seed, Text, one_of
 
 VERSION = 10  # raised whenever the stage's results change
+DECIDING = tuple(name for name, metric in METRICS.items() if metric.reads == "label" and "binary" in metric.tasks)
 
 
 @dataclass(frozen=True)
@@ -17,8 +18,7 @@ class EvaluateConfig(Config):
     """The metrics to compute on the test rows; a sweep chooses by those of the trained model on the validation rows.
 
     Attributes:
-        metrics: names from the catalogue of metrics, some with a number, such as `mean_pinball_loss_0.9`; a head's with
-            its name in front, such as `digit_1/accuracy`. By default a few that fit the tasks.
+        metrics: such as `f1`, `mean_pinball_loss_0.9` or, for a head, `digit_1/accuracy`; by default a few for the tasks.
         baseline: `constant`, the majority class (with prior probabilities) or the mean of the training rows;
             `HistGradientBoosting`, also scikit-learn's estimator with its defaults, on the same rows; none.
         calibration: how to calibrate probabilities on the validation rows: temperature, or isotonic for two classes.
@@ -37,7 +37,7 @@ class EvaluateConfig(Config):
     metrics: tuple[Annotated[str, one_of("metric", METRICS)], ...] | None = None
     baseline: Literal["constant", "HistGradientBoosting"] | None = "constant"
     calibration: Literal["temperature", "isotonic"] | None = None
-    threshold: Annotated[str, one_of("metric", METRICS)] | None = None
+    threshold: Annotated[str, replace(one_of("metric", METRICS), names=DECIDING)] | None = None
     rows: Count = 200_000
     by: tuple[str, ...] = ()
     bootstrap: Annotated[int, Ge(0), Le(1_000_000)] = 0

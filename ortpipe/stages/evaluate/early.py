@@ -8,12 +8,12 @@ import numpy as np
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.data.slices import check_columns
 from ortpipe.doors import later
-from ortpipe.errors import EvaluateError
+from ortpipe.errors import EvaluateError, nearest
 from ortpipe.facts import Facts
 from ortpipe.metrics import CLASSES, METRICS, part_of
 from ortpipe.metrics.named import check_fits
 from ortpipe.metrics.predictions import truth
-from ortpipe.stages.evaluate.config import EvaluateConfig
+from ortpipe.stages.evaluate.config import DECIDING, EvaluateConfig
 
 if TYPE_CHECKING:  # it imports scikit-learn and pandas
     from ortpipe.stages.evaluate.boosting import check_boosting
@@ -57,9 +57,8 @@ def _check_adjustable(facts: Facts, config: EvaluateConfig, rows: RowSet | None)
             raise EvaluateError(rule, key=key, got="a calibrated model, or one with a threshold", fix=fix)
         _check_counts(facts, key, rows)
     if (name := config.threshold) is not None and (part_of(name)[0] or METRICS[name].reads != "label"):
-        names = [name for name, metric in METRICS.items() if metric.reads == "label" and "binary" in metric.tasks]
-        rule, fix = "{key} needs a metric of predicted classes, by its plain name.", f"Choose from {', '.join(names)}."
-        raise EvaluateError(rule, key="threshold", got=name, fix=fix)
+        rule = "{key} needs a metric of predicted classes, by its plain name."
+        raise EvaluateError(rule, key="threshold", got=name, fix=nearest(name, DECIDING))
     if name is not None:
         check_fits(name, facts, "threshold")
 

@@ -15,7 +15,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import TunedThresholdClassifierCV
 
 from ortpipe import ConvertConfig, Data, EvaluateConfig, Rows, convert, evaluate
-from ortpipe.errors import ConvertError, EvaluateError
+from ortpipe.errors import ConfigError, ConvertError, EvaluateError
 from ortpipe.metrics.columns import as_columns
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources import SOURCES
@@ -170,6 +170,12 @@ def test_test_rows_decide_nothing_and_the_same_rows_give_the_same_bytes(two) -> 
     models = [result.signature.SerializeToString() for result in results]
     assert models[0] == models[2]
     assert results[0].facts.threshold == results[2].facts.threshold
+
+
+def test_a_misspelt_metric_of_a_threshold_is_answered_by_metrics_that_fit() -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'f1'") as error:
+        EvaluateConfig(threshold="f2")
+    assert "r2" not in str(error.value)
 
 
 def test_a_usual_threshold_stays_if_no_other_is_better() -> None:
