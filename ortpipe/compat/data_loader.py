@@ -54,11 +54,8 @@ class OrtDataLoader:
         self.w_np = None if sample_weight is None else np.ascontiguousarray(sample_weight).reshape(-1)
         for array in self.data_np:
             if len(array) != len(self.X_np):
-                raise DataError(
-                    "Features, labels and weights must have one entry per row.",
-                    got=", ".join(str(a.shape) for a in self.data_np),
-                    fix="Give arrays of equal length.",
-                )
+                rule, fix = "Features, labels and weights must have one entry per row.", "Give arrays of equal length."
+                raise DataError(rule, got=", ".join(str(a.shape) for a in self.data_np), fix=fix)
 
     @property
     def device(self) -> Any:
@@ -123,11 +120,8 @@ class OrtDataLoader:
             names: the inputs for features, labels and, if given, weights; further ones stay unbound.
         """
         if len(names) < len(self.data_np):
-            raise DataError(
-                "Every array of a batch needs an input.",
-                got=f"inputs {', '.join(names)} for {len(self.data_np)} arrays",
-                fix="Name the inputs of features, labels and weights.",
-            )
+            rule, fix = "Every array of a batch needs an input.", "Name the inputs of features, labels and weights."
+            raise DataError(rule, got=f"inputs {', '.join(names)} for {len(self.data_np)} arrays", fix=fix)
         binding = getattr(bind, "_iobinding", bind)
         for batch in self.iter_ortvalue():
             for name, value in zip(names, batch, strict=False):

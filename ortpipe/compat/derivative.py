@@ -154,11 +154,8 @@ def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1
 def _check(options: DerivativeOptions, loss: object, label: object) -> None:
     """Reject invalid combinations of options."""
     if not isinstance(options, DerivativeOptions):
-        raise OptionsError(
-            "options must be DerivativeOptions.",
-            got=repr(options),
-            fix="Join them with |, as in DerivativeOptions.KeepOutputs | DerivativeOptions.FillGrad.",
-        )
+        fix = "Join them with |, as in DerivativeOptions.KeepOutputs | DerivativeOptions.FillGrad."
+        raise OptionsError("options must be DerivativeOptions.", got=repr(options), fix=fix)
     for alone in (DerivativeOptions.KeepYieldOp, DerivativeOptions.Loss):
         if options & alone and options != alone:
             raise OptionsError(
@@ -168,11 +165,8 @@ def _check(options: DerivativeOptions, loss: object, label: object) -> None:
         rule, fix = "FillGrad cannot be used without KeepOutputs.", "Use DerivativeOptions.KeepOutputs | FillGrad."
         raise OptionsError(rule, got=repr(options), fix=fix)
     if options != DerivativeOptions.Loss and (loss is not None or label is not None):
-        raise OptionsError(
-            "loss and label belong to DerivativeOptions.Loss.",
-            got=f"loss={loss!r}, label={label!r} with {options!r}",
-            fix="Leave them out, or use DerivativeOptions.Loss.",
-        )
+        rule, fix = "loss and label belong to DerivativeOptions.Loss.", "Leave them out, or use DerivativeOptions.Loss."
+        raise OptionsError(rule, got=f"loss={loss!r}, label={label!r} with {options!r}", fix=fix)
 
 
 def _loss_and_labels(graph: ir.Graph, loss: str | None, label: Iterable[str] | str | None) -> tuple[str, set[str]]:
@@ -227,9 +221,6 @@ def _kind(value: Any) -> tuple[np.dtype[Any], list[Any]]:
         dims, name = list(value.shape), value.type.removeprefix("tensor(").removesuffix(")").upper()
     kind = onnx.helper.tensor_dtype_to_np_dtype(types.Value(name if name in types.keys()[1:] else "STRING"))
     if kind.kind not in "fiub":
-        raise DataError(
-            "random_feed can only fill inputs of numbers.",
-            got=f"input {value.name!r} of type {name.lower()}",
-            fix="Create the array for this input yourself.",
-        )
+        rule, fix = "random_feed can only fill inputs of numbers.", "Create the array for this input yourself."
+        raise DataError(rule, got=f"input {value.name!r} of type {name.lower()}", fix=fix)
     return kind, dims

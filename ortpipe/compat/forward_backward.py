@@ -238,11 +238,8 @@ class OrtGradientForwardBackwardFunction:
         graphs = self._graphs
         self._check_count("backward", grad_outputs, graphs.outputs)
         if not self.states_:
-            raise TrainError(
-                "Each backward() needs a forward() with training=True before it.",
-                got="no pending forward",
-                fix="Call forward(inputs, training=True) first.",
-            )
+            rule = "Each backward() needs a forward() with training=True before it."
+            raise TrainError(rule, got="no pending forward", fix="Call forward(inputs, training=True) first.")
         outputs, saved = self.states_[-1]
         values = dict(saved)
         for name, gradient, y in zip(graphs.outputs, grad_outputs, outputs, strict=True):
@@ -263,11 +260,8 @@ class OrtGradientForwardBackwardFunction:
     def saved_tensors(self) -> list[Any]:
         """The tensors saved last, the inputs of the last forward with `training`; TrainError: none were."""
         if self.saved_tensors_ is None:
-            raise TrainError(
-                "saved_tensors needs a forward() with training=True before it.",
-                got="none",
-                fix="Call forward(inputs, training=True).",
-            )
+            rule = "saved_tensors needs a forward() with training=True before it."
+            raise TrainError(rule, got="none", fix="Call forward(inputs, training=True).")
         return self.saved_tensors_
 
     @staticmethod
@@ -310,11 +304,8 @@ class OrtGradientForwardBackwardFunction:
         if self._logger is not None:
             self._logger.debug("[%s.%s] %d tensors", type(self).__name__, method, len(tensors))
         if len(tensors) != len(names):
-            raise TrainError(
-                f"{method} needs one tensor per name.",
-                got=f"{len(tensors)} tensors",
-                fix=f"Give {', '.join(names)}.",
-            )
+            rule, fix = f"{method} needs one tensor per name.", f"Give {', '.join(names)}."
+            raise TrainError(rule, got=f"{len(tensors)} tensors", fix=fix)
 
 
 def _read(values: dict[str, Any], model: onnx.ModelProto) -> dict[str, Any]:
@@ -338,22 +329,16 @@ def _cotangent(name: str, gradient: Any, y: np.ndarray) -> np.ndarray:
         return np.zeros_like(y)
     array = np.asarray(array_of(gradient), y.dtype)
     if array.size != y.size:
-        raise TrainError(
-            "The gradient of an output must have the output's shape.",
-            got=f"{array.shape} for {name!r} of shape {y.shape}",
-            fix="Give one number per element.",
-        )
+        rule, fix = "The gradient of an output must have the output's shape.", "Give one number per element."
+        raise TrainError(rule, got=f"{array.shape} for {name!r} of shape {y.shape}", fix=fix)
     return np.ascontiguousarray(array.reshape(y.shape))
 
 
 def _checked_names(kind: str, names: Sequence[str], choices: Sequence[str]) -> list[str]:
     for place, name in enumerate(names):
         if name not in choices or name in names[:place]:
-            raise ConfigError(
-                f"Every {kind} must be one of the model's, and be named once.",
-                got=repr(name),
-                fix=nearest(name, set(choices)),
-            )
+            rule, fix = f"Every {kind} must be one of the model's, and be named once.", nearest(name, set(choices))
+            raise ConfigError(rule, got=repr(name), fix=fix)
     return list(names)
 
 

@@ -40,11 +40,8 @@ def build(onx: onnx.ModelProto, weights: Sequence[str] | None, inputs: Sequence[
     graph = model.graph
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
     if not floats:
-        raise TrainError(
-            "At least one output must be a float: only floats have gradients.",
-            got="no float output",
-            fix="Name other output_names.",
-        )
+        rule, fix = "At least one output must be a float: only floats have gradients.", "Name other output_names."
+        raise TrainError(rule, got="no float output", fix=fix)
     if weights is None:
         weights = trained_by_default(graph, floats)
     if not weights:

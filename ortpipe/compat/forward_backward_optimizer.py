@@ -176,11 +176,8 @@ class OrtGradientForwardBackwardOptimizer(Estimator):
         if inputs > 0 and inputs == len(self.train_session_.input_names):
             state = state[inputs:]
         if len(state) != len(self.weights_to_train):
-            raise TrainError(
-                "A state must have one array per weight.",
-                got=f"{len(state)} arrays",
-                fix=f"Give those of {', '.join(self.weights_to_train)}.",
-            )
+            rule, fix = "A state must have one array per weight.", f"Give those of {', '.join(self.weights_to_train)}."
+            raise TrainError(rule, got=f"{len(state)} arrays", fix=fix)
         arrays = {k: v for k, v in zip(self.weights_to_train, state, strict=True) if v is not None and k in present}
         self._set({k: np.zeros_like(present[k]) if zero else v for k, v in arrays.items()}, _folder(kind))
 

@@ -112,11 +112,8 @@ def replace_initializers_into_onnx(model: onnx.ModelProto, results: Mapping[str,
         tensor = tensors[name]
         array = onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else array_of(value)
         if array.shape != tuple(tensor.dims):
-            raise ModelError(
-                "A new value must have the initializer's shape.",
-                got=f"{list(array.shape)} for {name!r} of shape {list(tensor.dims)}",
-                fix="Reshape it.",
-            )
+            rule, fix = "A new value must have the initializer's shape.", "Reshape it."
+            raise ModelError(rule, got=f"{list(array.shape)} for {name!r} of shape {list(tensor.dims)}", fix=fix)
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array.astype(dtype, copy=False), name))
     inputs = [i for i in copy.graph.input if i.name not in results]
@@ -189,11 +186,8 @@ def select_model_inputs_outputs(
         _open(graph, by_name[name])
     for value in (*graph.inputs, *graph.outputs):
         if value.type is None and (inputs is not None or value in graph.outputs):
-            raise ModelError(
-                "A selected value must have a known type.",
-                got=repr(value.name),
-                fix=f"Set it: overwrite={{{value.name!r}: (numpy.float32, [None, 1])}}.",
-            )
+            fix = f"Set it: overwrite={{{value.name!r}: (numpy.float32, [None, 1])}}."
+            raise ModelError("A selected value must have a known type.", got=repr(value.name), fix=fix)
     if inputs is not None:
         _check_enough(graph, wanted_inputs)
         chosen = {str(i.name): i for i in graph.inputs}

@@ -355,9 +355,6 @@ def _reduction(loss: ir.Value, data: set[ir.Value]) -> tuple[ir.Node, list[tuple
         node = value.producer() if value is not None else None
     if node is None or node.op_type not in ("ReduceMean", "ReduceSum", "ReduceSumSquare"):
         actual = "an input" if node is None else f"{node.op_type} at node {node.name or node.outputs[0].name!r}"
-        raise LossError(
-            "A loss to be split by rows must be a sum or a mean over rows, times constants.",
-            got=f"{loss.name!r}, which comes from {actual}",
-            fix="Give a model from add_loss_output.",
-        )
+        rule = "A loss to be split by rows must be a sum or a mean over rows, times constants."
+        raise LossError(rule, got=f"{loss.name!r}, which comes from {actual}", fix="Give a model from add_loss_output.")
     return node, after

@@ -147,11 +147,8 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
     """Return the name of the output to score."""
     names = [o.name for o in onx.graph.output]
     if index is None and len(names) != 1:
-        raise LossError(
-            "With several outputs, output_index must name the one to compare with the label.",
-            got=f"outputs {', '.join(names)}",
-            fix="Give output_index its name or its number.",
-        )
+        rule = "With several outputs, output_index must name the one to compare with the label."
+        raise LossError(rule, got=f"outputs {', '.join(names)}", fix="Give output_index its name or its number.")
     place = names.index(index) if index in names else index or 0
     if not isinstance(place, int) or not -len(names) <= place < len(names):
         raise LossError("output_index must be an output of the model.", got=repr(index), fix=nearest(str(index), names))
@@ -162,11 +159,8 @@ def _output(onx: onnx.ModelProto, index: int | str | None) -> str:
         ir.DataType.UNDEFINED,
     ):
         actual = ir.DataType(chosen.type.tensor_type.elem_type).name if kind == "tensor_type" else kind
-        raise LossError(
-            "A loss needs an output that is a float tensor.",
-            got=f"{chosen.name!r}, {actual}",
-            fix="Choose scores or probabilities with output_index.",
-        )
+        rule = "A loss needs an output that is a float tensor."
+        raise LossError(rule, got=f"{chosen.name!r}, {actual}", fix="Choose scores or probabilities with output_index.")
     return chosen.name
 
 
@@ -268,11 +262,8 @@ def penalty_loss_onnx(
     """
     config = PenaltyConfig({name: strengths({"l1": l1, "l2": l2})})
     if not any(config.terms[name].values()):
-        raise PenaltyError(
-            "A penalty needs a strength.",
-            got=f"l1={l1}, l2={l2} for {name!r}",
-            fix="Give l1 or l2 a positive number, or leave this penalty out.",
-        )
+        rule, fix = "A penalty needs a strength.", "Give l1 or l2 a positive number, or leave this penalty out."
+        raise PenaltyError(rule, got=f"l1={l1}, l2={l2} for {name!r}", fix=fix)
     value = ir.val(name, ir.DataType.from_numpy(np.dtype(dtype)))
     graph = ir.Graph([value], [], nodes=[], opset_imports={"": OPSET}, name="penalty")
     op = Builder(graph, f"penalty_{name}", names=Names({name, *(existing_names or ())}))

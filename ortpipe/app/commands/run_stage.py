@@ -93,11 +93,8 @@ def _settings(stage: Stage, composed: Composition) -> tuple[Any, dict[str, Any]]
 
 def _artifact(name: str | None, composed: Composition, previous_stage: str) -> Artifact:
     if name is None:
-        raise ConfigError(
-            "A stage after convert needs a model.",
-            got="no --input",
-            fix=f"Give the result of {previous_stage} as --input.",
-        )
+        rule, fix = "A stage after convert needs a model.", f"Give the result of {previous_stage} as --input."
+        raise ConfigError(rule, got="no --input", fix=fix)
     subject = find(name, composed, previous_stage)
     if "task" not in subject.facts:
         raise ConfigError(
