@@ -20,23 +20,26 @@ def temporary(target: Path) -> Path:
 
 
 def atomic_write(path: Path, content: str | bytes) -> Path:
-    """Write a file atomically through a temporary file: write, fsync, rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = content.encode() if isinstance(content, str) else content
-    partial = temporary(path)
-    with synced(path.parent):
-        try:
-            with open(partial, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            if path.exists():
-                shutil.copymode(path, partial)
-            os.replace(partial, path)
-        except BaseException:  # also on Ctrl-C, no partial file may remain
-            partial.unlink(missing_ok=True)
-            raise
+    """Write a file atomically."""
+    with atomic_file(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)
+        if path.exists():
+            shutil.copymode(path, partial)
     return path
+
+
+@contextlib.contextmanager
+def atomic_file(target: Path) -> Iterator[Path]:
+    """Yield the path of a temporary file next to `target`, which replaces it when the block succeeds."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = temporary(target)
+    with synced(target.parent):
+        try:
+            yield partial
+            sync(partial)
+            os.replace(partial, target)
+        finally:  # also on Ctrl-C, no partial file may remain
+            partial.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

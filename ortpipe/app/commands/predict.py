@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from ortpipe.app.prediction import predictions
 from ortpipe.app.pulse import PULSE
 from ortpipe.data import SOURCES
 from ortpipe.errors import ConfigError, DataError, words
-from ortpipe.files import sync, temporary
+from ortpipe.files import atomic_file
 from ortpipe.settings import checked, fields_of
 
 ABOUT = """Predict the rows of a table and write the predictions to another table, in pieces: memory does not
@@ -103,28 +102,20 @@ def predict(
 @contextlib.contextmanager
 def _table_writer(output: Path | None) -> Iterator[Any]:
     """Yield a function that writes columns; a file gets its name when the block succeeds."""
-    partial = None if output is None else temporary(output)
-    if output is not None:
-        output.parent.mkdir(parents=True, exist_ok=True)
     writers: list[Any] = []
+    with contextlib.nullcontext() if output is None else atomic_file(output) as partial:
 
-    def write(columns: Mapping[str, Any]) -> None:
-        table = pa.table(dict(columns))
-        if not writers:
-            make = parquet.ParquetWriter if output is not None and output.suffix == ".parquet" else csv.CSVWriter
-            writers.append(make(sys.stdout.buffer if partial is None else str(partial), table.schema))
-        writers[0].write_table(table)
+        def write(columns: Mapping[str, Any]) -> None:
+            table = pa.table(dict(columns))
+            if not writers:
+                make = parquet.ParquetWriter if output is not None and output.suffix == ".parquet" else csv.CSVWriter
+                writers.append(make(sys.stdout.buffer if partial is None else str(partial), table.schema))
+            writers[0].write_table(table)
 
-    try:
-        yield write
-        if not writers:
-            raise DataError("The table must have at least one row.", got="none", fix="Add rows to the file.")
-        writers.pop().close()
-        if partial is not None and output is not None:
-            sync(partial)
-            os.replace(partial, output)
-    finally:
-        for writer in writers:
-            writer.close()
-        if partial is not None:
-            partial.unlink(missing_ok=True)
+        try:
+            yield write
+            if not writers:
+                raise DataError("The table must have at least one row.", got="none", fix="Add rows to the file.")
+        finally:
+            for writer in writers:
+                writer.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ortpipe.app.run.record import COMMAND, FINISHED, RUNNING, RunRecord, read_environment
 from ortpipe.bounded import files_below
 from ortpipe.errors import ConfigError
-from ortpipe.files import delete, temporary
+from ortpipe.files import atomic_file
 
 if TYPE_CHECKING:
     from rocrate.model import ContextEntity, File
@@ -59,12 +59,8 @@ def write_crate(folder: Path, archive: Path, license: str) -> Path:
         facts = {"name": name, "encodingFormat": TYPES.get(path.suffix, "application/octet-stream")}
         files[name] = crate.add_file(path, name, properties=facts, record_size=True)
     _add_run(crate, record, files, read_environment(folder))
-    partial = temporary(archive)
-    try:
+    with atomic_file(archive) as partial:
         crate.write_zip(partial)
-        partial.replace(archive)
-    finally:
-        delete(partial)
     return archive
 
 

@@ -22,7 +22,7 @@ from ortpipe.app.run.record import died, last_sign, now
 from ortpipe.app.tracking.sqlite import database_of, uri_of
 from ortpipe.app.tracking.target import Target
 from ortpipe.errors import TrackingError
-from ortpipe.files import sync, synced, temporary
+from ortpipe.files import atomic_file
 from ortpipe.pipeline.locks import lock
 
 if TYPE_CHECKING:
@@ -229,17 +229,14 @@ def _first_opened(uri: str) -> Iterator[None]:
 
 def _create(database: Path) -> None:
     """Create MLflow's tables in a temporary file and rename it: MLflow cannot complete a partial set of tables."""
-    partial = temporary(database)
-    try:
-        partial.touch()  # SQLite would create a file that group members cannot access, regardless of the umask
-        client_at(uri_of(partial)).search_experiments(max_results=1)
-        close_databases()
-        with contextlib.closing(sqlite3.connect(partial)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-        sync(partial)
-        with synced(database.parent):
-            os.replace(partial, database)
-    finally:
-        close_databases()
-        for suffix in ("", "-journal", "-wal", "-shm"):
-            partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)
+    with atomic_file(database) as partial:
+        try:
+            partial.touch()  # SQLite would create a file that group members cannot access, regardless of the umask
+            client_at(uri_of(partial)).search_experiments(max_results=1)
+            close_databases()
+            with contextlib.closing(sqlite3.connect(partial)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+        finally:
+            close_databases()
+            for suffix in ("-journal", "-wal", "-shm"):
+                partial.with_name(f"{partial.name}{suffix}").unlink(missing_ok=True)
