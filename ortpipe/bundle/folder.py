@@ -69,7 +69,7 @@ def write_bundle(
     if folder.exists() and not has_file(folder, DESCRIPTION):
         rule, fix = "A bundle needs a folder of its own.", "Name a new one."
         raise TrainError(rule, got=f"{folder}, which is no bundle", fix=fix)
-    exact = training_graphs(artifact if trained is None else _started(artifact, trained), config, steps)
+    exact = training_graphs(artifact if trained is None else started(artifact, trained), config, steps)
     graphs = halved(exact) if float16 else exact
     files = {f"{name}.onnx": model.SerializeToString(deterministic=True) for name, model in graphs.models.items()}
     files[STATE], tensors = _packed({**graphs.state, **{f"scalars/{n}": a for n, a in graphs.scalars.items()}})
@@ -112,8 +112,8 @@ def _keep_others(older: Path, folder: Path, names: set[str]) -> None:
     shutil.copytree(older, folder, symlinks=True, ignore=skipped, copy_function=os.link, dirs_exist_ok=True)
 
 
-def _started(artifact: Artifact, trained: Artifact) -> Artifact:
-    """Return a gradient model with the weights of a trained one."""
+def started(artifact: Artifact, trained: Artifact) -> Artifact:
+    """Return a model with a loss or gradients, with the weights of a trained one."""
     model = artifact.ir_model()
     set_initializers(model, {n: a for n, a in trained.initializers.items() if n in artifact.initializers})
     return Artifact(model, artifact.facts, artifact.tensors)

@@ -22,10 +22,9 @@ from ortpipe.app.schema import build_key
 from ortpipe.app.table import aligned
 from ortpipe.app.tracking import origin_of
 from ortpipe.bounded import has_file
-from ortpipe.bundle import DESCRIPTION, c_sources, changed_files, read_bundle, write_bundle
+from ortpipe.bundle import DESCRIPTION, c_sources, changed_files, read_bundle, started, write_bundle
 from ortpipe.errors import ConfigError, ModelError, TrackingError, under
 from ortpipe.files import atomic_folder
-from ortpipe.graph import set_initializers
 from ortpipe.pipeline.digest import identity, key_of, versions
 
 ABOUT = """Write a trained model as a bundle: a folder with graphs that train and predict in any onnxruntime
@@ -205,7 +204,8 @@ def _subject(name: str, composed: Composition) -> Iterator[Subject]:
     with recorded(origin.run, composed) as folder:
         record = RunRecord.read(folder)
         mlflow = record.mlflow if has_file(Path(origin.run), FILE) else origin.run
-        yield Subject(_trained(folder), read_config(folder), read_example(folder), {"run": record.id}, mlflow, folder)
+        model = started(stage_artifact(folder, "3_penalty"), stage_artifact(folder, "5_train"))
+        yield Subject(model, read_config(folder), read_example(folder), {"run": record.id}, mlflow, folder)
 
 
 def _check_used(overrides: Sequence[str], config: TrainConfig, model: Artifact) -> None:
@@ -255,11 +255,3 @@ def _check_output(output: Path, file: str, *, force: bool) -> None:
     replaced = has_file(output, file)
     fix = "Name another, or add --force to replace it." if replaced else "Name another, or remove it."
     reject_existing(output, force=force and replaced, fix=fix)
-
-
-def _trained(folder: Path) -> Artifact:
-    """Return the model with its loss and penalty, and with the trained weights of a run."""
-    penalized, trained = (stage_artifact(folder, stage) for stage in ("3_penalty", "5_train"))
-    model = penalized.ir_model()
-    set_initializers(model, {n: a for n, a in trained.initializers.items() if n in penalized.initializers})
-    return Artifact(model, penalized.facts, penalized.tensors)

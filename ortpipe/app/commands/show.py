@@ -4,7 +4,6 @@ import collections
 import json
 import math
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ from ortpipe.app.local_path import local
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.crate import UNLICENSED, write_crate
 from ortpipe.app.table import section
-from ortpipe.bounded import MOST_BYTES, has_file, read_below
-from ortpipe.bundle import DESCRIPTION, GRAPHS, read_bundle, read_state
+from ortpipe.bounded import has_file
+from ortpipe.bundle import DESCRIPTION, GRAPHS, changed_files, read_bundle, read_state
 from ortpipe.errors import ConfigError, nearest
 from ortpipe.files import atomic_write
 from ortpipe.graph import all_nodes, read_apart, to_dot, to_mermaid, to_svg, to_text, type_of, without_metadata
@@ -132,14 +131,13 @@ def _about_bundle(folder: Path, bundle: dict[str, Any]) -> list[str]:
     optimizer = ", ".join(f"{key} {value}" for key, value in bundle["optimizer"].items())
     about = {"onnxruntime": bundle["onnxruntime"], "optimizer": optimizer}
     about |= {key: str(value)[:32] for key, value in bundle["origin"].items()}
-    contents = {name: read_below(folder, name, MOST_BYTES) for name in bundle["files"] if has_file(folder, name)}
-    files = [
-        [name, f"{len(contents[name]):,} bytes", "" if sha256(contents[name]).hexdigest() == digest else "changed"]
-        if name in contents
-        else [name, "missing", ""]
-        for name, digest in bundle["files"].items()
-    ]
+    changed, sizes = changed_files(folder, bundle), {name: _size(folder, name) for name in bundle["files"]}
+    files = [[name, size or "missing", "changed" if size and name in changed else ""] for name, size in sizes.items()]
     return [*section("bundle", ([key, value] for key, value in about.items())), *section("files", files)]
+
+
+def _size(folder: Path, name: str) -> str:
+    return f"{(folder / name).stat().st_size:,} bytes" if has_file(folder, name) else ""
 
 
 def _text(subject: FoundModel, about: Sequence[str] = ()) -> str:

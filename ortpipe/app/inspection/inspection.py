@@ -81,35 +81,25 @@ class Inspection:
     @property
     def config(self) -> str:
         """The YAML of an experiment that trains the file."""
-        return _config(self)
+        tree: dict[str, Any] = {"data": {"source": {"path": "rows.npz"}}, "convert": {"source": self.settings}}
+        tree["train"] = {"optimizer": {"lr": RATE}}
+        head = HEADER.format(title=f"Train {self.path.name} as it is.", name=self.name, rows=_rows(self))
+        return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
 
     @property
     def text(self) -> str:
         """The inspection for the screen."""
-        return _text(self)
-
-
-def _config(inspection: Inspection) -> str:
-    """Return the YAML of an experiment that trains the file."""
-    tree: dict[str, Any] = {"data": {"source": {"path": "rows.npz"}}, "convert": {"source": inspection.settings}}
-    tree["train"] = {"optimizer": {"lr": RATE}}
-    head = HEADER.format(title=f"Train {inspection.path.name} as it is.", name=inspection.name, rows=_rows(inspection))
-    return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, default_flow_style=None, width=110)
-
-
-def _text(inspection: Inspection) -> str:
-    """Return the inspection for the screen."""
-    inputs = [[name, kind, inspection.file.roles[name].reason] for name, kind in inspection.file.inputs.items()]
-    lines = [f"{inspection.path}", *section("inputs", inputs), *section("outputs", _outputs(inspection))]
-    if inspection.facts is not None:
-        lines += ["", "convert", *(f"  {note}" for note in inspection.facts.lineage[0]["notes"])]
-    lines += ["", "trial", *_trial(inspection)]
-    if inspection.facts is not None and inspection.facts.task == "regression" and len(inspection.shapes["y"]):
-        lines.append(f"  {SCORES}")
-    config = f"ortpipe inspect {inspection.path} --config > my/experiment/{inspection.name}.yaml"
-    run = f"ortpipe --config-dir my experiment={inspection.name}"
-    lines += section("to train it", [["rows", _rows(inspection)], ["config", config], ["run", run]])
-    return "\n".join(lines) + "\n"
+        inputs = [[name, kind, self.file.roles[name].reason] for name, kind in self.file.inputs.items()]
+        lines = [f"{self.path}", *section("inputs", inputs), *section("outputs", _outputs(self))]
+        if self.facts is not None:
+            lines += ["", "convert", *(f"  {note}" for note in self.facts.lineage[0]["notes"])]
+        lines += ["", "trial", *_trial(self)]
+        if self.facts is not None and self.facts.task == "regression" and len(self.shapes["y"]):
+            lines.append(f"  {SCORES}")
+        config = f"ortpipe inspect {self.path} --config > my/experiment/{self.name}.yaml"
+        run = f"ortpipe --config-dir my experiment={self.name}"
+        lines += section("to train it", [["rows", _rows(self)], ["config", config], ["run", run]])
+        return "\n".join(lines) + "\n"
 
 
 def _outputs(inspection: Inspection) -> list[list[str]]:
