@@ -154,8 +154,11 @@ def random_feed(inputs: Iterable[Any], batch: int = 10, empty_dimension: int = 1
 def _check(options: DerivativeOptions, loss: object, label: object) -> None:
     """Reject invalid combinations of options."""
     if not isinstance(options, DerivativeOptions):
-        fix = "Join them with |, as in DerivativeOptions.KeepOutputs | DerivativeOptions.FillGrad."
-        raise OptionsError("options must be DerivativeOptions.", got=repr(options), fix=fix)
+        raise OptionsError(
+            "options must be DerivativeOptions.",
+            got=repr(options),
+            fix="Join them with |, as in DerivativeOptions.KeepOutputs | DerivativeOptions.FillGrad.",
+        )
     for alone in (DerivativeOptions.KeepYieldOp, DerivativeOptions.Loss):
         if options & alone and options != alone:
             raise OptionsError(

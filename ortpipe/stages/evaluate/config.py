@@ -18,7 +18,7 @@ class EvaluateConfig(Config):
     """The metrics to compute on the test rows; a sweep chooses by those of the trained model on the validation rows.
 
     Attributes:
-        metrics: such as `f1`, `mean_pinball_loss_0.9` or, for a head, `digit_1/accuracy`; by default a few for the tasks.
+        metrics: such as `f1`, `mean_pinball_loss_0.9` or, for a head, `digit_1/accuracy`; default: a few for the task.
         baseline: `constant`, the majority class (with prior probabilities) or the mean of the training rows;
             `HistGradientBoosting`, also scikit-learn's estimator with its defaults, on the same rows; none.
         calibration: how to calibrate probabilities on the validation rows: temperature, or isotonic for two classes.
