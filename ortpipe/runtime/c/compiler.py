@@ -23,7 +23,7 @@ LIBRARY = ["-fPIC", "-shared"]
 LATE = ["-Wl,-undefined,dynamic_lookup"] if sys.platform == "darwin" else []  # the BLAS is loaded before the library
 COMMANDS = ("cc", "gcc", "clang")
 PREFIX = "scipy_"  # of the functions of the BLAS from PyPI
-PRODUCTS = ("cblas_sgemm", "cblas_dgemm", "cblas_sgemv", "cblas_dgemv")
+PRODUCTS = ("cblas_sgemm", "cblas_dgemm")
 WITHOUT = "or set {key}=onnxruntime or {key}=xla."
 
 
@@ -31,7 +31,7 @@ def build(source: str, *, blas: bool) -> ctypes.CDLL:
     """Return the library of a C source, compiled now or taken from the cache.
 
     Args:
-        source: C11; with a BLAS it may call `cblas_sgemm`, `cblas_dgemm`, `cblas_sgemv` and `cblas_dgemv`.
+        source: C11; with a BLAS it may call `cblas_sgemm` and `cblas_dgemm`.
         blas: whether it calls a BLAS, which then runs on one thread.
 
     Raises:

@@ -22,10 +22,8 @@ START = {"+": 0, "*": 1, "max": -np.inf, "min": np.inf}
 class KernelWriter:
     """Writes kernels; `write_level` writes those of a level inside another one."""
 
-    def __init__(
-        self, plan: Plan, memory: MemoryPlan, out: CodeLines, write_level: Callable[[Level], None], *, blas: bool
-    ) -> None:
-        self._plan, self._memory, self._out, self._write_level, self._blas = plan, memory, out, write_level, blas
+    def __init__(self, plan: Plan, memory: MemoryPlan, out: CodeLines, write_level: Callable[[Level], None]) -> None:
+        self._plan, self._memory, self._out, self._write_level = plan, memory, out, write_level
 
     def write(self, kernel: Kernel) -> None:
         """Write a kernel."""
@@ -203,7 +201,7 @@ class KernelWriter:
         (m, n), k = value.shape[-2:], a.shape[-1]
         operands = []
         for x in (a, b):
-            base, first, turned, line = self._plan.matrix(x)
+            base, first, down, along = self._plan.matrix(x)
             skipped = len(value.shape) - len(x.shape)
             by_name = {
                 f"b{i}": ZERO if size == 1 else Affine.of(f"b{i + skipped}") for i, size in enumerate(x.shape[:-2])
@@ -211,28 +209,15 @@ class KernelWriter:
             for v, factor in first.terms:
                 moved = by_name.get(v, Affine.of(v)) * factor
                 first = first + Affine(((v, -factor),)) + moved
-            operands.append((_pointer(self._memory.place(base), first), turned, line))
-        (left, turned_a, line_a), (right, turned_b, line_b) = operands
+            operands.append(f"{_pointer(self._memory.place(base), first)}, {down}, {along}")
+        left, right = operands
         row = Affine()
         for number_, size in enumerate(value.shape[:-2]):
             row = row * size + Affine.of(f"b{number_}")
         out = _pointer(place, row * (m * n))
         one, other = number(alpha, value.dtype), number(beta if c else 0, value.dtype)
         with self._out.loops(batch, independent=False):
-            if self._blas:
-                modes = ", ".join("TRANSPOSED" if turned else "PLAIN" for turned in (turned_a, turned_b))
-                letter = "s" if value.dtype == np.float32 else "d"
-                self._out.add(
-                    f"cblas_{letter}gemm(ROWS, {modes}, {m}, {n}, {k}, {one}, {left}, {line_a}, {right}, {line_b}, "
-                    f"{other}, {out}, {n});"
-                )
-            else:
-                steps_a = f"1, {line_a}" if turned_a else f"{line_a}, 1"
-                steps_b = f"1, {line_b}" if turned_b else f"{line_b}, 1"
-                self._out.add(
-                    f"multiply_{value.c_type}({m}, {n}, {k}, {one}, {left}, {steps_a}, {right}, {steps_b}, {other}, "
-                    f"{out});"
-                )
+            self._out.add(f"multiply_{value.c_type}({m}, {n}, {k}, {one}, {left}, {right}, {other}, {out});")
 
     def _write_join(self, kernel: Kernel) -> None:
         [value] = kernel.values

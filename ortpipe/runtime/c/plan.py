@@ -109,7 +109,7 @@ class Plan:
                 needed |= {x for x in value.args[:2] if self._matrix_of(x, needed) is None}
         return needed
 
-    def _matrix_of(self, x: Value, stored: Set[Value]) -> tuple[Value, Affine, bool, int] | None:
+    def _matrix_of(self, x: Value, stored: Set[Value]) -> tuple[Value, Affine, int, int] | None:
         rows, columns = x.shape[-2:]
         access = Access(stored, {"row": rows, "column": columns})
         outer = [Affine.of(f"b{n}") for n in range(len(x.shape) - 2)]
@@ -124,14 +124,14 @@ class Plan:
         down, along = factors.get("row", 0), factors.get("column", 0)
         first = Affine(tuple((v, f) for v, f in position.terms if v not in ("row", "column")), position.constant)
         if (along == 1 or columns == 1) and (rows == 1 or down >= columns):
-            return base, first, False, max(down, columns)
+            return base, first, max(down, columns), 1
         if (down == 1 or rows == 1) and (columns == 1 or along >= rows):
-            return base, first, True, max(along, rows)
+            return base, first, 1, max(along, rows)
         return None
 
-    def matrix(self, x: Value) -> tuple[Value, Affine, bool, int]:
-        """Return the array of a matrix, its first entry, whether it is transposed, and the step between its lines."""
-        matrix = self._matrix_of(x, self.stored)
+    def matrix(self, x: Value, stored: Set[Value] | None = None) -> tuple[Value, Affine, int, int]:
+        """Return the array of a matrix, its first entry, and the steps between rows and between columns."""
+        matrix = self._matrix_of(x, self.stored if stored is None else stored)
         assert matrix is not None
         return matrix
 

@@ -85,7 +85,7 @@ class _FunctionWriter:
     def __init__(self, plan: Plan, names: Sequence[str], function: str, *, blas: bool) -> None:
         self._plan, self._blas, self._function, self._out = plan, blas, function, CodeLines()
         self.memory = MemoryPlan(plan, names)
-        self._kernels = KernelWriter(plan, self.memory, self._out, self._level, blas=blas)
+        self._kernels = KernelWriter(plan, self.memory, self._out, self._level)
         self._indexed = any(value.kind in INDEXED for value in self.memory.values)
         self.seeded = any(value.kind == "draw" for value in self.memory.values)
 
@@ -114,7 +114,7 @@ class _FunctionWriter:
 
     def _products(self) -> list[str]:
         kinds = sorted({value.dtype.name for value in self.memory.values if value.kind == "product"})
-        template = text.BLAS if self._blas else text.PRODUCT
+        template = text.PRODUCT + (text.BLAS if self._blas else text.LOOPS)
         return [template.replace("LETTER", LETTERS[kind][0]).replace("TYPE", LETTERS[kind][1]) for kind in kinds]
 
     def _head(self) -> str:

@@ -52,15 +52,12 @@ static void restore_subnormals(uint64_t before) {
 #endif
 }
 """
-BLAS = """
-enum { ROWS = 101, PLAIN = 111, TRANSPOSED = 112 }; /* CBLAS: order, and whether a matrix is transposed */
-void cblas_LETTERgemm(int order, int transposed_a, int transposed_b, int m, int n, int k, TYPE alpha,
-                 const TYPE *a, int line_a, const TYPE *b, int line_b, TYPE beta, TYPE *c, int line_c);
-"""
 PRODUCT = """
 /* c = alpha * a * b + beta * c for a [m, k], b [k, n] and c [m, n]; `down` and `along` are steps between entries. */
 static inline void multiply_TYPE(int m, int n, int k, TYPE alpha, const TYPE *a, int a_down, int a_along,
                                    const TYPE *b, int b_down, int b_along, TYPE beta, TYPE *c) {
+"""
+LOOPS = """\
   for (int i = 0; i < m; i++) {
     TYPE *const row = c + i * n;
     for (int j = 0; j < n; j++) row[j] = beta == 0 ? 0 : beta * row[j];
@@ -70,6 +67,22 @@ static inline void multiply_TYPE(int m, int n, int k, TYPE alpha, const TYPE *a,
       for (int j = 0; j < n; j++) row[j] += x * b[p * b_down + j * b_along];
     }
   }
+}
+"""
+BLAS = """\
+  void cblas_LETTERgemm(int, int, int, int, int, int, TYPE, const TYPE *, int, const TYPE *, int, TYPE, TYPE *, int);
+  enum { ROWS = 101, PLAIN = 111, TRANSPOSED = 112 }; /* CBLAS: order, and whether a matrix is transposed */
+  int rows = m, inner = k; /* of each part */
+#if defined(__AVX512F__) /* OpenBLAS has faster kernels for products of at most 10^6 multiplications */
+  const int most = (int) (1000000 / ((int64_t) n * (m > k ? k : m))) / 16 * 16;
+  if (b_along == 1 && most > 0) *(m > k ? &rows : &inner) = most;
+#endif
+  for (int i = 0; i < m; i += rows)
+    for (int p = 0; p < k; p += inner)
+      cblas_LETTERgemm(ROWS, a_along == 1 ? PLAIN : TRANSPOSED, b_along == 1 ? PLAIN : TRANSPOSED,
+                       m - i < rows ? m - i : rows, n, k - p < inner ? k - p : inner, alpha,
+                       a + i * a_down + p * a_along, a_along == 1 ? a_down : a_along, b + p * b_down,
+                       b_along == 1 ? b_down : b_along, p == 0 ? beta : 1, c + i * n, n);
 }
 """
 RANDOM = """
