@@ -62,11 +62,13 @@ def matmul(op: ValueTable, node: Any, a: Value, b: Value) -> Value:
 def _product(
     op: ValueTable, a: Value, b: Value, c: Value | None = None, numbers: tuple[float, float] = (1, 1)
 ) -> Value:
-    """Return α·A·B + β·C; a product with a row of ones is a sum."""
+    """Return α·A·B + β·C; one with a row of ones is a sum, one over one entry a map."""
     if a.shape[-1] != b.shape[-2]:
         raise NotCompiled(f"a product of matrices with {a.shape[-1]} columns and {b.shape[-2]} rows")
     if _is_ones(a) and c is None and numbers[0] == 1 and len(a.shape) == 2 and a.shape[0] == 1:
         return total(op, b, [len(b.shape) - 2])
+    if a.shape[-1] == 1 and c is None and numbers[0] == 1:
+        return op.map("({0} * {1})", a, b)
     if len(b.shape) == 2 and len(a.shape) > 2:
         y = _product(op, op.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1])), b)
         return op.reshape(y, (*a.shape[:-1], b.shape[-1]))

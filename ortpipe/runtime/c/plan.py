@@ -14,6 +14,7 @@ from ortpipe.runtime.c.values import Level, Value, ValueTable, walk
 ALWAYS = {"reduce", "product", "join", "scatter", "result"}  # kinds that are computed by loops of their own
 CHEAP = 3  # operations that are rather repeated than indexed in memory
 ALIGNED = 64  # bytes
+MANY = 4  # rows of a product for each row that it sums over
 CALLS = re.compile(r"[a-z0-9]+\(")
 
 
@@ -107,6 +108,8 @@ class Plan:
         for value in self._all:
             if value.kind == "product":
                 needed |= {x for x in value.args[:2] if self._matrix_of(x, needed) is None}
+                b = value.args[1]  # many rows are worth a copy: products with a transposed matrix are slower
+                needed |= {b} if value.shape[-2] >= MANY * b.shape[-2] and self.matrix(b, needed)[3] != 1 else set()
         return needed
 
     def _matrix_of(self, x: Value, stored: Set[Value]) -> tuple[Value, Affine, int, int] | None:
