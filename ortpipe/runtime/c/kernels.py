@@ -148,9 +148,15 @@ class KernelWriter:
         with self._out.loops({v: bounds[v] for v in outside if v in bounds}, independent=False):
             limits = {v: bounds[v] for v in summed}
             if in_order:
-                self._out.add(f"{value.c_type} {into} = {number(_start(value), value.dtype)};")
-                with self._out.loops(limits, independent=False):
-                    self._out.add(*body(bounds, into, variables, ZERO))
+                start = number(_start(value), value.dtype)
+                self._out.add(f"{value.c_type} {into} = {start};")
+                rows = {v: limits[v] for v in summed[:-1]}
+                part = self._memory.fresh("part") if rows else into  # sums of rows need not wait for each other
+                with self._out.loops(rows, independent=False):
+                    self._out.add(*([f"{value.c_type} {part} = {start};"] if rows else []))
+                    with self._out.loops({inner: limits[inner]}, independent=False):
+                        self._out.add(*body(bounds, part, variables, ZERO))
+                    self._out.add(*([_added(operator, into, part)] if rows else []))
             else:
                 self._in_lanes(
                     value, into, lanes, limits, lambda more, *rest: body({**bounds, **more}, *rest), variables
