@@ -24,6 +24,14 @@ HEAD = """\
 #endif
 #define LARGER(a, b) ((a) > (b) || (a) != (a) ? (a) : (b)) /* nan stays nan */
 #define SMALLER(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+
+#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
+#if __GLIBC_PREREQ(2, 35) /* computes these for several numbers at once, within 4 units in the last place */
+#define VECTORS __attribute__((simd("notinbranch")))
+VECTORS float expf(float), logf(float), tanhf(float), erff(float), expm1f(float), log1pf(float);
+VECTORS double exp(double), log(double), tanh(double), erf(double), expm1(double), log1p(double);
+#endif
+#endif
 """
 FLUSHED = """
 /* Treat subnormal numbers as 0 from here on, and return the mode before. */

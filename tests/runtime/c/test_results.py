@@ -147,3 +147,22 @@ def test_a_state_of_one_number_stays_a_number():
 def test_large_negative_constants_have_parentheses():
     body = "(int64[1] x) => (int64[300,300] y) { n = Neg(c) y = Add(n, x) }".replace(") {", ") <int64[300,300] c> {")
     compare(body, [np.ones((STEPS, 1), np.int64)], c=np.full((300, 300), -5))
+
+
+@pytest.mark.parametrize("sizes", [(1500, 50, 33), (33, 1500, 50), (1500, 33, 50), (40, 1, 30), (1, 40, 3)])
+def test_products_of_all_shapes_and_transposes(sizes):
+    m, k, n = sizes
+    a, b = floats(m, k), floats(k, n)
+    for turned in ((0, 0), (1, 0), (0, 1), (1, 1)):
+        one, two = (np.swapaxes(x, 1, 2).copy() if turn else x for x, turn in zip((a, b), turned, strict=True))
+        shapes = [",".join(map(str, x.shape[1:])) for x in (one, two)]
+        body = f"(float[{shapes[0]}] a, float[{shapes[1]}] b) => (float[{m},{n}] y) "
+        [y] = results(f"{body} {{ y = Gemm<transA={turned[0]}, transB={turned[1]}>(a, b) }}", [one, two])
+        np.testing.assert_allclose(y, a.astype(float) @ b, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("operator", ["Exp", "Log", "Tanh", "Erf", "Elu", "Softplus"])
+def test_functions_of_many_numbers_have_all_their_digits_at_the_edges_too(operator):
+    edges = np.array([0, -0.0, 1e-30, 90, -90, np.inf, -np.inf], np.float32)
+    x = np.concatenate([np.geomspace(1e-6, 80, 500), -np.geomspace(1e-6, 80, 500), edges]).astype(np.float32)
+    compare(f"(float[{x.size}] x) => (float[{x.size}] y) {{ y = {operator}(x) }}", [np.stack([x] * STEPS)])
