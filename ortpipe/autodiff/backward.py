@@ -40,7 +40,6 @@ class Backward(Builder):
         self.rules = rules
         self.forward = dict.fromkeys(graph)  # the nodes of the forward graph, in order
         self.active: set[Value] = set()  # the values that depend on a target; filled when the walk begins
-        self._ones_of: dict[Any, Value] = {}
         self._simplifier = SIMPLIFIER(self) if SIMPLIFIER is not None else None
 
     def _add(self, *parts: Any) -> Any:
@@ -108,13 +107,9 @@ class Backward(Builder):
         return wide
 
     def sum(self, x: Value, axes: Sequence[int], *, keepdims: bool = False) -> Value:
-        """Return Σ over axes; for the rows of a float matrix as ones · x, which is several times faster."""
-        shape, fast = x.shape, (ir.DataType.FLOAT, ir.DataType.DOUBLE)
-        if shape is not None and shape.rank() == 2 and list(axes) == [0] and x.dtype in fast and shape[1] != 1:
-            ones = self._ones(x)
-            total = self.MatMul(self.reshape(ones, [1, -1], [1, shape[0]]) if keepdims else ones, x)
-        else:
-            total = self.ReduceSum(x, axes, keepdims=int(keepdims))
+        """Return Σ over axes."""
+        fast = self._simplifier.sum_of_rows(x, keepdims) if self._simplifier and list(axes) == [0] else None
+        total, shape = self.ReduceSum(x, axes, keepdims=int(keepdims)) if fast is None else fast, x.shape
         if shape is not None:
             dims = enumerate(shape)
             total.shape = ir.Shape([1 if i in axes else d for i, d in dims if keepdims or i not in axes])
@@ -132,18 +127,6 @@ class Backward(Builder):
             return self.Mul(value, self.cast(self.Div(y_size, total), x))
         scalar = y.shape is not None and y.shape.rank() == 0
         return self.Div(value, total if scalar else self.Div(total, y_size))
-
-    def _ones(self, x: Value) -> Value:
-        assert x.shape is not None and x.dtype is not None
-        if isinstance(x.shape[0], int):
-            return self.const(np.ones(x.shape[0], x.dtype.numpy()))
-        key = (x.shape[0].value, x.dtype)
-        if x.shape[0].value is None or key not in self._ones_of:
-            unit = ir.tensor(np.ones(1, x.dtype.numpy()))
-            rows = self.Shape(x, start=0, end=1)
-            self._ones_of[key] = self.ConstantOfShape(rows, value=unit)
-            self._ones_of[key].type = x.type
-        return self._ones_of[key]
 
     def output(self, node: Node, index: int, name: str, like: Value) -> Value:
         """Return an output of a forward node, with the type and shape of `like`; add the output if it is missing."""

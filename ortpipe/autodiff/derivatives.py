@@ -15,10 +15,10 @@ from onnx_ir import Graph, Node, Value
 from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 
 from ortpipe.autodiff.expand import expanded
-from ortpipe.autodiff.of_loss import merge_repeated, without_identities
 from ortpipe.autodiff.open_shapes import ranked
 from ortpipe.autodiff.products import PRODUCTS
 from ortpipe.autodiff.rules.linear import transposed
+from ortpipe.autodiff.simplify import merge_repeated, without_identities
 from ortpipe.autodiff.walk import named
 from ortpipe.errors import DeriveError, nearest, words
 from ortpipe.graph.core import query
