@@ -24,7 +24,7 @@ from benchmarks.work import MODELS, prepare
 from ortpipe import LOSSES, OPTIMIZERS, AddLossConfig, ConvertConfig, Data, Rows, TrainConfig, add_loss, convert, derive
 from ortpipe.data.feeds import feeds
 from ortpipe.fast import Fast
-from ortpipe.graph.core.apart_files import serialized
+from ortpipe.graph.core.apart import serialized
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.train.epoch_graph import build_epoch

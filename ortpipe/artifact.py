@@ -17,9 +17,8 @@ from ortpipe.doors import later
 from ortpipe.facts import Facts as Facts
 from ortpipe.facts import HeadFacts as HeadFacts
 from ortpipe.facts import Task as Task
-from ortpipe.facts import write_metadata
-from ortpipe.graph.core.apart import is_large_weight, sealed
-from ortpipe.graph.core.protos import without_metadata
+from ortpipe.facts import metadata_of
+from ortpipe.graph.core.protos import is_large_weight, sealed, without_metadata
 from ortpipe.hashing import Hasher
 
 if TYPE_CHECKING:  # for notebooks, and for new models: onnx-ir imports sympy, which takes 0.4 s
@@ -92,7 +91,8 @@ class Artifact:
                 model.graph.initializer.add(name=name, data_type=dtype, dims=array.shape)
             else:
                 model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-        write_metadata(model, self.facts)
+        for key, value in metadata_of(self.facts):
+            model.metadata_props.add(key=key, value=value)
         return model
 
     def __repr__(self) -> str:

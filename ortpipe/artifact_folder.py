@@ -13,7 +13,7 @@ from ortpipe.bounded import MOST_BYTES, file_below, parse_json, read_below
 from ortpipe.errors import ModelError
 from ortpipe.facts_json import in_metadata, read_facts
 from ortpipe.files import atomic_folder, link_files
-from ortpipe.graph.core.apart_files import same_bytes
+from ortpipe.graph.core.apart import same_bytes
 from ortpipe.graph.files.serial import NOTHING, located, read_apart, write
 from ortpipe.graph.files.tensors import read_tensors, write_tensors
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import onnx
-
 from ortpipe.graph.core.protos import PREFIX
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
@@ -118,14 +116,6 @@ class Facts:
 
 
 REQUIRED = [f.name for f in dataclasses.fields(Facts) if f.default is f.default_factory]
-
-
-def write_metadata(model: onnx.ModelProto, facts: Facts) -> None:
-    """Write the facts without the lineage to a model's metadata, after entries of other tools."""
-    foreign = [(p.key, p.value) for p in model.metadata_props if not p.key.startswith(PREFIX)]
-    del model.metadata_props[:]
-    for key, value in (*foreign, *metadata_of(facts)):
-        model.metadata_props.add(key=key, value=value)
 
 
 def metadata_of(facts: Facts) -> list[tuple[str, str]]:

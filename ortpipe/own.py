@@ -2,12 +2,16 @@
 
 import contextlib
 import re
-import sys
-import traceback
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ortpipe.doors import later
 from ortpipe.errors import OrtpipeError
+
+if TYPE_CHECKING:
+    from ortpipe.own_code import error_in
+else:
+    later(__name__)
 
 PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
@@ -36,22 +40,10 @@ def blamed(part: Any, noun: str, error: type[OrtpipeError]) -> Iterator[None]:
     """Add a user's own part, and the line, to the errors that it raises."""
     try:
         yield
-    except OrtpipeError as cause:
-        if is_own(part):
-            cause.add_note(f"  in: the {noun} {path_of(part)}")
-        raise
     except Exception as cause:
         if not is_own(part):
             raise
-        actual = f"{type(cause).__name__}: {cause}{location(cause, part)}"
-        raise error(f"The {noun} {path_of(part)} must run.", got=actual, fix="Correct it.") from cause
-
-
-def location(error: Exception, part: Any = None) -> str:
-    """Return the last line in the part's file, or in any file, of an error's traceback."""
-    frames = traceback.extract_tb(error.__traceback__)
-    file = None if part is None else getattr(sys.modules.get(part.__module__), "__file__", None)
-    for frame in reversed(frames):
-        if file is None or frame.filename == file:
-            return f", in line {frame.lineno} of {frame.filename}: {frame.line}"
-    return ""
+        if not isinstance(cause, OrtpipeError):
+            raise error_in(part, noun, error, cause) from cause
+        cause.add_note(f"  in: the {noun} {path_of(part)}")
+        raise

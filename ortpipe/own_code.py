@@ -7,6 +7,7 @@ import hashlib
 import importlib
 import inspect
 import sys
+import traceback
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
-from ortpipe.own import location
+from ortpipe.own import path_of
 
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}"}
 _LOADED: dict[str, Any] = {}  # by import path in a config; reading a record only looks here and imports nothing
@@ -55,6 +56,22 @@ def loaded(path: str) -> Any:
     A head's prefix in the path is ignored. For an instance, its module is returned.
     """
     return _LOADED.get(path.rpartition("/")[2])
+
+
+def error_in(part: Any, noun: str, kind: type[OrtpipeError], cause: Exception) -> OrtpipeError:
+    """Return the error for an exception in a user's own part; it names the line."""
+    actual = f"{type(cause).__name__}: {cause}{location(cause, part)}"
+    return kind(f"The {noun} {path_of(part)} must run.", got=actual, fix="Correct it.")
+
+
+def location(error: Exception, part: Any = None) -> str:
+    """Return the last line in the part's file, or in any file, of an error's traceback."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = None if part is None else getattr(sys.modules.get(part.__module__), "__file__", None)
+    for frame in reversed(frames):
+        if file is None or frame.filename == file:
+            return f", in line {frame.lineno} of {frame.filename}: {frame.line}"
+    return ""
 
 
 @contextlib.contextmanager

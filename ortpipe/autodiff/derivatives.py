@@ -22,14 +22,13 @@ from ortpipe.autodiff.simplify import merge_repeated, without_identities
 from ortpipe.autodiff.walk import named
 from ortpipe.errors import DeriveError, nearest, words
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights
-from ortpipe.graph.core.apart_files import attach, put_together
+from ortpipe.graph.core.apart import attach, put_together
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.inference import infer, parsed
 from ortpipe.graph.core.operators import having
-from ortpipe.graph.core.protos import without_metadata
+from ortpipe.graph.core.protos import Weights, without_metadata
 from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.graph.core.types import equal
 from ortpipe.graph.files.serial import read_apart

@@ -8,14 +8,13 @@ if TYPE_CHECKING:
     from ortpipe.graph.choice.choice import some
     from ortpipe.graph.choice.parameters import choose
     from ortpipe.graph.core import query
-    from ortpipe.graph.core.apart import Weights, is_large
-    from ortpipe.graph.core.apart_files import attach, put_together, serialized, written_beside
+    from ortpipe.graph.core.apart import attach, put_together, serialized, written_beside
     from ortpipe.graph.core.builder import Builder, Names, used_names
     from ortpipe.graph.core.check import checked, clean, finish, finish_apart, proto_apart
     from ortpipe.graph.core.edit import keep_outputs, set_initializers
     from ortpipe.graph.core.inference import infer, parsed
     from ortpipe.graph.core.operators import having
-    from ortpipe.graph.core.protos import all_nodes, is_quantized, without_metadata
+    from ortpipe.graph.core.protos import Weights, all_nodes, is_large, is_quantized, without_metadata
     from ortpipe.graph.core.types import OPSET
     from ortpipe.graph.files import serial
     from ortpipe.graph.files.serial import read_apart, write_atomically

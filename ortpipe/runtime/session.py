@@ -12,14 +12,13 @@ from onnx.helper import tensor_dtype_to_np_dtype
 
 from ortpipe.doors import later
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.apart import Weights, is_large, weigh
 from ortpipe.graph.core.formulas import Model
-from ortpipe.graph.core.protos import graphs
+from ortpipe.graph.core.protos import Weights, graphs, is_large, weigh
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.library import ort
 
 if TYPE_CHECKING:  # for models that are checked here, large models, other devices, subnormal numbers and known bugs
-    from ortpipe.graph.core.apart_files import serialized
+    from ortpipe.graph.core.apart import serialized
     from ortpipe.graph.core.check import finish_apart
     from ortpipe.graph.files.serial import on_disk
     from ortpipe.graph.forms.modes import moves_statistics

@@ -8,7 +8,7 @@ import onnx.parser
 import pytest
 
 from ortpipe.errors import ConfigError, ModelError
-from ortpipe.graph.core import apart
+from ortpipe.graph.core import protos
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.providers import check_provider
 from ortpipe.runtime.session import Session
@@ -57,7 +57,7 @@ def test_the_same_feeds_give_the_same_bytes(model, threads):
 def test_a_large_model_is_loaded_through_a_file(model, monkeypatch):
     model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(np.ones((1000, 3), np.float32), "w"))
     expected = Session(model).run({"X": X[:1], "Z": Z[:1]})[0]
-    monkeypatch.setattr(apart, "LARGE_MODEL", 100)
+    monkeypatch.setattr(protos, "LARGE_MODEL", 100)
     np.testing.assert_array_equal(Session(model).run({"X": X[:1], "Z": Z[:1]})[0], expected)
 
 

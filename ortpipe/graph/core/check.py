@@ -9,13 +9,13 @@ from onnx_ir.passes import common as passes
 
 from ortpipe.doors import later
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.apart import is_heavy, is_large_weight
 from ortpipe.graph.core.builder import gc_paused
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.protos import is_heavy, is_large_weight
 from ortpipe.graph.core.query import subgraphs
 
 if TYPE_CHECKING:  # for large models, and those that fail
-    from ortpipe.graph.core.apart_files import with_weights, without_weights
+    from ortpipe.graph.core.apart import with_weights, without_weights
     from ortpipe.graph.core.inference import rejected
 else:
     later(__name__)

@@ -10,9 +10,8 @@ from google.protobuf.message import Message
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.apart import is_heavy
-from ortpipe.graph.core.apart_files import without_weights
-from ortpipe.graph.core.protos import graphs
+from ortpipe.graph.core.apart import without_weights
+from ortpipe.graph.core.protos import graphs, is_heavy
 
 MOST_NODES = 1_000_000  # of a graph with its local functions inlined
 MOST_CALLS = 100  # nested calls of functions

@@ -20,9 +20,8 @@ from ortpipe.bounded import check_size
 from ortpipe.doors import later
 from ortpipe.errors import ModelError
 from ortpipe.files import temporary
-from ortpipe.graph.core.apart import Weights, is_large, is_large_weight, sealed
-from ortpipe.graph.core.apart_files import put_together, serialized, stub, take_apart, take_out, write_beside
-from ortpipe.graph.core.protos import graphs
+from ortpipe.graph.core.apart import put_together, serialized, stub, take_apart, take_out, write_beside
+from ortpipe.graph.core.protos import Weights, graphs, is_large, is_large_weight, sealed
 
 if TYPE_CHECKING:  # for reading
     from ortpipe.graph.core.sound import check_sound

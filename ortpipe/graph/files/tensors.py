@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 
 from ortpipe.bounded import parse_json
 from ortpipe.errors import ModelError
-from ortpipe.graph.core.apart_files import bytes_of
+from ortpipe.graph.core.apart import bytes_of
 
 CODES = {
     "bool": "BOOL",

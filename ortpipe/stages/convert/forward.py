@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortpipe.facts import Facts, Task
 from ortpipe.graph.choice.choice import Choice
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.protos import Weights
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.protos import Weights
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.forward import Forward, Meaning
 from ortpipe.stages.convert.objective import Objective

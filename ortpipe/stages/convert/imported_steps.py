@@ -15,9 +15,9 @@ from ortpipe.graph.choice.choice import Choice, some
 from ortpipe.graph.choice.parameters import choose, untie
 from ortpipe.graph.choice.tied import copies, tie
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.origins import marked
+from ortpipe.graph.core.protos import sealed
 from ortpipe.graph.forms.modes import is_statistic, to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert import sources

@@ -9,7 +9,7 @@ import onnx
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import RowSet
 from ortpipe.data.slices import column_of
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.protos import Weights
 from ortpipe.metrics import METRICS, PAIRS, part_of
 from ortpipe.metrics.predictions import Compared, rows_at_most, value_of
 from ortpipe.runtime.config import RuntimeConfig

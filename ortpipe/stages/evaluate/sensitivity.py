@@ -16,8 +16,8 @@ from ortpipe.data.pieces import concatenate
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DeriveError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.inference import parsed
+from ortpipe.graph.core.protos import Weights
 from ortpipe.metrics import CLASSES, Metric
 from ortpipe.metrics.predictions import Compared, compared, of_head, predicted, truth
 from ortpipe.runtime.session import Session

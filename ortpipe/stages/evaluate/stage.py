@@ -17,11 +17,10 @@ from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import feed_inputs, name_head
 from ortpipe.data.rows import Data, RowSet, check_data
 from ortpipe.doors import later
-from ortpipe.graph.core import apart
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core import protos
 from ortpipe.graph.core.check import proto_apart
 from ortpipe.graph.core.edit import set_initializers
-from ortpipe.graph.core.protos import is_quantized
+from ortpipe.graph.core.protos import Weights, is_quantized
 from ortpipe.metrics import UNWEIGHTED, shown
 from ortpipe.metrics.predictions import Compared, compared, measured, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
@@ -166,7 +165,7 @@ def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, 
     artifact, facts, model = work.artifact, work.artifact.facts, work.artifact.signature
     states = [state for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)]
     states += [INT8] if is_quantized(model) else []
-    is_large = sum(array.nbytes for array in artifact.initializers.values()) > apart.LARGE_MODEL
+    is_large = sum(array.nbytes for array in artifact.initializers.values()) > protos.LARGE_MODEL
     tested, validation = dict[str, Answers](), dict[str, float]()
     for group in [[state] for state in states] if is_large else [states]:  # of a large model, only one in memory
         sessions = {state: work.session(state) for state in group}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.protos import Weights
 from ortpipe.runtime import c, xla
 from ortpipe.stages.train.accumulate import updates
 from ortpipe.stages.train.devices import device_count, slice_places

@@ -9,10 +9,10 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.doors import later
-from ortpipe.graph.core.apart import Weights
 from ortpipe.graph.core.builder import Names, gc_paused, used_names
 from ortpipe.graph.core.check import clean, proto_apart
 from ortpipe.graph.core.operators import is_random
+from ortpipe.graph.core.protos import Weights
 from ortpipe.graph.core.types import IR_VERSION
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session

@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.protos import Weights
 from ortpipe.graph.forms.modes import set_seeds
 from ortpipe.runtime.session import Session
 

@@ -18,8 +18,8 @@ from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import ModelError, TrainError
-from ortpipe.graph.core.apart import sealed
 from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.core.protos import sealed
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.settings import typed
 from ortpipe.stages.train import mini_batch

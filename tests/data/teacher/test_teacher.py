@@ -29,7 +29,7 @@ from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import SHARES, Data, Rows
 from ortpipe.data.teacher import TeacherConfig, taught
 from ortpipe.errors import ConfigError, DataError, LossError, ModelError
-from ortpipe.facts import Facts, write_metadata
+from ortpipe.facts import Facts, metadata_of
 from ortpipe.pipeline.store import Store
 from ortpipe.runtime.onnx_teacher import OnnxClassifier
 from ortpipe.runtime.session import Session
@@ -226,7 +226,8 @@ def written(folder, end, **facts):
     text = "g (double[N,3] X) => (double[N,K] y) <double[3,1] w = {1, 0.25, 0}> { z = MatMul(X, w) n = Neg(z) "
     text += f"y = {end} }}"
     model = onnx.load(path := onnx_file(folder, text))
-    write_metadata(model, Facts(**{"task": "binary", "logits": "y", "classes": (0, 1)} | facts, **PLACES))
+    facts = Facts(**{"task": "binary", "logits": "y", "classes": (0, 1)} | facts, **PLACES)
+    onnx.helper.set_model_props(model, dict(metadata_of(facts)))
     onnx.save(model, path)
     return TeacherConfig(path=path, **ONNX)
 

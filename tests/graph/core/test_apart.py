@@ -2,8 +2,8 @@ import numpy as np
 import onnx.parser
 import pytest
 
-from ortpipe.graph.core.apart import LARGE_WEIGHT, sealed
-from ortpipe.graph.core.apart_files import put_together, serialized, take_apart
+from ortpipe.graph.core.apart import put_together, serialized, take_apart
+from ortpipe.graph.core.protos import LARGE_WEIGHT, sealed
 from ortpipe.graph.files.serial import read, read_apart, write
 from ortpipe.runtime.session import Session
 

@@ -4,7 +4,7 @@ import onnx_ir as ir
 import pytest
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.core import apart, apart_files, check
+from ortpipe.graph.core import apart, check, protos
 from ortpipe.graph.core.check import checked, finish
 from ortpipe.graph.core.protos import graphs
 
@@ -44,7 +44,7 @@ def test_checking_leaves_the_model_it_is_given_alone():
 @pytest.mark.parametrize("large", [False, True])
 def test_a_wrong_model_is_refused(text, large, monkeypatch):
     if large:
-        monkeypatch.setattr(apart, "LARGE_MODEL", 0)
+        monkeypatch.setattr(protos, "LARGE_MODEL", 0)
     with pytest.raises(ModelError, match=r"onnx\.checker with full check"):
         checked(onnx.parser.parse_model(text))
 
@@ -57,8 +57,8 @@ def test_a_large_model_is_checked_and_inferred_without_its_weights(monkeypatch):
     body.attribute.append(onnx.helper.make_attribute("body", scanned))
     model.graph.input.append(onnx.helper.make_tensor_value_info("rows", onnx.TensorProto.FLOAT, [3, 2]))
     expected = checked(model)
-    monkeypatch.setattr(apart, "LARGE_MODEL", 0)
-    monkeypatch.setattr(apart_files, "LARGE_WEIGHT", 0)
+    monkeypatch.setattr(protos, "LARGE_MODEL", 0)
+    monkeypatch.setattr(apart, "LARGE_WEIGHT", 0)
     seen, full = [], onnx.checker.check_model
     monkeypatch.setattr(onnx.checker, "check_model", lambda model, **how: seen.append(model) or full(model, **how))
     assert checked(model) == expected

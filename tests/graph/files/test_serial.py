@@ -9,7 +9,7 @@ import safetensors.numpy
 from ortpipe.artifact import Artifact, Facts
 from ortpipe.artifact_folder import load_artifact, save_artifact
 from ortpipe.errors import ModelError
-from ortpipe.graph.core import apart
+from ortpipe.graph.core import protos
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.graph.files import serial
 from ortpipe.graph.files.serial import read, write
@@ -69,7 +69,7 @@ def files(folder):
 @pytest.fixture(params=[False, True], ids=["one file", "external data"])
 def external(request, monkeypatch):
     if request.param:
-        monkeypatch.setattr(apart, "LARGE_MODEL", 100)
+        monkeypatch.setattr(protos, "LARGE_MODEL", 100)
     return request.param
 
 
@@ -105,7 +105,7 @@ def test_a_source_s_weight_that_the_model_still_has_stands_once(tmp_path, extern
 def test_both_forms_of_storage_have_one_digest(tmp_path, monkeypatch):
     artifact = Artifact(model(), FACTS, TENSORS)
     save_artifact(artifact, tmp_path / "small")
-    monkeypatch.setattr(apart, "LARGE_MODEL", 100)
+    monkeypatch.setattr(protos, "LARGE_MODEL", 100)
     save_artifact(artifact, tmp_path / "large")
     assert (tmp_path / "large" / "model.onnx").stat().st_size < (tmp_path / "small" / "model.onnx").stat().st_size
     recorded = [json.loads((tmp_path / k / "artifact.json").read_text())["digest"] for k in ("small", "large")]
@@ -122,7 +122,7 @@ def test_saving_twice_writes_the_same_bytes(tmp_path, external):
 
 def test_a_saved_artifact_replaces_an_older_one(tmp_path, monkeypatch):
     with monkeypatch.context() as context:
-        context.setattr(apart, "LARGE_MODEL", 100)
+        context.setattr(protos, "LARGE_MODEL", 100)
         save_artifact(Artifact(model(), FACTS, TENSORS), tmp_path / "a")
     save_artifact(Artifact(model(), FACTS), tmp_path / "a")
     assert files(tmp_path) == ["a"]
@@ -216,7 +216,7 @@ def test_a_missing_file_and_a_folder_are_refused(tmp_path):
 
 @pytest.mark.parametrize("damage", ["missing", "short"])
 def test_external_data_that_is_missing_or_short_is_refused(tmp_path, monkeypatch, damage):
-    monkeypatch.setattr(apart, "LARGE_MODEL", 100)
+    monkeypatch.setattr(protos, "LARGE_MODEL", 100)
     path = write(model(), tmp_path)
     data = tmp_path / "model.onnx.data"
     data.unlink() if damage == "missing" else data.write_bytes(data.read_bytes()[:100])
@@ -225,7 +225,7 @@ def test_external_data_that_is_missing_or_short_is_refused(tmp_path, monkeypatch
 
 
 def test_external_data_outside_the_models_folder_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(apart, "LARGE_MODEL", 100)
+    monkeypatch.setattr(protos, "LARGE_MODEL", 100)
     inside = tmp_path / "inside"
     inside.mkdir()
     path = write(model(), inside)
@@ -315,7 +315,7 @@ def test_no_flipped_bit_is_read_as_another_artifact_or_ends_in_a_traceback(tmp_p
 
 def test_external_data_are_not_linked_because_onnx_refuses_files_of_two_names(tmp_path, monkeypatch):
     made = Artifact(model(), FACTS, TENSORS)
-    monkeypatch.setattr(apart, "LARGE_MODEL", 1000)
+    monkeypatch.setattr(protos, "LARGE_MODEL", 1000)
     save_artifact(made, tmp_path / "a")
     save_artifact(made, tmp_path / "b", like=tmp_path / "a")
     names = {p.name: p.stat().st_nlink for p in (tmp_path / "b").iterdir()}

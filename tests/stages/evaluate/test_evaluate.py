@@ -16,7 +16,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import EvaluateError
-from ortpipe.graph.core import apart, apart_files
+from ortpipe.graph.core import apart, protos
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
@@ -209,8 +209,8 @@ def test_rows_without_weights_have_each_metric_once_and_no_note(line, diabetes):
 
 def test_a_model_too_large_for_one_message_trains_and_is_measured_like_a_small_one(flowers, iris, monkeypatch):
     small = evaluate(trained(convert(flowers), "cross_entropy", iris), data=iris)
-    monkeypatch.setattr(apart, "LARGE_MODEL", 10)
-    for module in (apart, apart_files):
+    monkeypatch.setattr(protos, "LARGE_MODEL", 10)
+    for module in (protos, apart):
         monkeypatch.setattr(module, "LARGE_WEIGHT", 1)
     large = evaluate(trained(convert(flowers), "cross_entropy", iris), data=iris)
     assert large.digest() == small.digest()

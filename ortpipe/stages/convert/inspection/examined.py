@@ -14,9 +14,9 @@ import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, ModelError, NoRowsError, under
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights
-from ortpipe.graph.core.apart_files import attach
+from ortpipe.graph.core.apart import attach
 from ortpipe.graph.core.inference import parsed
+from ortpipe.graph.core.protos import Weights
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.batch import plain_dimensions
 from ortpipe.graph.importing.lower import lowered

@@ -15,10 +15,10 @@ from ortpipe.errors import ConvertError, ModelError
 from ortpipe.facts_json import read_metadata
 from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import globs, query
-from ortpipe.graph.core.apart import Weights
-from ortpipe.graph.core.apart_files import attach, take_apart
+from ortpipe.graph.core.apart import attach, take_apart
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.inference import infer, parsed
+from ortpipe.graph.core.protos import Weights
 from ortpipe.graph.core.sound import check_sound
 from ortpipe.graph.forms.modes import settle
 from ortpipe.graph.importing.batch import name_batch, plain_dimensions

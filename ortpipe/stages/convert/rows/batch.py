@@ -17,10 +17,10 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, ModelError, OrtpipeError
 from ortpipe.graph.core import query
-from ortpipe.graph.core.apart import Weights
-from ortpipe.graph.core.apart_files import same_graph
+from ortpipe.graph.core.apart import same_graph
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.check import proto_apart
+from ortpipe.graph.core.protos import Weights
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.graph.importing.batch import name_batch
 from ortpipe.runtime.session import Session

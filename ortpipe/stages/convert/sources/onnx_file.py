@@ -10,7 +10,7 @@ import onnx
 from ortpipe.bounded import TEXT, parse_json, read
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError
-from ortpipe.graph.core.apart import Weights
+from ortpipe.graph.core.protos import Weights
 from ortpipe.graph.files import serial
 from ortpipe.settings import checked
 from ortpipe.stages.convert.imported import Imported

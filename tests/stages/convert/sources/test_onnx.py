@@ -22,7 +22,7 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from ortpipe.artifact_folder import save_artifact
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, DataError, ModelError
-from ortpipe.graph.core import apart
+from ortpipe.graph.core import protos
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
@@ -434,7 +434,7 @@ def test_what_ortpipe_wrote_is_understood_again(tmp_path):
 
 def test_both_forms_of_storage_convert_to_one_digest(tmp_path, monkeypatch):
     artifact = convert(parse(), data=some())
-    monkeypatch.setattr(apart, "LARGE_MODEL", 10)
+    monkeypatch.setattr(protos, "LARGE_MODEL", 10)
     path = save_artifact(artifact, tmp_path / "a") / "model.onnx"
     assert convert(path).digest() == convert(parse()).digest()
 
