@@ -44,6 +44,6 @@ def blamed(part: Any, noun: str, error: type[OrtpipeError]) -> Iterator[None]:
         if not is_own(part):
             raise
         if not isinstance(cause, OrtpipeError):
-            raise error_in(part, noun, error, cause) from cause
+            raise error_in(part, f"The {noun} {path_of(part)} must run.", error, cause) from cause
         cause.add_note(f"  in: the {noun} {path_of(part)}")
         raise

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ortpipe.errors import ConfigError, OrtpipeError, nearest
-from ortpipe.own import path_of
 
 INSTALLED = {"site-packages", "dist-packages", f"python{sys.version_info.major}.{sys.version_info.minor}"}
 _LOADED: dict[str, Any] = {}  # by import path in a config; reading a record only looks here and imports nothing
@@ -58,10 +57,9 @@ def loaded(path: str) -> Any:
     return _LOADED.get(path.rpartition("/")[2])
 
 
-def error_in(part: Any, noun: str, kind: type[OrtpipeError], cause: Exception) -> OrtpipeError:
+def error_in(part: Any, rule: str, kind: type[OrtpipeError], cause: Exception) -> OrtpipeError:
     """Return the error for an exception in a user's own part; it names the line."""
-    actual = f"{type(cause).__name__}: {cause}{location(cause, part)}"
-    return kind(f"The {noun} {path_of(part)} must run.", got=actual, fix="Correct it.")
+    return kind(rule, got=f"{type(cause).__name__}: {cause}{location(cause, part)}", fix="Correct it.")
 
 
 def location(error: Exception, part: Any = None) -> str:

@@ -16,9 +16,8 @@ from ortpipe.doors import door
 if TYPE_CHECKING:
     from ortpipe.autodiff.derivatives import gradient, gradient_apart
     from ortpipe.autodiff.expand import between
-    from ortpipe.autodiff.of_loss import with_gradients
     from ortpipe.autodiff.table import RULES
-    from ortpipe.autodiff.walk import active, name_gradients, operands
+    from ortpipe.autodiff.walk import active, name_gradients, operands, with_gradients
     from ortpipe.autodiff.windows import FAR, Window
 else:
     __getattr__, __dir__, __all__ = door(__name__)

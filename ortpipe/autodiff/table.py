@@ -39,7 +39,10 @@ class OperatorTable(Mapping[str, Callable[..., Any]]):
 
 RULES = OperatorTable(
     "rules",
-    arithmetic="Add Cast CastLike Div Exp Gemm Identity Log Mean Mul Neg Reciprocal Relu Sqrt Sub Sum Where",
+    arithmetic=(
+        "Add Cast CastLike Div Exp Gemm Identity Log Mean Mul Neg Reciprocal ReduceMean ReduceSum Relu Sqrt Sub Sum "
+        "Where"
+    ),
     control_flow="If Loop Scan",
     convolution="Col2Im Conv ConvTranspose",
     elementwise=(
@@ -62,7 +65,6 @@ RULES = OperatorTable(
     resize="Resize",
     shapes=("Concat DepthToSpace Expand Flatten Pad Reshape Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze"),
     spectral="DFT STFT",
-    sums="ReduceMean ReduceSum",
 )
 EXPANSIONS = OperatorTable(
     "expansions",

@@ -3,7 +3,7 @@
 from onnx_ir import Value
 
 from ortpipe.autodiff.backward import Backward, Rules
-from ortpipe.autodiff.rules.sums import Reduced, reduction
+from ortpipe.autodiff.rules.arithmetic import Reduced, reduction
 
 
 def extreme(op: Backward, reduced: Reduced, x: Value, dy: Value) -> Value:
