@@ -13,6 +13,7 @@ import onnx
 import onnx_ir as ir
 from onnx import version_converter
 from onnx_ir import Node, Value
+from onnx_ir.passes.common import NameFixPass
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.core.builder import Builder
@@ -100,6 +101,9 @@ def _lifted(model: onnx.ModelProto, version: int, target: int) -> onnx.ModelProt
     if target == OPSET:  # from 21 on its scale is by channel, which the converter ignores
         model = with_bodies(model, ["GroupNormalization"])
     model = version_converter.convert_version(model, target)
+    names = [name for node in all_nodes(model.graph) for name in node.output if name]
+    if len(names) > len(set(names)):  # the converter numbers new values anew in each body
+        model = ir.to_proto(NameFixPass()(parsed(model)).model)
     if version < 11 and sized:
         graph_model = parsed(model)
         for node in graph_model.graph.all_nodes():

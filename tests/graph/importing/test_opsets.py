@@ -38,6 +38,14 @@ OLD = {  # what → (opset, inputs and outputs, nodes)
         "(float[1,2,3,3] x) => (float[1,2,6,6] y) <float[4] s = {1.0,1.0,2.0,2.0}>",
         'y = Upsample<mode="linear">(x, s)',
     ),
+    "scan11": (  # the converter gives new values in a body the names of new values outside
+        11,
+        "(float[2,3] x, float[3] s) => (float[2,3] y)",
+        """a = Unsqueeze<axes=[0]>(x) b = Squeeze<axes=[0]>(a)
+        end, y = Scan<num_scan_inputs=1, body = step (float[3] sum, float[3] row) => (float[3] more, float[3] out) {
+            more = Add(sum, row) c = Unsqueeze<axes=[0]>(more) d = Tanh(c) out = Squeeze<axes=[0]>(d)
+        }>(s, b)""",
+    ),
     "resize10": (
         10,
         "(float[1,2,3,3] x) => (float[1,2,6,6] y) <float[4] s = {1.0,1.0,2.0,2.0}>",
