@@ -31,6 +31,7 @@ from ortpipe.settings import Config, Must, NotNegative, checked
 FILE = "run.json"
 FORMAT = 3
 COMMAND = "ortpipe.command"  # the tag with the command that started the run
+GATES = "ortpipe.gates"  # the tag with the outcome of its gates, see `app.gates`
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]  # as MLflow calls them
 RUNNING: Final = "RUNNING"
 FINISHED: Final = "FINISHED"

@@ -17,7 +17,7 @@ from ortpipe.doors import door
 
 if TYPE_CHECKING:
     from ortpipe.app.tracking.client import PARENT, client_at, reached
-    from ortpipe.app.tracking.mlflow_run import GATES, record_run, run_folders
+    from ortpipe.app.tracking.mlflow_run import record_run, run_folders
     from ortpipe.app.tracking.model import name_best
     from ortpipe.app.tracking.models import champion_of, roll_back, with_files, with_versions
     from ortpipe.app.tracking.recorders import RECORDERS, Recorder, Recording

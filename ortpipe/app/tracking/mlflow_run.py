@@ -12,7 +12,7 @@ from ortpipe.app.redact import redacted
 from ortpipe.app.run.checkpoint import FILE as CHECKPOINT
 from ortpipe.app.run.folder import EXAMPLE, read_example
 from ortpipe.app.run.process import HOST, PID
-from ortpipe.app.run.record import FILE, FINISHED, RUNNING, RunRecord, is_copy
+from ortpipe.app.run.record import FILE, FINISHED, GATES, RUNNING, RunRecord, is_copy
 from ortpipe.app.tracking.client import ERROR, NOTE, PARENT, open_store, reached, terminate
 from ortpipe.app.tracking.datasets import datasets
 from ortpipe.app.tracking.description import description
@@ -27,7 +27,6 @@ from ortpipe.stages import Epoch
 
 LEDGER = "mlflow.json"
 PER_CALL, POINTS = 100, 1000  # MLflow's limits of params or tags, and of points of metrics
-GATES = "ortpipe.gates"  # the tag with the outcome of its gates, see `app.gates`
 RUN = "ortpipe.run"  # the tag with the run's own id, which finds its record again
 CONFIG = ("config.yaml", "environment.json")
 DRAWN = ("figures", "report.md", "report.html")  # a sweep's job may get these long after its end

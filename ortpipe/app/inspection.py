@@ -1,18 +1,26 @@
-"""An inspection of an .onnx file: for the screen, and as a config."""
+"""Inspect an .onnx file: the settings with which it trains, found by a short training on rows that are made here."""
 
 from __future__ import annotations
 
+import dataclasses
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from ortpipe.app.assemble import open_run, plan_of
+from ortpipe.app.compose import Composition
 from ortpipe.app.table import section
-from ortpipe.errors import OrtpipeError
+from ortpipe.artifact import Artifact
+from ortpipe.errors import ConvertError, ModelError, OrtpipeError
 from ortpipe.facts import Facts
-from ortpipe.stages.convert.inspection import OPEN, Examined
+from ortpipe.pipeline.events import Event, StageFinished
+from ortpipe.pipeline.run import run
+from ortpipe.stages.convert.inspection import OPEN, Examined, examine, labels_of
 
 HEADER = """# @package _global_
 # {title}
@@ -36,6 +44,16 @@ LABELS = {
     "multiclass": "the index of the class",
     "multilabel": "0 or 1 for each column",
 }
+ROWS = "rows.npz"
+NAME = "inspected"  # of the trial's experiment
+TRIAL = (
+    "data.split.test=0.33",
+    "data.split.validation=0",
+    "train.epochs=1",
+    "train.batch_size=2",
+    "recorder=none",
+    "paths.cache=null",
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +111,7 @@ class Inspection:
         lines = [f"{self.path}", *section("inputs", inputs), *section("outputs", _outputs(self))]
         if self.facts is not None:
             lines += ["", "convert", *(f"  {note}" for note in self.facts.lineage[0]["notes"])]
-        lines += ["", "trial", *_trial(self)]
+        lines += ["", "trial", *_outcome(self)]
         if self.facts is not None and self.facts.task == "regression" and len(self.shapes["y"]):
             lines.append(f"  {SCORES}")
         config = f"ortpipe inspect {self.path} --config > my/experiment/{self.name}.yaml"
@@ -109,7 +127,7 @@ def _outputs(inspection: Inspection) -> list[list[str]]:
     return [[name, kind, about.get(name, "")] for name, kind in inspection.file.outputs.items()]
 
 
-def _trial(inspection: Inspection) -> list[str]:
+def _outcome(inspection: Inspection) -> list[str]:
     if inspection.unset:
         return [f"  not tried: set {', '.join(inspection.unset)} in the config"]
     if inspection.error is not None:
@@ -131,3 +149,61 @@ def _rows(inspection: Inspection) -> str:
         + (f"; y is {LABELS[inspection.facts.task]}" if inspection.facts else "")
         + free
     )
+
+
+def inspect(path: str | Path) -> Inspection:
+    """Return the settings with which an .onnx file trains, from the file alone.
+
+    Inputs that are states, flags or single numbers become constants. Then the config is tried: one epoch on six rows
+    of random numbers, with each kind of labels that the prediction may have until one fits.
+
+    Args:
+        path: the .onnx file.
+
+    Raises:
+        ModelError: the file is missing or damaged.
+    """
+    file = examine(Path(path))
+    inspection = Inspection(Path(path), file)
+    if inspection.unset:
+        return inspection
+    if not file.results:
+        return dataclasses.replace(inspection, error=file.obstacle())
+    try:
+        rows, result = file.rows, file.prediction(file.results[0])
+    except (ConvertError, ModelError) as error:
+        return dataclasses.replace(inspection, error=error)
+    first = None
+    for labels, settings in labels_of(result):
+        outcome = _trial(dataclasses.replace(inspection, more=settings), {**rows, "y": labels})
+        if not isinstance(outcome.error, ConvertError):
+            return outcome
+        first = first or outcome
+    assert first is not None
+    return first
+
+
+def _trial(inspection: Inspection, arrays: Mapping[str, np.ndarray]) -> Inspection:
+    """Train for one epoch with the config of the inspection, on some arrays."""
+    inspection = dataclasses.replace(
+        inspection,
+        shapes={name: array.shape[1:] for name, array in arrays.items()},
+        dtypes={name: "text" if array.dtype.kind == "U" else array.dtype.name for name, array in arrays.items()},
+    )
+    converted = list[Artifact]()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, StageFinished) and event.name == "convert":
+            converted.append(event.artifact)
+
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder, ROWS), **arrays)  # type: ignore[arg-type]
+        experiment = Path(folder, "experiment", f"{NAME}.yaml")
+        experiment.parent.mkdir()
+        experiment.write_text(inspection.config, encoding="utf-8")
+        try:
+            config = Composition([f"experiment={NAME}", f"data.source.path={folder}/{ROWS}", *TRIAL], folder).config
+            trained = run(plan_of(config), open_run(vars(config)), [listen])
+        except OrtpipeError as error:
+            return dataclasses.replace(inspection, error=error, facts=converted[0].facts if converted else None)
+    return dataclasses.replace(inspection, facts=converted[0].facts, loss=trained.tensors["losses/train"][-1].item())
