@@ -35,14 +35,14 @@ INSIDE = {
     "tracking": (216, 48, 60),
     "fit": (280, 48, 34),
     "inspection": (200, 296, 90),
-    "drift": (430, 48, 36),
+    "drift": (318, 48, 36),
     "sources": (200, 271, 90),
     "restore": (200, 246, 90),
     "engines": (572, 250, 90),
     "c": (570, 388, 50),
     "xla": (630, 388, 80),
     "written": (425, 451, 80),
-    "teacher": (328, 451, 76),
+    "teacher": (240, 451, 76),
 }
 STAGES = {"convert": 245, "add_loss": 369, "penalty": 493, "derive": 617, "train": 741, "evaluate": 865}
 STYLE = """
