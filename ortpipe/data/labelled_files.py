@@ -8,7 +8,7 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ortpipe.bounded import TEXT, files_below, read
 from ortpipe.data.config import PARTS, SplitConfig
@@ -16,7 +16,12 @@ from ortpipe.data.faults import listed
 from ortpipe.data.files import paths_of
 from ortpipe.data.stream import Windowed
 from ortpipe.errors import DataError, nearest
+from ortpipe.settings import Catalogue
 
+READERS: Catalogue[Any] = Catalogue(  # they import Pillow and soundfile
+    "reader of files",
+    {"audio": "ortpipe.data.sound_reader:SoundReader", "images": "ortpipe.data.picture_reader:PictureReader"},
+)
 FOLDER = "folder"  # split.column: the folders below the path are the parts
 
 

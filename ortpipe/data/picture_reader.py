@@ -13,9 +13,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ortpipe.bounded import read
 from ortpipe.data.file_reader import FileReader, label_array
 from ortpipe.data.labelled_files import LabelledFile
-from ortpipe.data.pictures import PictureFolder
 from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import PIECE, Rows
+from ortpipe.data.sources.images import Images
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")  # Pillow's others may start programs
 MODES = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")  # of at most 8 bits per channel
@@ -25,7 +25,7 @@ MOST_PIXELS = 2**26  # of a decoded picture
 class PictureReader(FileReader):
     """Reads pictures as rows, in groups of PIECE bytes."""
 
-    def __init__(self, source: PictureFolder, files: Sequence[LabelledFile]) -> None:
+    def __init__(self, source: Images, files: Sequence[LabelledFile]) -> None:
         self._source, self._files = source, files
         self._labels = label_array(files, table=source.labels is not None)
         self._shape = _first_shape(source, files)
@@ -58,7 +58,7 @@ class PictureReader(FileReader):
             yield Rows(inputs, labels[""], prepared=prepared, origin=json.dumps(prepared), part=part)
 
 
-def _first_shape(source: PictureFolder, files: Sequence[LabelledFile]) -> tuple[int, ...]:
+def _first_shape(source: Images, files: Sequence[LabelledFile]) -> tuple[int, ...]:
     """Return the shape of the first picture that can be read; () if there is none."""
     for file in files:
         try:
@@ -68,12 +68,12 @@ def _first_shape(source: PictureFolder, files: Sequence[LabelledFile]) -> tuple[
     return ()
 
 
-def _size(shape: tuple[int, ...], source: PictureFolder) -> str:
+def _size(shape: tuple[int, ...], source: Images) -> str:
     height, width = shape[1:] if source.layout == "channels_first" else shape[:2]
     return f"{width} × {height} pixels"
 
 
-def pixels(file: Path, source: PictureFolder) -> np.ndarray:
+def pixels(file: Path, source: Images) -> np.ndarray:
     """Return a picture's pixels, uint8 [channels, height, width] or [height, width, channels]; its first frame only.
 
     Raises:
@@ -97,7 +97,7 @@ def pixels(file: Path, source: PictureFolder) -> np.ndarray:
     return array.transpose(2, 0, 1) if source.layout == "channels_first" else array
 
 
-def _resized(image: Image.Image, source: PictureFolder) -> Image.Image:
+def _resized(image: Image.Image, source: Images) -> Image.Image:
     """Resize to [height, width], or the shorter side to a length."""
     size = source.resize
     if size is None:
@@ -112,7 +112,7 @@ def _resized(image: Image.Image, source: PictureFolder) -> Image.Image:
     return image.resize((width, height), Image.Resampling[source.filter.upper()])
 
 
-def _cut(image: Image.Image, source: PictureFolder) -> Image.Image:
+def _cut(image: Image.Image, source: Images) -> Image.Image:
     """Cut out the middle."""
     if source.crop is None:
         return image
@@ -123,7 +123,7 @@ def _cut(image: Image.Image, source: PictureFolder) -> Image.Image:
     return image.crop((left, top, left + width, top + height))
 
 
-def normalized(array: np.ndarray, source: PictureFolder) -> np.ndarray:
+def normalized(array: np.ndarray, source: Images) -> np.ndarray:
     """Return (pixels / scale − mean) / std, float32, by channel; uint8 stays as it is."""
     if source.dtype == "uint8":
         return array
@@ -134,32 +134,3 @@ def normalized(array: np.ndarray, source: PictureFolder) -> np.ndarray:
     if source.std is not None:
         values /= np.array(source.std, np.float32).reshape(shape)
     return values
-
-
-def augmented(rows: Rows, source: PictureFolder) -> Rows:
-    """Return the rows and `copies` further ones of each, mirrored and moved at random; a seed draws them.
-
-    A picture that is moved repeats the pixels of its edges, as a random crop after padding does.
-    """
-    settings, x = source.augment, rows.inputs["X"]
-    assert settings is not None
-    high, wide = (2, 3) if source.layout == "channels_first" else (1, 2)
-    copies = [x]
-    for number in range(settings.copies):
-        random = np.random.default_rng([settings.seed, number])
-        moves = random.integers(-settings.shift, settings.shift + 1, (2, len(x)))
-        mirrored = random.integers(0, 2, len(x)).astype(bool) & settings.flip
-        down, right = (
-            np.clip(np.arange(x.shape[axis]) + move[:, None], 0, x.shape[axis] - 1)
-            for axis, move in zip((high, wide), moves, strict=True)
-        )
-        right = np.where(mirrored[:, None], right[:, ::-1], right)
-        copies.append(_gathered(_gathered(x, down, high), right, wide))
-    place = np.tile(np.arange(len(x)), len(copies))
-    return rows.take(place).replace(inputs={"X": np.concatenate(copies)})
-
-
-def _gathered(array: np.ndarray, places: np.ndarray, axis: int) -> np.ndarray:
-    shape = [1] * array.ndim
-    shape[0], shape[axis] = places.shape
-    return np.take_along_axis(array, places.reshape(shape), axis)

@@ -21,7 +21,7 @@ from ortpipe.data.file_reader import FileReader, label_array
 from ortpipe.data.labelled_files import LabelledFile, visible
 from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import PIECE, Rows
-from ortpipe.data.sounds import SoundFolder
+from ortpipe.data.sources.audio import Audio
 from ortpipe.errors import DataError
 
 
@@ -44,7 +44,7 @@ class SoundReader(FileReader):
         named: whether the rows have the name of their file as the input `file`, for a split by group.
     """
 
-    def __init__(self, source: SoundFolder, files: Sequence[LabelledFile], *, named: bool = False) -> None:
+    def __init__(self, source: Audio, files: Sequence[LabelledFile], *, named: bool = False) -> None:
         super().__init__(source.stream, [source.samples])
         self._source, self._named, self._rate = source, named, source.rate
         self._places = dict[int, np.ndarray]()  # of the labels of each file's windows
@@ -161,7 +161,7 @@ def decoded(file: Path, rate: int | None) -> tuple[np.ndarray, int]:
     return resample_poly(sound, rate // common, native // common).astype(np.float32), rate
 
 
-def _long_enough(sound: np.ndarray, source: SoundFolder) -> np.ndarray:
+def _long_enough(sound: np.ndarray, source: Audio) -> np.ndarray:
     """Return a sound, with silence added if it is shorter than a window."""
     missing = max(0, source.samples - len(sound))
     if missing and source.pad is None:
@@ -169,7 +169,7 @@ def _long_enough(sound: np.ndarray, source: SoundFolder) -> np.ndarray:
     return np.pad(sound, (missing, 0) if source.pad == "start" else (0, missing))
 
 
-def _takes(source: SoundFolder, files: Sequence[LabelledFile]) -> list[Take]:
+def _takes(source: Audio, files: Sequence[LabelledFile]) -> list[Take]:
     """Return the files, then the copies of those of the training part."""
     takes, first = list[Take](), 0
     for path, group in itertools.groupby(files, key=lambda file: file.path):
@@ -191,7 +191,7 @@ def _takes(source: SoundFolder, files: Sequence[LabelledFile]) -> list[Take]:
     return [*takes, *(Take(t.path, 0, t.segments, copy) for copy in copies for t in takes if t.part == 0)]
 
 
-def _times(source: SoundFolder, file: LabelledFile) -> tuple[float, float]:
+def _times(source: Audio, file: LabelledFile) -> tuple[float, float]:
     """Return the start and the end of a segment in seconds; without times, or to predict, those of the whole file."""
     if not source.timed or not any(file.labels):
         return 0.0, math.inf
@@ -215,7 +215,7 @@ def _places(segments: Sequence[tuple[float, float, int]], times: np.ndarray, out
     return np.where(inside, labels[segment], outside)
 
 
-def _noises(source: SoundFolder) -> list[Path]:
+def _noises(source: Audio) -> list[Path]:
     """Return the files of the noise of copies."""
     place = source.augment.sounds if source.augment is not None else None
     if place is None:

@@ -8,8 +8,7 @@ from ortpipe.app.lookup import FoundModel
 from ortpipe.app.prediction import predictions
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
-from ortpipe.data.sounds import AugmentSound
-from ortpipe.data.sources.audio import Audio
+from ortpipe.data.sources.audio import Audio, AugmentSound
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.facts_json import read_metadata
 from ortpipe.stages.convert.config import ConvertConfig

@@ -12,8 +12,7 @@ from ortpipe.app.lookup import FoundModel
 from ortpipe.app.prediction import predictions
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
-from ortpipe.data.pictures import Augment
-from ortpipe.data.sources.images import Images
+from ortpipe.data.sources.images import Augment, Images
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.facts_json import read_metadata
 from ortpipe.stages.convert.config import ConvertConfig
