@@ -43,13 +43,7 @@ class Bundled(Config):
         """Load the rows, with scikit-learn's names of the features."""
         if self.dataset == "digits" and not self.params and self.sample_weight is None and (rows := _digits()):
             return rows
-        from sklearn import datasets
-
-        try:
-            bunch = getattr(datasets, LOADERS[self.dataset])(**{**self.params, "return_X_y": False})
-        except (TypeError, ValueError) as error:
-            rule = f"{{key}} must be keyword arguments of sklearn.datasets.{LOADERS[self.dataset]}."
-            raise DataError(rule, key="params", got=error, fix="Correct {key} or leave it empty.") from error
+        bunch = call_sklearn(LOADERS[self.dataset], {**self.params, "return_X_y": False})
         features, names = np.asarray(bunch.data), [str(name) for name in bunch.feature_names]
         weights = None
         if self.sample_weight is not None:
@@ -63,6 +57,17 @@ class Bundled(Config):
         if hasattr(bunch, "target_names") and label.ndim == 1 and label.dtype.kind in "iu" and self.dataset != "digits":
             label = np.asarray(bunch.target_names)[label]  # names as the user knows them: 'benign', not 1
         return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns={"X": tuple(names)})
+
+
+def call_sklearn(name: str, arguments: Mapping[str, Any]) -> Any:
+    """Return what a function of `sklearn.datasets` returns; reject wrong arguments, which are a source's `params`."""
+    from sklearn import datasets
+
+    try:
+        return getattr(datasets, name)(**arguments)
+    except (TypeError, ValueError) as error:
+        rule, fix = f"{{key}} must be keyword arguments of sklearn.datasets.{name}.", "Correct {key} or leave it empty."
+        raise DataError(rule, key="params", got=error, fix=fix) from error
 
 
 def _digits() -> Rows | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import Rows
-from ortpipe.errors import DataError
+from ortpipe.data.sources.bundled import call_sklearn
 from ortpipe.settings import Config, Count, Seed, one_of
 
 MAKERS = {"classification": "make_classification", "regression": "make_regression"}
@@ -41,17 +41,7 @@ class Synthetic(Config):
         >>> rows.inputs["X"].shape, rows.label.shape, rows.digest() == Synthetic(rows=3, features=2)().digest()
         ((3, 2), (3,), True)
         """
-        from sklearn import datasets
-
         settings = {"n_samples": self.rows, "n_features": self.features, "random_state": self.seed}
-        try:
-            features, label = getattr(datasets, MAKERS[self.task])(**{**self.params, **settings})
-        except (TypeError, ValueError) as error:
-            raise DataError(
-                f"{{key}} must be keyword arguments of sklearn.datasets.{MAKERS[self.task]}.",
-                key="params",
-                got=error,
-                fix="Correct {key}; set rows, features and seed by their own keys.",
-            ) from error
+        features, label = call_sklearn(MAKERS[self.task], {**self.params, **settings})
         weights = np.random.default_rng(self.seed).uniform(0.5, 1.5, self.rows) if self.sample_weight else None
         return Rows(inputs={"X": features}, label=label, sample_weight=weights)
