@@ -11,6 +11,7 @@ import numpy as np
 from sklearn import metrics, model_selection
 from threadpoolctl import threadpool_limits
 
+from ortpipe.data.pieces import concatenate
 from ortpipe.data.rows import SHARES, Data, Rows, RowSet
 from ortpipe.data.teacher.config import Arrays, Remember, TeacherConfig
 from ortpipe.data.teacher.estimator import are_classes, classifies, fitted, is_fitted, predictions_of, teacher_of
@@ -107,21 +108,12 @@ def folds_of(label: np.ndarray, config: TeacherConfig, classes: np.ndarray | Non
 def _joined(train: Rows, alpha: float, arrays: Arrays, classes: np.ndarray | None) -> Rows:
     """Return the training rows and the new rows with their targets."""
     predictions, new = arrays["predictions"], arrays["new"]
-    added = mixed(train, arrays["places"]) if len(new) else train.take(slice(0))
+    rows = concatenate([train, mixed(train, arrays["places"])]) if len(new) else train
+    truth = train.label if classes is None else (train.label.reshape(-1, 1) == classes).astype(np.float64)
+    targets = np.concatenate([alpha * predictions + (1 - alpha) * truth, new])
     if classes is None:
-        label = np.concatenate([alpha * predictions + (1 - alpha) * train.label, new])
-        heads: dict[str, np.ndarray] = {}
-    else:
-        label = np.concatenate([train.label, classes[new.argmax(axis=1)]])
-        truth = (train.label.reshape(-1, 1) == classes).astype(np.float64)
-        heads = {SHARES: np.concatenate([alpha * predictions + (1 - alpha) * truth, new])}
-    weight = train.sample_weight
-    return train.replace(
-        inputs={name: np.concatenate([array, added.inputs[name]]) for name, array in train.inputs.items()},
-        label=label,
-        heads=heads,
-        sample_weight=None if weight is None else np.concatenate([weight, added.sample_weight]),
-    )
+        return rows.replace(label=targets, heads={})
+    return rows.replace(label=np.concatenate([train.label, classes[new.argmax(axis=1)]]), heads={SHARES: targets})
 
 
 def _note(estimator: Any, config: TeacherConfig, train: Rows, arrays: Arrays, classes: np.ndarray | None) -> str:

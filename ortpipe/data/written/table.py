@@ -67,19 +67,14 @@ def as_written(
             for name, column in columns.items():
                 column.update(plain_column(batch.column(name), coded=True))
     undecided = _choose(columns.values(), {"."} if point else set())
-    columns = {name: column for name, column in columns.items() if column.reading is not None}
     wrong = [c for c in columns.values() if c.wrong or (c.reading and c.reading.kind == "unit")]
     errors = [*undecided.values(), *(_fault(column, _wrong_cells(column, groups)) for column in wrong)]
     faulty = frozenset([*undecided, *(column.name for column in wrong)])
-    columns = {name: column for name, column in columns.items() if name not in faulty}
-    records = {name: c.reading.record(marks) for name, c in columns.items() if c.reading is not None}
-    if not records:
-        return Written(schemas, groups, {}, errors, faulty)
-    readings = {name: (column.reading, marks) for name, column in columns.items()}
+    readings = {n: column.reading for n, column in columns.items() if column.reading is not None and n not in faulty}
     return Written(
-        {file: _converted_schema(schema, records) for file, schema in schemas.items()},
-        [dataclasses.replace(group, read=_reader(group, readings)) for group in groups],
-        records,
+        {file: _converted_schema(schema, readings) for file, schema in schemas.items()} if readings else schemas,
+        [dataclasses.replace(group, read=_reader(group, readings, marks)) for group in groups] if readings else groups,
+        {name: reading.record(marks) for name, reading in readings.items()},
         errors,
         faulty,
     )
@@ -120,14 +115,12 @@ def _probed(columns: dict[str, WrittenColumn], groups: Sequence[Group]) -> dict[
     return {name: column for name, column in columns.items() if column.is_possible}
 
 
-def _reader(group: Group, readings: Mapping[str, tuple[TextReading | None, set[str]]]) -> Any:
+def _reader(group: Group, readings: Mapping[str, TextReading], missing: set[str]) -> Any:
     def read(columns: list[str], most: int) -> Iterator[pa.RecordBatch]:
         for batch in group.read(columns, most):
             arrays = {name: batch.column(name) for name in columns}
             for name in readings.keys() & {*columns}:
-                reading, missing = readings[name]
-                assert reading is not None
-                arrays[name] = convert(arrays[name], reading, missing)
+                arrays[name] = convert(arrays[name], readings[name], missing)
             yield pa.RecordBatch.from_pydict(arrays)
 
     return read
@@ -157,11 +150,11 @@ def _type(kind: str) -> str:
     return {"number": "float64", "time": "float64", "truth": "bool"}.get(kind, "string")
 
 
-def _converted_schema(schema: pa.Schema, records: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
+def _converted_schema(schema: pa.Schema, readings: Mapping[str, TextReading]) -> pa.Schema:
     types = {"float64": pa.float64(), "bool": pa.bool_(), "string": pa.string()}
-    for name, record in records.items():
+    for name, reading in readings.items():
         place = schema.get_field_index(name)
-        schema = schema.set(place, schema.field(place).with_type(types[_type(record["kind"])]))
+        schema = schema.set(place, schema.field(place).with_type(types[_type(reading.kind)]))
     return schema
 
 
