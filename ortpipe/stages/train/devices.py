@@ -8,8 +8,7 @@ from ortpipe.runtime import xla
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.mini_batch import EpochLoop
 from ortpipe.stages.train.remark import Remark
-from ortpipe.stages.train.slice_draws import SEED, seeds
-from ortpipe.stages.train.sliced import SHARE
+from ortpipe.stages.train.sliced import SEED, SHARE, seeds
 from ortpipe.stages.train.step import TrainStep
 from ortpipe.stages.train.training import Training, steps_per_epoch
 

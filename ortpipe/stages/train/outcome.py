@@ -1,11 +1,13 @@
-"""The outcome of training: the epoch whose weights early stopping kept, and notes on results that look wrong."""
+"""The outcome of training: adapted weights, the epoch that early stopping kept, and notes on suspicious results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import onnx_ir as ir
 
-from ortpipe.artifact import Arrays, under
+from ortpipe.artifact import Arrays, Artifact, under
+from ortpipe.graph.forms.adapters import Adapter, merged, without_adapters
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.training import EarlyStop
 
@@ -96,3 +98,18 @@ def rounding_note(tensors: Arrays, kinds: Mapping[str, np.dtype]) -> str | None:
         f"the model's {names} rounds {lost} of {moved} trained weights back to their initial values: train "
         "longer or at a higher rate, or write the model in float32 (convert.source.dtype=float32)"
     )
+
+
+def merge_adapters(artifact: Artifact, forward: ir.Model, tensors: Arrays) -> dict[str, np.ndarray]:
+    """Remove the adapters from a forward model; return the initial and final values of the weights they adapt.
+
+    `tensors` are train's, with the factors of the adapters.
+    """
+    adapters = {name: Adapter(**fact) for name, fact in artifact.facts.adapters.items()}
+    without_adapters(forward, adapters)
+    weights = artifact.initializers
+    trained = {**weights, **under("parameter", tensors)}  # some have no gradient
+    return {f"initial/{name}": weights[name] for name in adapters} | {
+        f"parameter/{name}": merged(weights[name], trained[left_factor], trained[right_factor], scale)
+        for name, (left_factor, right_factor, scale) in adapters.items()
+    }

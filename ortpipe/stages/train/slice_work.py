@@ -15,7 +15,7 @@ from ortpipe.graph.core.check import finish_apart
 from ortpipe.parallel import SliceWork, slice_bounds, subtree_sums, subtrees
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.epoch_graph import load_session, loader
-from ortpipe.stages.train.slice_draws import SEED, draw_by_seed, seeds
+from ortpipe.stages.train.sliced import SEED, draw_by_seed, seeds
 from ortpipe.stages.train.step import build_step, set_seed, types_of
 from ortpipe.stages.train.training import Training, plan
 from ortpipe.stages.train.validation import input_types
