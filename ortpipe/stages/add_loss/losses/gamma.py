@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from ortpipe.stages.add_loss.domains import POSITIVE
-from ortpipe.stages.add_loss.mean_link import Link, check_link
+from ortpipe.stages.add_loss.domains import POSITIVE, Link, check_link
 from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 

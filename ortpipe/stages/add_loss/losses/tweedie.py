@@ -4,10 +4,9 @@ from dataclasses import dataclass
 
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Must
-from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE
+from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE, Link, check_link
 from ortpipe.stages.add_loss.losses.gamma import Gamma
 from ortpipe.stages.add_loss.losses.poisson import Poisson
-from ortpipe.stages.add_loss.mean_link import Link, check_link
 from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
