@@ -14,8 +14,8 @@ from ortpipe.doors import later
 from ortpipe.errors import OrtpipeError
 
 if TYPE_CHECKING:
-    from ortpipe.data.feed_errors import reject_inputs, reject_label_width, reject_values, reject_weights, reject_width
     from ortpipe.data.labels import class_index, class_shares, fit_label
+    from ortpipe.data.row_checks import reject_inputs, reject_label_width, reject_values, reject_weights, reject_width
 else:
     later(__name__)
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from ortpipe.data.faults import more
-from ortpipe.data.feed_errors import format_shape, reject_classes, reject_several
 from ortpipe.data.feeds import name_head, sizes_match
+from ortpipe.data.row_checks import format_shape, reject_classes, reject_several
 from ortpipe.data.rows import SHARES, Data, Rows, RowSet
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from ortpipe.data.feed_errors import array_fix
+from ortpipe.data.row_checks import array_fix
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError
 from ortpipe.graph.choice.choice import some
