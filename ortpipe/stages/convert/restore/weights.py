@@ -112,10 +112,9 @@ def into_state_dict(tensors: Mapping[str, Place], label: str, weights: Weights) 
     find = partial(_tensor, tensors)
     decision = decide(find, label, by_key(weights.trained), weights.untrained, origins, list(tensors))
     source_arrays = by_key({n: a for n, a in weights.source.items() if n in weights.trained})
-    _check_layout(find, label, source_arrays, origins)
     used_keys = {origins.get(n, {}).get("initializer", n) for n in (*by_key(weights.trained), *weights.untrained)}
     unused = [key for key in tensors if key.endswith("running_var") and key not in used_keys]
-    _check_folded(find, label, source_arrays, unused, origins)
+    _check_layout(find, label, {n: a for n, a in source_arrays.items() if n not in origins}, unused)
     return decision
 
 
@@ -126,32 +125,22 @@ def _tensor(tensors: Mapping[str, Place], name: str, origin: Origin | None) -> P
     return tensors.get(name if origin is None else origin["initializer"])
 
 
-def _check_layout(find: Find[Place], label: str, source_arrays: Arrays, origins: Mapping[str, Origin]) -> None:
-    """Reject square tensors that an exporter transposed, which their shape does not tell."""
-    transposed = []
-    for name, array in source_arrays.items():
-        place = find(name, origins.get(name))
-        if place is None or array.ndim != 2 or array.shape[0] != array.shape[1] or name in origins:
-            continue
-        stored = place.array.astype(array.dtype)
-        if not np.array_equal(stored, array) and np.array_equal(stored.T, array):
-            transposed.append(name)
-    if transposed:
+def _check_layout(find: Find[Place], label: str, source_arrays: Arrays, unused: Sequence[str]) -> None:
+    """Reject a state_dict that an exporter changed in ways that shapes do not tell.
+
+    It may have transposed square weights, or have folded normalizations into the weights in front of them: their
+    variances are then `unused`.
+    """
+    places = {name: find(name, None) for name in source_arrays}
+    stored = {name: place.array.astype(source_arrays[name].dtype) for name, place in places.items() if place}
+    changed = [name for name, array in stored.items() if not np.array_equal(array, source_arrays[name])]
+    matrices = [name for name in changed if stored[name].ndim == 2]
+    if transposed := [name for name in matrices if np.array_equal(stored[name].T, source_arrays[name])]:
         raise ModelError(
             "A weight must have the same layout in the state_dict as in the model.",
             got=f"{label}: {some(transposed)} transposed",
             fix="Export the model again without folding transposes, or convert the module with convert=torch.",
         )
-
-
-def _check_folded(
-    find: Find[Place], label: str, arrays: Arrays, unused: Sequence[str], origins: Mapping[str, Origin]
-) -> None:
-    """Reject weights into which an exporter folded the normalization behind them, whose variances are unused."""
-    places = {name: find(name, None) for name in arrays if name not in origins}
-    changed = [
-        n for n, place in places.items() if place and not np.array_equal(place.array.astype(arrays[n].dtype), arrays[n])
-    ]
     if unused and changed:
         raise ModelError(
             "A state_dict must hold the model's weights without a normalization folded into them.",

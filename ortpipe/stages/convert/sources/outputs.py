@@ -15,6 +15,12 @@ ML = "ai.onnx.ml"
 ML_VERSION = 3  # supported by onnxruntime 1.19.2 and later
 
 
+def with_width(value: ir.Value, width: int) -> ir.Value:
+    """Set a value's shape to [N, width], which later operators and the label depend on."""
+    value.shape = ir.Shape(["N", width])
+    return value
+
+
 def two_columns(op: Builder, p: ir.Value) -> ir.Value:
     """[1 − p, p]: the probabilities of both classes."""
     return op.Concat(op.Sub(1, p), p, axis=-1)

@@ -25,21 +25,15 @@ PIPELINE, COLUMN_TRANSFORMER = "sklearn.pipeline.Pipeline", "sklearn.compose.Col
 FEATURE_UNION = "sklearn.pipeline.FeatureUnion"
 WORDS = ("CountVectorizer", "TfidfVectorizer", "HashingVectorizer")  # which read one column of texts
 LOCALE = "C.UTF-8"  # exists without language packs, unlike skl2onnx's default en_US.UTF-8
-UNSUPPORTED = {  # transformers that need their training rows, trees or a solver when they predict
-    "DictVectorizer": "its rows are dictionaries: give their entries as columns of a table",
-    "KNNImputer": "it looks for neighbours among the training rows: take SimpleImputer",
-    "IterativeImputer": "it fits a model per column and turn: take SimpleImputer",
-    "KNeighborsTransformer": "it looks for neighbours among the training rows",
-    "RadiusNeighborsTransformer": "it looks for neighbours among the training rows",
-    "Isomap": "it looks for neighbours among the training rows: take PCA or KernelPCA",
-    "LocallyLinearEmbedding": "it looks for neighbours among the training rows: take PCA or KernelPCA",
-    "RandomTreesEmbedding": "it is made of trees: take KBinsDiscretizer or SplineTransformer",
-    "NMF": "it solves a problem for each row: take PCA or TruncatedSVD",
-    "MiniBatchNMF": "it solves a problem for each row: take PCA or TruncatedSVD",
-    "LatentDirichletAllocation": "it solves a problem for each row: take TruncatedSVD",
-    "DictionaryLearning": "it solves a problem for each row: take SparsePCA",
-    "MiniBatchDictionaryLearning": "it solves a problem for each row: take MiniBatchSparsePCA",
-    "SparseCoder": "it solves a problem for each row: take SparsePCA",
+UNSUPPORTED = {  # why a transformer has no graph → classes: they need training rows, trees or a solver to predict
+    "its rows are dictionaries: give their entries as columns of a table": "DictVectorizer",
+    "it looks for neighbours among the training rows": "KNeighborsTransformer RadiusNeighborsTransformer",
+    "it looks for neighbours among the training rows: take SimpleImputer": "KNNImputer",
+    "it looks for neighbours among the training rows: take PCA or KernelPCA": "Isomap LocallyLinearEmbedding",
+    "it fits a model per column and turn: take SimpleImputer": "IterativeImputer",
+    "it is made of trees: take KBinsDiscretizer or SplineTransformer": "RandomTreesEmbedding",
+    "it solves a problem for each row: take TruncatedSVD": "NMF MiniBatchNMF LatentDirichletAllocation",
+    "it solves a problem for each row: take SparsePCA": "DictionaryLearning MiniBatchDictionaryLearning SparseCoder",
 }
 
 
@@ -67,9 +61,10 @@ def check_transformer(step: Any) -> None:
     """Reject a transformer, fitted or not, that has no graph or contains one without."""
     for part in parts_of(step):
         path, name = class_path(part), type(part).__name__
-        if path.startswith("sklearn.") and name in UNSUPPORTED:
+        why = next((why for why, names in UNSUPPORTED.items() if name in names.split()), None)
+        if path.startswith("sklearn.") and why is not None:
             rule = "A step before the last must be one that ortpipe converts."
-            raise ConvertError(rule, got=f"{path}: {UNSUPPORTED[name]}", fix="Take another step, or none.")
+            raise ConvertError(rule, got=f"{path}: {why}", fix="Take another step, or none.")
         if path in TRANSFORMERS:
             check_settings(part)
         elif path not in ENCODERS and not hasattr(part, "get_support") and not has_converter(part):

@@ -12,7 +12,7 @@ from ortpipe.artifact import Task
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.origins import KEY, mark_attribute, take, within
 from ortpipe.stages.convert.objective import Objective
-from ortpipe.stages.convert.sources.outputs import two_columns
+from ortpipe.stages.convert.sources.outputs import two_columns, with_width
 
 Step = Sequence[Any]  # see graph/core/origins.py
 _MEMBERS: ContextVar[str] = ContextVar("members", default="")  # prefix of parameters' names
@@ -37,12 +37,6 @@ class End(NamedTuple):
     def is_scores(self) -> bool:
         """Whether the prediction is raw scores."""
         return self.prediction is self.logits
-
-
-def with_width(value: ir.Value, width: int) -> ir.Value:
-    """Set a value's shape to [N, width], which later operators and the label depend on."""
-    value.shape = ir.Shape(["N", width])
-    return value
 
 
 def log_sigmoid(op: Builder, z: ir.Value) -> ir.Value:

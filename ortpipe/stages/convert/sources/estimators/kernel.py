@@ -16,9 +16,9 @@ from ortpipe.stages.convert.sources.estimators.end import (
     scores_end,
     sigmoid_end,
     softmax_end,
-    with_width,
 )
 from ortpipe.stages.convert.sources.estimators.meta import REMAINDER, per_class
+from ortpipe.stages.convert.sources.outputs import with_width
 
 NORM = "½·‖w‖² in the kernel's feature space, which is not a penalty on one parameter"
 BEFORE_PLATT = "its hinge loss, followed by Platt's log loss on other folds"

@@ -23,9 +23,9 @@ from ortpipe.stages.convert.sources.estimators.end import (
     scores_end,
     sigmoid_end,
     softmax_end,
-    with_width,
 )
 from ortpipe.stages.convert.sources.estimators.linear_classifiers import one_vs_rest as normalized
+from ortpipe.stages.convert.sources.outputs import with_width
 from ortpipe.stages.convert.sources.sklearn_columns import as_floats
 
 REMAINDER = "scores are counted votes of pairs and a bounded remainder: gradients pass through the remainder alone"

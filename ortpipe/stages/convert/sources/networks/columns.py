@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -20,7 +19,7 @@ from ortpipe.stages.convert.sources.networks.dates import date_numbers
 from ortpipe.stages.convert.sources.networks.layers import Layers, shape, with_type_of
 from ortpipe.stages.convert.sources.networks.more_layers import embedding, flat, side_by_side
 from ortpipe.stages.convert.sources.networks.network import TableNetwork, moments, number_input
-from ortpipe.stages.convert.sources.outputs import code_of_words
+from ortpipe.stages.convert.sources.outputs import code_of_words, with_width
 
 PARTS = ("days", "month", "day", "weekday", "hour")  # of a date; parts that never vary are left out
 WORDS_PER_ROW = 0.5  # distinct words per row, from which on a column rather identifies rows
@@ -30,44 +29,35 @@ MISSING = ".missing"
 Impute = Literal["median", "mean"]
 
 
-@dataclass(frozen=True)
-class ColumnFeatures:
-    """The features of a table's columns.
+class ColumnFeatures(NamedTuple):
+    """The features of a table's columns."""
 
-    Attributes:
-        numbers: [N, K], None if there are none; first columns of numbers, then parts of dates, then a column of 0 and
-            1 for each column with gaps.
-        names: of these, such as `age`, `day.month` and `age.missing`; columns with the same gaps share the last kind.
-        words: column → int64 codes [N]: 0 for a word that is not in the training rows, then theirs in sorted order.
-        sizes: column of words → number of codes, that of unknown words included; that code's row in an embedding
-            table is never trained, and should start as 0.
-        notes: for the user.
-    """
+    numbers: ir.Value | None  # [N, K]: columns of numbers, parts of dates, and 0 or 1 for each column with gaps
+    names: tuple[str, ...]  # of these: age, day.month, age.missing; columns with the same gaps share the last kind
+    words: Mapping[str, ir.Value] = {}  # column → int64 codes [N]: 0 for an unknown word, then 1, 2 … as sorted
+    sizes: Mapping[str, int] = {}  # column of words → number of codes, that of unknown words included
+    notes: tuple[str, ...] = ()  # for the user
 
-    numbers: ir.Value | None
-    names: tuple[str, ...]
-    words: Mapping[str, ir.Value] = field(default_factory=dict)
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+
+class _Numbers(NamedTuple):
+    """Numbers [N, k] in the graph, and those of the training rows."""
+
+    value: ir.Value
+    names: Sequence[str]
+    sources: Sequence[str]  # the columns that they come from
+    rows: np.ndarray  # nan: missing
 
 
 def features(
     op: Builder, rows: Rows, dtype: np.dtype, *, impute: Impute = "median", standardize: bool = True
 ) -> ColumnFeatures:
-    """Add the inputs of rows to a graph, and the nodes that make features of them, which are never trained.
+    """Add the inputs of training rows to a graph, and the nodes that make features of them, which are never trained.
 
     A missing number becomes the median or mean of the training rows, and so do the parts of a missing or invalid date.
     Numbers become (x − mean) / deviation. A row's weight counts in all of these, as if the row occurred so often.
     Missing words are a category of their own if the training rows have some, else unknown words.
-
-    Args:
-        op: writes into the graph.
-        rows: the training rows.
-        dtype: of the numbers.
-        impute: the replacement of missing numbers.
-        standardize: whether to scale numbers.
     """
-    dtype, kinds = np.dtype(dtype), {name: table_column.kind for name, table_column in rows.kept.items()}
+    kinds = {name: column.kind for name, column in rows.kept.items()}
     of_kind = {kind: [name for name in rows.inputs if kinds.get(name) == kind] for kind in ("date", "word")}
     notes, parts = list[str](), list[_Numbers]()
     inputs = {name: _input(op, name, array, kinds.get(name, "number"), dtype) for name, array in rows.inputs.items()}
@@ -143,16 +133,6 @@ def table_inputs(network: TableNetwork, layers: Layers, rows: Rows) -> ir.Value:
     return side_by_side(layers, [*numbers, *word_vectors(network, layers, columns)])
 
 
-@dataclass(frozen=True)
-class _Numbers:
-    """Numbers [N, k] in the graph, their names, the columns they come from, and the training rows (nan: missing)."""
-
-    value: ir.Value
-    names: Sequence[str]
-    sources: Sequence[str]
-    rows: np.ndarray
-
-
 def _input(op: Builder, name: str, array: np.ndarray, kind: str, dtype: np.dtype) -> ir.Value:
     if kind == "number" and (array.dtype.kind not in "biuf" or array.ndim > 2):
         raise ConvertError(
@@ -166,24 +146,18 @@ def _input(op: Builder, name: str, array: np.ndarray, kind: str, dtype: np.dtype
 
 def _as_columns(op: Builder, value: ir.Value) -> ir.Value:
     """Return a column [N] as [N, 1], and [N, K] unchanged."""
-    if value.shape is not None and value.shape.rank() == 2:
-        return value
-    return _with_width(op.Unsqueeze(value, [1]), 1)
-
-
-def _with_width(value: ir.Value, width: int) -> ir.Value:
-    value.shape = ir.Shape(["N", width])
-    return value
+    is_table = value.shape is not None and value.shape.rank() == 2
+    return value if is_table else with_width(op.Unsqueeze(value, [1]), 1)
 
 
 def _date_columns(op: Builder, inputs: Mapping[str, ir.Value], rows: Rows, dtype: np.dtype) -> _Numbers:
     """Return the parts of dates that vary in the training rows, nan where a date is missing."""
     text = op.Concat(*(_as_columns(op, value) for value in inputs.values()), axis=1)
-    all_parts = _date_parts(op, _with_width(text, len(inputs)), dtype)
+    all_parts = _date_parts(op, with_width(text, len(inputs)), dtype)
     values = _dates_by_graph(np.stack([rows.inputs[name] for name in inputs], axis=1), dtype)
     parts = [(name, part) for part in PARTS for name in inputs]
     varying = [i for i in range(len(parts)) if len(np.unique(values[~np.isnan(values[:, i]), i])) > 1]
-    chosen = _with_width(op.Gather(all_parts, op.const(np.array(varying, np.int64)), axis=1), len(varying))
+    chosen = with_width(op.Gather(all_parts, op.const(np.array(varying, np.int64)), axis=1), len(varying))
     columns = [parts[i][0] for i in varying]
     return _Numbers(chosen, [".".join(parts[i]) for i in varying], columns, values[:, varying].astype(np.float64))
 
@@ -221,7 +195,7 @@ def _join(
     names, columns = [name for part in parts for name in part.names], [name for part in parts for name in part.sources]
     rows = np.concatenate([part.rows for part in parts], axis=1)
     x = op.Concat(*(part.value for part in parts), axis=1) if len(parts) > 1 else parts[0].value
-    x, gaps, flagged = _with_width(x, len(names)), np.isnan(rows), list[int]()
+    x, gaps, flagged = with_width(x, len(names)), np.isnan(rows), list[int]()
     if impute is not None:
         missing = op.IsNaN(x)
         fill_values = np.array([_center(column, weight, impute == "median") for column in rows.T])
@@ -234,7 +208,7 @@ def _join(
     if flagged:
         flags = op.Cast(op.Gather(missing, op.const(np.array(flagged)), axis=1), to=ir.DataType.from_numpy(dtype))
         x = op.Concat(x, flags, axis=1)
-    return _with_width(x, len(names) + len(flagged)), [*names, *(columns[i] + MISSING for i in flagged)]
+    return with_width(x, len(names) + len(flagged)), [*names, *(columns[i] + MISSING for i in flagged)]
 
 
 def _center(column: np.ndarray, weight: np.ndarray | None, median: bool) -> float:
