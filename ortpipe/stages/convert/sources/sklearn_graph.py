@@ -19,8 +19,7 @@ from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.objective import Objective
 from ortpipe.stages.convert.sources.estimators import End, check_supported, class_path, end_of, source_values
 from ortpipe.stages.convert.sources.outputs import plain_classes, write_class_outputs
-from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
-from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS, frame
+from ortpipe.stages.convert.sources.sklearn_columns import ENCODERS, Columns, Flow, frame
 from ortpipe.stages.convert.sources.sklearn_walk import (
     COLUMN_TRANSFORMER,
     COMPOSITIONS,

@@ -9,7 +9,7 @@ import numpy as np
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError, nearest
 from ortpipe.stages.convert.sources.estimators import ESTIMATORS, class_path
-from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
+from ortpipe.stages.convert.sources.sklearn_columns import ENCODERS
 from ortpipe.stages.convert.sources.sklearn_graph import by_name
 from ortpipe.stages.convert.sources.sklearn_transformers import FUNCTIONS, TRANSFORMERS
 from ortpipe.stages.convert.sources.sklearn_walk import COMPOSITIONS, PIPELINE

@@ -18,9 +18,9 @@ class Tables:
     """One sorted table per column of x [N, F], padded to one length."""
 
     def __init__(self, op: Builder, tables: Sequence[np.ndarray] | np.ndarray, x: ir.Value) -> None:
-        self.op, self.x, self.count = op, x, max(map(len, tables))
-        self.size = 1 << self.count.bit_length()  # a power of two above the count, for the binary search
-        self.table = self.flat([[*table, *[np.inf] * (self.size - len(table))] for table in tables])
+        self.op, self.x = op, x
+        self.size = 1 << max(map(len, tables)).bit_length()  # a power of two above the count, for the binary search
+        self.table = self.flat([np.pad(t, (0, self.size - len(t)), constant_values=np.inf) for t in tables])
         self.starts = op.const(np.arange(len(tables), dtype=np.int64) * self.size)
 
     def flat(self, tables: Any) -> ir.Value:
@@ -63,7 +63,7 @@ def quantile(op: Builder, step: Any, x: ir.Value) -> ir.Value:
     original, x = x, op.Cast(x, to=ir.DataType.DOUBLE)
     quantiles = rounded(step.quantiles_, original)
     tables, shares, last = Tables(op, quantiles.T, x), step.references_, len(step.references_) - 1
-    share = tables.flat(np.tile([*shares, *[0.0] * (tables.size - len(shares))], (quantiles.shape[1], 1)))
+    share = tables.flat(np.tile(np.pad(shares, (0, tables.size - len(shares))), (quantiles.shape[1], 1)))
 
     def interpolate(low: ir.Value) -> ir.Value:
         low = op.Min(op.Max(low, 0), max(0, last - 1))

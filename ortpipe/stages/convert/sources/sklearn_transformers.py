@@ -14,7 +14,7 @@ import onnx_ir as ir
 from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.convert.dialects.kernels import KERNELS, kernel
-from ortpipe.stages.convert.sources.sklearn_encoders import apply_step
+from ortpipe.stages.convert.sources.sklearn_columns import apply_step
 from ortpipe.stages.convert.sources.sklearn_tables import kbins, power, quantile, spline
 
 Transform = Callable[[Builder, Any, ir.Value], ir.Value]

@@ -12,8 +12,7 @@ from ortpipe.graph.core.origins import within
 from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.stages.convert.sources.estimators import End, class_path, end_of
 from ortpipe.stages.convert.sources.outputs import ML, ML_VERSION
-from ortpipe.stages.convert.sources.sklearn_columns import Columns, Flow
-from ortpipe.stages.convert.sources.sklearn_encoders import ENCODERS
+from ortpipe.stages.convert.sources.sklearn_columns import ENCODERS, Columns, Flow
 from ortpipe.stages.convert.sources.sklearn_transformers import (
     TRANSFORMERS,
     center_and_scale,
