@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -29,6 +31,8 @@ from ortpipe.pipeline.flatten import flatten
 from ortpipe.quoting import quoted
 
 if TYPE_CHECKING:
+    from hydra.core.config_loader import ConfigLoader
+
     from ortpipe.app.schema import RunConfig
 
 
@@ -209,6 +213,12 @@ def is_pair(word: str) -> bool:
     [True, True, False, False]
     """
     return not word.startswith("-") and ("=" in word or word.startswith("~"))
+
+
+def parsed(words: Iterable[str], loader: ConfigLoader | None = None) -> dict[str, Override]:
+    """Return overrides by their keys as written, such as +a.b; if a key occurs twice, the last one counts."""
+    overrides = OverridesParser.create(config_loader=loader).parse_overrides(list(words))
+    return {override.get_key_element(): override for override in overrides}
 
 
 def with_options_first(arguments: Sequence[str]) -> list[str]:

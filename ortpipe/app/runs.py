@@ -11,12 +11,11 @@ from typing import Any
 
 import onnx
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import read_write
 
 from ortpipe import Artifact
 from ortpipe.app.claim import claimed, output_folder
-from ortpipe.app.compose import Composition, check_working_folder
+from ortpipe.app.compose import Composition, check_working_folder, parsed
 from ortpipe.app.execute import execute
 from ortpipe.app.hydra_errors import REFUSALS, explained
 from ortpipe.app.lookup import find, recorded
@@ -245,7 +244,7 @@ def _check_override(override: object) -> None:
         )
     several = override in ("-m", "--multirun")
     with contextlib.suppress(*REFUSALS):  # composing the config explains these
-        several = several or any(o.is_sweep_override() for o in OverridesParser.create().parse_overrides([override]))
+        several = several or any(o.is_sweep_override() for o in parsed([override]).values())
     if several:
         raise ConfigError(
             "run starts a single run; start a sweep from the command line.",

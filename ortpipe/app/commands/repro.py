@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from ortpipe import FLOW, Artifact
 from ortpipe.app.assemble import open_run, plan_of
-from ortpipe.app.compose import Composition, Parser
+from ortpipe.app.compose import Composition, Parser, parsed
 from ortpipe.app.consent import check_consent, completed
 from ortpipe.app.lookup import recorded
 from ortpipe.app.run.folder import kept_input, stage_artifact
@@ -52,10 +51,8 @@ def run(arguments: Sequence[str]) -> None:
     )
     options = parser.read(arguments)
     recorder_words = tuple(word for word in options.overrides if word.lstrip("+~").startswith(("recorder", "paths.")))
-    overrides = OverridesParser.create().parse_overrides(
-        [word for word in options.overrides if word not in recorder_words]
-    )
-    secrets = {override.key_or_group: override.value() for override in overrides}
+    pairs = parsed(word for word in options.overrides if word not in recorder_words).values()
+    secrets = {override.key_or_group: override.value() for override in pairs}
     with recorded(options.run, Composition(recorder_words, options.config_dir)) as folder:
         _repeat(folder, secrets, trust=options.trust)
 

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-
-from ortpipe.app.compose import Composition, Parser
+from ortpipe.app.compose import Composition, Parser, parsed
 from ortpipe.app.redact import MASK, redacted
 from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build_key
@@ -63,8 +61,7 @@ def _target(folder: Path, settings: Sequence[str], mlflow_config: dict[str, Any]
     config = read_config(folder)
     record = config.get("recorder", {})
     record = record if record.get("name") == "mlflow" else _default_recorder(config, mlflow_config)
-    parsed = OverridesParser.create().parse_overrides([*settings])
-    overrides: dict[str, Any] = {s.key_or_group.removeprefix(GROUP): s.value() for s in parsed}
+    overrides: dict[str, Any] = {key.removeprefix(GROUP): setting.value() for key, setting in parsed(settings).items()}
     values = {**record, **overrides}
     uri = str(values.get("tracking_uri"))
     if "tracking_uri" not in overrides:

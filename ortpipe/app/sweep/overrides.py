@@ -5,10 +5,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ortpipe.app.compose import parsed
 from ortpipe.app.redact import redacted
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
@@ -32,8 +32,7 @@ def write_config(config: DictConfig) -> None:
 def choices(arguments: Sequence[str], loader: ConfigLoader) -> dict[str, list[str]]:
     """Return the overrides to choose from by key; if a key occurs twice, the last one counts."""
     choices = dict[str, list[str]]()
-    for override in OverridesParser.create(config_loader=loader).parse_overrides(list(arguments)):
-        key = override.get_key_element()
+    for key, override in parsed(arguments, loader).items():
         if not override.is_sweep_override():
             choices[key] = [f"{key}={override.get_value_element_as_str()}"]
         elif override.is_discrete_sweep():
@@ -59,8 +58,7 @@ def sample(choices: Mapping[str, Sequence[str]], loader: ConfigLoader) -> list[l
 
 
 def _by_key(overrides: Iterable[str]) -> dict[str, Override]:
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return {override.get_key_element().lstrip("+~"): override for override in parsed}
+    return {key.lstrip("+~"): override for key, override in parsed(overrides).items()}
 
 
 def planned(overrides: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 from hydra.core.config_loader import ConfigLoader
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import IntervalSweep, Override, RangeSweep
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
+from ortpipe.app.compose import parsed
 from ortpipe.app.redact import redacted
 from ortpipe.errors import ConfigError
 
@@ -29,9 +29,8 @@ class Space:
     @classmethod
     def of(cls, arguments: Sequence[str], loader: ConfigLoader | None) -> Self:
         """Return the space of some overrides; if a key occurs twice, the last one counts."""
-        parsed = OverridesParser.create(config_loader=loader).parse_overrides(list(arguments))
         space = cls()
-        for key, override in {override.get_key_element(): override for override in parsed}.items():
+        for key, override in parsed(arguments, loader).items():
             if not override.is_sweep_override():
                 space.fixed[key] = str(override.input_line)
                 continue
