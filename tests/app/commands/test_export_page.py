@@ -248,6 +248,13 @@ def test_a_table_is_a_form_and_its_rows_are_pasted(opened: Callable[..., Any], b
     holds(page, "#status", "Trained for")
     learned, count = map(int, page.locator("dd").first.text_content().split(" of "))
     assert (count, learned > 25) == (30, True)
+    assert page.locator("#contradiction").is_hidden()
+    rows.fill("age,city,seen,member,bought\n33,Rome,2025-01-01,yes,yes\n33,Rome,2025-01-01,yes,no")
+    page.get_by_role("button", name="Train on these rows").click()
+    holds(page, "#contradiction", "The same row was taught as yes and as no")
+    assert page.locator("#hint").is_hidden()  # no learning rate helps
+
+    rows.fill("\n".join(lines[:31]))
     page.get_by_role("button", name="Predict these rows").click()
     page.locator("tbody tr").nth(19).wait_for()
     names = ["prediction", "probability", "age", "city", "seen", "member"]
