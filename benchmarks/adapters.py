@@ -41,10 +41,10 @@ from ortpipe import (
 )
 from ortpipe.artifact import under
 from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
-from ortpipe.stages.convert.config import NewHead
+from ortpipe.stages.convert.changes.config import NewHead
 from ortpipe.stages.convert.sources.networks.transformer import Transformer
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
-from ortpipe.stages.derive.config import Lora
+from ortpipe.stages.derive.lora import Lora
 
 ENCODER = Transformer(width=192, heads=6, blocks=3, inner=768, dropout=0.0)
 HEAD = ("head/*",)

@@ -36,7 +36,7 @@ from ortpipe import (
 )
 from ortpipe.graph.forms.int8 import to_int8
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.convert.config import WeightsFrom
+from ortpipe.stages.convert.changes.config import WeightsFrom
 from ortpipe.stages.convert.sources.networks.cnn import CNN
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.train.optimizers import OPTIMIZERS

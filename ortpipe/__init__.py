@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ortpipe.stages.convert.restore import restore as restore
     from ortpipe.stages.convert.stage import convert as convert
     from ortpipe.stages.derive.config import DeriveConfig as DeriveConfig
-    from ortpipe.stages.derive.config import Lora as Lora
+    from ortpipe.stages.derive.lora import Lora as Lora
     from ortpipe.stages.derive.stage import derive as derive
     from ortpipe.stages.evaluate.config import EvaluateConfig as EvaluateConfig
     from ortpipe.stages.evaluate.stage import evaluate as evaluate

@@ -46,10 +46,22 @@ def optional(module: str, name: str) -> Any:
 
 
 def _later(module: str, name: str) -> Callable[..., Any]:
-    def call(*values: Any, **named: Any) -> Any:
-        return getattr(importlib.import_module(module), name)(*values, **named)
+    def target() -> Any:
+        return getattr(importlib.import_module(module), name)
 
+    def call(*values: Any, **named: Any) -> Any:
+        return target()(*values, **named)
+
+    call.target = target  # type: ignore[attr-defined]
     return call
+
+
+class LateNames(dict[str, Any]):
+    """A module's names, in which a class of `later` is imported when an annotation with it is read."""
+
+    def __getitem__(self, name: str) -> Any:
+        value = super().__getitem__(name)
+        return value.target() if hasattr(value, "target") else value
 
 
 def _homes(module: str) -> dict[str, tuple[str, str]]:

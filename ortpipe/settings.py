@@ -9,6 +9,7 @@ import math
 import operator
 import os
 import pkgutil
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +20,7 @@ from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 from annotated_types import Ge, Gt, Le, Lt
 
 from ortpipe import own
-from ortpipe.doors import later
+from ortpipe.doors import LateNames, later
 from ortpipe.errors import UnknownNameError, nearest
 
 if typing.TYPE_CHECKING:
@@ -149,18 +150,28 @@ class Config:
 
     def __post_init__(self) -> None:
         cls: type = type(self)
-        for name, (entry, hint) in fields_of(cls).items():
-            value = getattr(self, name)
-            in_type = checked(value, hint, name, entry.default)
+        for entry in dataclasses.fields(cls):
+            value = getattr(self, entry.name)
+            if value is None and entry.default is None:
+                continue  # so that the class of a group of settings is imported only if they are set
+            in_type = checked(value, hint_of(cls, entry.name), entry.name, entry.default)
             if in_type is not value:
-                object.__setattr__(self, name, in_type)
+                object.__setattr__(self, entry.name, in_type)
+
+
+@functools.cache
+def hint_of(cls: type, name: str) -> Any:
+    """Return the annotation of a dataclass's field."""
+    owner = next(base for base in cls.__mro__ if name in vars(base).get("__annotations__", {}))
+    field = types.SimpleNamespace(__annotations__={name: owner.__annotations__[name]})
+    names = LateNames(vars(sys.modules[owner.__module__]))
+    return typing.get_type_hints(field, names, names, include_extras=True)[name]
 
 
 @functools.cache
 def fields_of(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
     """Return each field of a dataclass by name, with its annotation."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    return {entry.name: (entry, hints[entry.name]) for entry in dataclasses.fields(cls)}
+    return {entry.name: (entry, hint_of(cls, entry.name)) for entry in dataclasses.fields(cls)}
 
 
 def catalogue_of(hint: Any) -> Catalogue[Any] | None:

@@ -28,7 +28,8 @@ from ortpipe import (
 from ortpipe.bundle import read_state, training_graphs, write_bundle
 from ortpipe.errors import TrainError
 from ortpipe.runtime.session import Session
-from ortpipe.stages.derive.config import DeriveConfig, Lora
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.lora import Lora
 from ortpipe.stages.train.config import ClipConfig
 from ortpipe.stages.train.schedules import SCHEDULES
 

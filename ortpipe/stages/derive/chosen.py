@@ -14,7 +14,8 @@ from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.choice.readers import UseFinder
 from ortpipe.graph.core import globs, query
 from ortpipe.graph.forms.adapters import ROUNDS, insert, why_not
-from ortpipe.stages.derive.config import DeriveConfig, Lora
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.lora import Lora
 from ortpipe.stages.derive.stage import CUT, Seeded, Trained
 
 

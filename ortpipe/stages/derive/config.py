@@ -1,29 +1,20 @@
 """The settings of derive."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from __future__ import annotations
 
-from ortpipe.settings import Config, Count, Positive, Seed
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+from ortpipe.doors import later
+from ortpipe.settings import Config
 from ortpipe.stages.derive.engines import ENGINES, Engine
 
+if TYPE_CHECKING:
+    from ortpipe.stages.derive.lora import Lora
+else:
+    later(__name__)
+
 VERSION = 20  # raised whenever the stage's results change
-
-
-@dataclass(frozen=True)
-class Lora(Config):
-    """W + alpha / rank · L·R (Hu et al., 2021) in the place of weights W of MatMul, Gemm and Conv, which stay.
-
-    Attributes:
-        rank: of L·R: L is [p, rank] and R [rank, q] beside a weight [p, q].
-        alpha: how much the adapters count; by default the rank, so that L·R is added as it is.
-        targets: exact names or globs of the weights; by default all parameters that are larger than their adapters.
-        seed: of the one of L and R that reads the data; the other one starts at 0.
-    """
-
-    rank: Count = 8
-    alpha: Positive | None = None
-    targets: tuple[str, ...] | None = None
-    seed: Seed = 0
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,22 @@
 """The settings of train."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
+from ortpipe.doors import later
 from ortpipe.errors import ConfigError
 from ortpipe.metrics import METRICS
-from ortpipe.parallel import ParallelConfig
 from ortpipe.settings import Config, Count, Fix, NotNegative, Positive, Seed, Share, Times, one_of
 from ortpipe.stages.train.optimizers import OPTIMIZERS, Optimizer
 from ortpipe.stages.train.schedules import SCHEDULES, Schedule
+
+if TYPE_CHECKING:
+    from ortpipe.parallel import ParallelConfig
+else:
+    later(__name__)
 
 VERSION = 13  # raised whenever the stage's results change
 LOSS = "loss"  # the default monitor

@@ -31,7 +31,7 @@ from ortpipe import (
 from ortpipe.errors import ConfigError
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
-from ortpipe.stages.derive.config import Lora
+from ortpipe.stages.derive.lora import Lora
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N,4,6,6] X) => (float[N,3] Y)
   <float[8,4,3,3] k, float[8,3] w, float[3] b> { c = Conv<pads=[1,1,1,1]>(X, k) a = Tanh(c) p = GlobalAveragePool(a)

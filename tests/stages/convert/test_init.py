@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 from ortpipe import Artifact, ConvertConfig, Data, Rows, convert, save_artifact
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.pipeline.digest import identity
-from ortpipe.stages.convert.config import WeightsFrom
+from ortpipe.stages.convert.changes.config import WeightsFrom
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 
 TEXT = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,3] y)

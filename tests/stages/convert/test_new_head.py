@@ -31,7 +31,7 @@ from ortpipe import (
 from ortpipe.errors import ConfigError, ConvertError
 from ortpipe.pipeline.digest import identity
 from ortpipe.runtime.session import Session
-from ortpipe.stages.convert.config import NewHead, WeightsFrom
+from ortpipe.stages.convert.changes.config import NewHead, WeightsFrom
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 
 ROWS = """<ir_version: 10, opset_import: ["": 21]> g (float[N,2] X) => (float[N,3] y, float[N,4] more)

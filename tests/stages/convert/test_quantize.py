@@ -15,7 +15,8 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
-from ortpipe.stages.derive.config import DeriveConfig, Lora
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.lora import Lora
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS

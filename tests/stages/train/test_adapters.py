@@ -18,8 +18,9 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.restore import restore
 from ortpipe.stages.convert.stage import convert
-from ortpipe.stages.derive.config import DeriveConfig, Lora
+from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.engines import ENGINES
+from ortpipe.stages.derive.lora import Lora
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import TrainConfig

@@ -25,7 +25,8 @@ from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.convert.sources.sklearn_estimator import SklearnEstimator
 from ortpipe.stages.convert.stage import convert
-from ortpipe.stages.derive.config import DeriveConfig, Lora
+from ortpipe.stages.derive.config import DeriveConfig
+from ortpipe.stages.derive.lora import Lora
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.penalty.config import PenaltyConfig
 from ortpipe.stages.penalty.stage import penalty

@@ -16,7 +16,7 @@ from ortpipe.graph.core import globs, query
 from ortpipe.graph.core.edit import set_initializers
 from ortpipe.graph.files import serial
 from ortpipe.graph.files.tensors import read_tensors
-from ortpipe.stages.convert.config import WeightsFrom
+from ortpipe.stages.convert.changes.config import WeightsFrom
 from ortpipe.stages.convert.forward import Converted
 
 SHOWN = 8  # names in an error, with their shapes

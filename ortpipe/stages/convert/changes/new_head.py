@@ -15,7 +15,7 @@ from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.core import globs, query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
-from ortpipe.stages.convert.config import NewHead
+from ortpipe.stages.convert.changes.config import NewHead
 from ortpipe.stages.convert.forward import Converted, Meaning, facts_of
 from ortpipe.stages.convert.prediction.meaning import FITTING
 from ortpipe.stages.convert.sources import Layers

@@ -26,7 +26,8 @@ from ortpipe.runtime.session import Session
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
-from ortpipe.stages.convert.config import ConvertConfig, WeightsFrom
+from ortpipe.stages.convert.changes.config import WeightsFrom
+from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources import SOURCES
 from ortpipe.stages.convert.sources.networks.network import read_labels
 from ortpipe.stages.convert.stage import convert
