@@ -3,7 +3,7 @@
 import html
 
 from ortpipe.artifact import Artifact
-from ortpipe.graph.choice.choice import some
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.pictures.svg import to_svg
 
 

@@ -19,7 +19,7 @@ from ortpipe.data.reader import PART_RULE
 from ortpipe.data.table import TableSource
 from ortpipe.data.text_columns import categorical_fix
 from ortpipe.errors import DataError, nearest
-from ortpipe.graph.core.globs import matches
+from ortpipe.graph.core.selection import matches
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from ortpipe.data.config import SplitConfig
 from ortpipe.data.rows import RowSet
 from ortpipe.data.written import is_setting
 from ortpipe.errors import ConfigError
-from ortpipe.graph.core.globs import matches
+from ortpipe.graph.core.selection import matches
 from ortpipe.settings import Config, Fix, Must
 
 COLUMN_FIX = (

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from ortpipe.doors import door
 
 if TYPE_CHECKING:
-    from ortpipe.graph.choice.choice import some
     from ortpipe.graph.choice.parameters import choose
     from ortpipe.graph.core import query
     from ortpipe.graph.core.apart import attach, put_together, serialized, written_beside
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from ortpipe.graph.core.inference import infer, parsed
     from ortpipe.graph.core.operators import having
     from ortpipe.graph.core.protos import Weights, all_nodes, is_large, is_quantized, without_metadata
+    from ortpipe.graph.core.selection import some
     from ortpipe.graph.core.types import OPSET
     from ortpipe.graph.files import serial
     from ortpipe.graph.files.serial import read_apart, write_atomically

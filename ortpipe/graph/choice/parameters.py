@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
-from ortpipe.graph.choice.choice import Choice
 from ortpipe.graph.choice.readers import Use, UseFinder, size_of
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Names, used_names
 from ortpipe.graph.core.origins import KEY, mark
+from ortpipe.graph.core.selection import Choice
 
 NOTHING: Mapping[str, str | None] = {}
 

@@ -18,12 +18,12 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ModelError
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.choice.readers import Use, UseFinder
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.check import clean
 from ortpipe.graph.core.edit import keep_outputs, open_initializers, set_initializers
+from ortpipe.graph.core.selection import some
 
 ROUNDS = "QuantizeLinear"
 Arrays = Mapping[str, np.ndarray]

@@ -12,9 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.facts import Facts, Task
-from ortpipe.graph.choice.choice import Choice
 from ortpipe.graph.core import query
 from ortpipe.graph.core.protos import Weights
+from ortpipe.graph.core.selection import Choice
 
 
 @dataclass(frozen=True)

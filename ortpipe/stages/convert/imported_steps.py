@@ -11,13 +11,13 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import SHARES, Data
 from ortpipe.errors import ConvertError, ModelError, under
 from ortpipe.facts import Facts, HeadFacts
-from ortpipe.graph.choice.choice import Choice, some
 from ortpipe.graph.choice.parameters import choose, untie
 from ortpipe.graph.choice.tied import copies, tie
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.core.origins import marked
 from ortpipe.graph.core.protos import sealed
+from ortpipe.graph.core.selection import Choice, some
 from ortpipe.graph.forms.modes import is_statistic, to_inference
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert import sources

@@ -8,9 +8,9 @@ from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import under
-from ortpipe.graph.choice.choice import Choice, sentence
 from ortpipe.graph.core import query
 from ortpipe.graph.core.check import finish_apart
+from ortpipe.graph.core.selection import Choice, sentence
 from ortpipe.stages.convert.config import VERSION, ConvertConfig
 from ortpipe.stages.convert.forward import Converted, Forward, Meaning, facts_of
 

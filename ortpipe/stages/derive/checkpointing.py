@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_ir import Graph, Node, Value
 
 from ortpipe.errors import DeriveError, nearest
-from ortpipe.graph.core import globs, query
+from ortpipe.graph.core import query, selection
 from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.operators import is_random
 from ortpipe.graph.core.query import FLOATS
@@ -203,9 +203,9 @@ def _marked(forward: Sequence[Node], varying: Collection[Value], marks: str | Se
     place = {str(y.name): i for i, node in enumerate(forward) for y in node.outputs if y in varying}
     patterns, rule = [marks] if isinstance(marks, str) else marks, "Every pattern in {key} must match a forward value."
     for pattern in patterns:
-        if not globs.matches(pattern, list(place)):
+        if not selection.matches(pattern, list(place)):
             raise DeriveError(rule, key="checkpointing", got=repr(pattern), fix=nearest(pattern, list(place)))
-    return {place[name] for pattern in patterns for name in globs.matches(pattern, list(place))}
+    return {place[name] for pattern in patterns for name in selection.matches(pattern, list(place))}
 
 
 def _automatic(forward: Sequence[Node], read_later: Sequence[Value], varying: Collection[Value]) -> set[int]:

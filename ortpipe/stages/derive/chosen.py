@@ -9,10 +9,10 @@ from onnx_ir import Graph
 
 from ortpipe.errors import DeriveError
 from ortpipe.facts import Facts
-from ortpipe.graph.choice.choice import sentence, some
 from ortpipe.graph.choice.parameters import choose
 from ortpipe.graph.choice.readers import UseFinder
-from ortpipe.graph.core import globs, query
+from ortpipe.graph.core import query, selection
+from ortpipe.graph.core.selection import sentence, some
 from ortpipe.graph.forms.adapters import ROUNDS, insert, why_not
 from ortpipe.stages.derive.config import DeriveConfig
 from ortpipe.stages.derive.lora import Lora
@@ -23,12 +23,12 @@ def chosen_by_config(
     graph: Graph, target: Seeded, facts: Facts, config: DeriveConfig, candidates: Sequence[str]
 ) -> Trained:
     """Choose parameters among the candidates, and the inputs with gradients; put adapters into the graph."""
-    inputs = globs.select(config.inputs, facts.inputs, DeriveError, "inputs")
+    inputs = selection.select(config.inputs, facts.inputs, DeriveError, "inputs")
     initializers = {str(name) for name in graph.initializers}
     chosen = [name for name in candidates if name in facts.parameters and config.adapters is None]
     if config.parameters is not None:
-        chosen = globs.select(config.parameters, candidates, DeriveError, "parameters", initializers)
-    frozen = set(globs.select(config.frozen, candidates, DeriveError, "frozen", initializers))
+        chosen = selection.select(config.parameters, candidates, DeriveError, "parameters", initializers)
+    frozen = set(selection.select(config.frozen, candidates, DeriveError, "frozen", initializers))
     chosen = [name for name in chosen if name not in frozen]
     if not chosen and not inputs and config.adapters is None:
         rule, why = "At least one parameter must be trained.", choose(graph, target.total).untrained
@@ -53,7 +53,7 @@ def reject_infinite(graph: Graph, parameters: Sequence[str]) -> NoReturn:
 def _check_frozen(config: DeriveConfig, names: Sequence[str], statistics: Collection[str]) -> None:
     """Reject frozen running statistics: they follow the batches in any case."""
     for pattern in config.frozen:
-        if statistics and {*globs.matches(pattern, names)} <= {*statistics}:
+        if statistics and {*selection.matches(pattern, names)} <= {*statistics}:
             rule = "{at}frozen leaves parameters as they are; running statistics follow the batches all the same."
             fix = "Leave it out, or set training_mode=0 in the model's layer (eval() of a PyTorch layer)."
             raise DeriveError(rule, got=f"{pattern!r}, which matches running statistics alone", fix=fix)
@@ -97,7 +97,7 @@ def adapt(graph: ir.Graph, choice: Trained, facts: Facts, lora: Lora) -> Trained
     finder = UseFinder(graph)
     targets = [name for name in candidates if name in facts.parameters]
     if lora.targets is not None:
-        targets = globs.select(lora.targets, candidates, DeriveError, "adapters.targets")
+        targets = selection.select(lora.targets, candidates, DeriveError, "adapters.targets")
     reasons = {name: why_not(graph.initializers[name], finder, lora.rank) for name in targets}
     without = {name: reason for name, reason in reasons.items() if reason is not None}
     chosen = [name for name in targets if name not in without]

@@ -2,11 +2,11 @@
 
 from ortpipe.artifact import Facts
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.core import globs
+from ortpipe.graph.core import selection
 from ortpipe.stages.penalty.config import PenaltyConfig
 
 
 def check(facts: Facts, config: PenaltyConfig) -> None:
     """Reject a pattern that matches no parameter."""
     for pattern in config.terms:
-        globs.select([pattern], facts.parameters, PenaltyError, "terms")
+        selection.select([pattern], facts.parameters, PenaltyError, "terms")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from ortpipe.artifact import Artifact
 from ortpipe.doors import later
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.core import globs, query
+from ortpipe.graph.core import query, selection
 from ortpipe.graph.core.builder import Builder
 from ortpipe.settings import typed
 from ortpipe.stages.penalty.config import VERSION, PenaltyConfig
@@ -32,7 +32,7 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
     terms = [
         (name, strengths)
         for pattern, strengths in config.terms.items()
-        for name in globs.select([pattern], facts.parameters, PenaltyError, "terms", artifact.initializers)
+        for name in selection.select([pattern], facts.parameters, PenaltyError, "terms", artifact.initializers)
         if any(strengths.values())
     ]
     auto_terms, per_row, notes = terms_of_source(facts) if config.auto else ({}, False, [])

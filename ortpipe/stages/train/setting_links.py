@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import TrainError
-from ortpipe.graph.core import globs
+from ortpipe.graph.core import selection
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.query import HALVES
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
@@ -72,6 +72,6 @@ def _per_element(values: float | Mapping[str, float], shapes: Shapes, key: str, 
         return values
     numbers = dict.fromkeys(shapes, default)
     for pattern, number in values.items():
-        numbers |= dict.fromkeys(globs.select([pattern], list(shapes), TrainError, key), number)
+        numbers |= dict.fromkeys(selection.select([pattern], list(shapes), TrainError, key), number)
     first, *different = {*numbers.values()}
     return first if not different else np.repeat([*numbers.values()], [math.prod(shape) for shape in shapes.values()])

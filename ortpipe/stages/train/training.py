@@ -14,7 +14,7 @@ from ortpipe.data.feeds import Feed, feeds
 from ortpipe.data.rows import Data
 from ortpipe.doors import later
 from ortpipe.errors import TrainError
-from ortpipe.graph.core import globs
+from ortpipe.graph.core import selection
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 
@@ -98,7 +98,7 @@ def check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: C
         check_init_and_batches(config, facts, data)
     for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
         if isinstance(values, Mapping):
-            globs.select(list(values), facts.parameters, TrainError, key, fixed_names)
+            selection.select(list(values), facts.parameters, TrainError, key, fixed_names)
     if config.early_stop.monitor != LOSS:
         check_monitor(config.early_stop.monitor, facts, data)
 

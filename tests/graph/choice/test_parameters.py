@@ -7,10 +7,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from ortpipe.graph.choice.choice import sentence
 from ortpipe.graph.choice.parameters import choose, untie
 from ortpipe.graph.choice.readers import is_added_mask, is_formula, is_zero_one
 from ortpipe.graph.core.check import checked, finish
+from ortpipe.graph.core.selection import sentence
 from ortpipe.runtime.session import Session
 
 rng = np.random.default_rng(0)

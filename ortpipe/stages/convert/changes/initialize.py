@@ -11,9 +11,9 @@ import onnx_ir as ir
 from safetensors import SafetensorError
 
 from ortpipe.errors import ConvertError, under
-from ortpipe.graph.choice.choice import some
-from ortpipe.graph.core import globs, query
+from ortpipe.graph.core import query, selection
 from ortpipe.graph.core.edit import set_initializers
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.files import serial
 from ortpipe.graph.files.tensors import read_tensors
 from ortpipe.stages.convert.changes.config import WeightsFrom
@@ -90,7 +90,7 @@ def _fitting(
     config: WeightsFrom,
 ) -> dict[str, np.ndarray]:
     """Return the file's arrays by the weights that take them, some of them transposed by the config."""
-    transposed = set(globs.select(config.transpose, list(source_of), ConvertError, "transpose"))
+    transposed = set(selection.select(config.transpose, list(source_of), ConvertError, "transpose"))
     values, misfits, turnable = {}, [], []
     for target, name in source_of.items():
         array, shape = source_arrays[name], query.array(values_by_name[target]).shape

@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Task
 from ortpipe.errors import ConfigError, ConvertError, nearest, under
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.choice.parameters import choose
-from ortpipe.graph.core import globs, query
+from ortpipe.graph.core import query, selection
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
+from ortpipe.graph.core.selection import some
 from ortpipe.stages.convert.changes.config import NewHead
 from ortpipe.stages.convert.forward import Converted, Meaning, facts_of
 from ortpipe.stages.convert.prediction.meaning import FITTING
@@ -159,7 +159,7 @@ def _layer_behind(layers: Layers, x: ir.Value, place: int, name: str, setting: A
 def _value_to_cut(graph: ir.Graph, output: ir.Value, cut: str | None) -> ir.Value:
     """Return the value that a name or glob matches."""
     values = {str(y.name): y for node in graph for y in node.outputs if y.name}
-    matches = [] if cut is None else globs.matches(cut, list(values))
+    matches = [] if cut is None else selection.matches(cut, list(values))
     if len(matches) == 1:
         value, sizes = values[matches[0]], query.sizes(values[matches[0]])
         if value.dtype in query.FLOATS and sizes is not None and len(sizes) > 1 and sizes[0] is None:

@@ -7,11 +7,11 @@ import onnx_ir as ir
 from onnx_ir import Node
 
 from ortpipe.errors import ConvertError
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.inference import infer
 from ortpipe.graph.core.rewrite import Rewrite, rewrite
+from ortpipe.graph.core.selection import some
 from ortpipe.stages.convert.dialects.attention import ATTENTION
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, is_read, with_ranks
 from ortpipe.stages.convert.dialects.layers import LAYERS

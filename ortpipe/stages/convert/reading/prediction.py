@@ -11,8 +11,8 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError, ModelError, nearest
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
+from ortpipe.graph.core.selection import some
 from ortpipe.metrics.elements import classes_last
 from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.prediction.heads import Head, read_head

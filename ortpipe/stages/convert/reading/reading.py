@@ -13,12 +13,12 @@ import onnx_ir as ir
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvertError, ModelError
 from ortpipe.facts_json import read_metadata
-from ortpipe.graph.choice.choice import some
-from ortpipe.graph.core import globs, query
+from ortpipe.graph.core import query, selection
 from ortpipe.graph.core.apart import attach, take_apart
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.inference import infer, parsed
 from ortpipe.graph.core.protos import Weights
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.core.sound import check_sound
 from ortpipe.graph.forms.modes import settle
 from ortpipe.graph.importing.batch import name_batch, plain_dimensions
@@ -276,7 +276,7 @@ def lift_weights(reading: Reading) -> None:
     if patterns is False or (patterns is True and (reading.metadata or not constants)):
         return
     floats = [o for o in graph.outputs if o.dtype in query.FLOATS]
-    named = None if patterns is True else partial(globs.select, patterns, error=ConvertError, key="lift")
+    named = None if patterns is True else partial(selection.select, patterns, error=ConvertError, key="lift")
     if names := lift(graph, constants, floats, named):
         reading.notes.append(f"lifts {len(names)} weights from constants: {some(names)}")
 

@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from ortpipe.errors import ModelError
 from ortpipe.files import atomic_write
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.apart import bytes_of, same_bytes, stub
 from ortpipe.graph.core.origins import Origin, Place, Read, put, take
 from ortpipe.graph.core.protos import graphs
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.files.serial import data_files, external_bytes, read_without_data
 
 Arrays = Mapping[str, np.ndarray]

@@ -15,10 +15,10 @@ from ortpipe.artifact import Artifact, Facts
 from ortpipe.data.feeds import feed_inputs
 from ortpipe.data.rows import Data
 from ortpipe.errors import ModelError
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.inference import parsed
 from ortpipe.graph.core.origins import Origin, Place, put
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.forms.modes import is_statistic
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.imported_steps import TOLERANCE

@@ -11,10 +11,10 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe.errors import ConvertError, nearest
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.pictures.draw import type_of
 
 Axes = int | Mapping[str, int] | None

@@ -17,8 +17,8 @@ import onnx
 from ortpipe.data.row_checks import array_fix
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvertError, NoRowsError
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.origins import mark
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.files.state_dict import read_torch
 from ortpipe.graph.forms.modes import UNBIASED, VARIANCE, moves_statistics
 from ortpipe.quoting import listing

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ortpipe.errors import ConfigError, ConvertError
-from ortpipe.graph.choice.choice import some
+from ortpipe.graph.core.selection import some
 
 PACKAGES = ("torch", "onnxscript")
 FLAGS = ("train", "training")  # arguments that switch an operator to training

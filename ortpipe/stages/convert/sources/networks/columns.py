@@ -10,9 +10,9 @@ import onnx_ir as ir
 
 from ortpipe.data.rows import Rows
 from ortpipe.errors import ConvertError
-from ortpipe.graph.choice.choice import some
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.check import finish
+from ortpipe.graph.core.selection import some
 from ortpipe.graph.core.types import IR_VERSION, OPSET
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.sources.networks.dates import date_numbers

@@ -1,7 +1,7 @@
 import pytest
 
 from ortpipe.errors import DeriveError
-from ortpipe.graph.core import globs
+from ortpipe.graph.core import selection
 
 PARAMETERS = ["layer0.weight", "layer0.bias", "layer1.weight", "a[0]"]
 
@@ -20,21 +20,21 @@ PARAMETERS = ["layer0.weight", "layer0.bias", "layer1.weight", "a[0]"]
     ],
 )
 def test_patterns_choose_names_in_the_names_order(patterns, expected):
-    assert globs.select(patterns, PARAMETERS, DeriveError, "derive.frozen") == expected
+    assert selection.select(patterns, PARAMETERS, DeriveError, "derive.frozen") == expected
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_its_key_and_a_guess():
     with pytest.raises(DeriveError, match=r"derive\.frozen(.|\n)*'layer0\.wieght'(.|\n)*Did you mean 'layer0\.weight'"):
-        globs.select(["*", "layer0.wieght"], PARAMETERS, DeriveError, "derive.frozen")
+        selection.select(["*", "layer0.wieght"], PARAMETERS, DeriveError, "derive.frozen")
 
 
 def test_matching_minds_the_case():
-    assert globs.matches("W*", ["Weight"]) == ["Weight"]
-    assert globs.matches("w*", ["Weight"]) == []
+    assert selection.matches("W*", ["Weight"]) == ["Weight"]
+    assert selection.matches("w*", ["Weight"]) == []
 
 
 @pytest.mark.parametrize(("pattern", "names"), [("w[0]", ["w0", "w[0]"]), ("*", ["w", "*"]), ("a?", ["ab", "a?"])])
 def test_a_name_is_a_name_before_it_is_a_glob(pattern, names):
-    assert globs.select([pattern], names, DeriveError, "derive.frozen") == [pattern]
+    assert selection.select([pattern], names, DeriveError, "derive.frozen") == [pattern]
     with pytest.raises(DeriveError, match="must match a parameter"):
-        globs.select([pattern], names[:1], DeriveError, "derive.frozen", fixed_names=names)
+        selection.select([pattern], names[:1], DeriveError, "derive.frozen", fixed_names=names)
