@@ -1,8 +1,7 @@
-"""The only import of onnxruntime: its version and providers."""
+"""The only import of onnxruntime, of which only one distribution may be installed."""
 
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any
 
@@ -55,19 +54,3 @@ def _imported() -> Any:
 ort = _imported()
 bindings = ort.capi.onnxruntime_pybind11_state  # its classes in C++
 ort.set_default_logger_severity(4)  # errors are raised with their message; the rest concerns ort's own optimizations
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """An installation of onnxruntime."""
-
-    version: str
-    builds_gradients: bool  # whether it is the training build, which the `ort` engine needs
-    providers: tuple[str, ...]  # the compiled-in providers, by their long names
-
-
-def about() -> Runtime:
-    """Return the installed runtime; raise if there is more than one distribution."""
-    check_one_runtime()  # again: another one may have been installed since the import
-    builds_gradients = hasattr(bindings, "OrtModuleGraphBuilder")
-    return Runtime(ort.__version__, builds_gradients, tuple(ort.get_available_providers()))

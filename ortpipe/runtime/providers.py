@@ -1,5 +1,6 @@
-"""Check that a device is available to the engine that uses it."""
+"""The installed onnxruntime, and checks that a device is available to the engine that uses it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
@@ -7,8 +8,24 @@ import onnx
 from ortpipe.errors import EngineError
 from ortpipe.runtime import c, xla
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.runtime.library import ort
+from ortpipe.runtime.library import bindings, check_one_runtime, ort
 from ortpipe.runtime.session import PROVIDERS, TRIVIAL, Session
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An installation of onnxruntime."""
+
+    version: str
+    builds_gradients: bool  # whether it is the training build, which the `ort` engine needs
+    providers: tuple[str, ...]  # the compiled-in providers, by their long names
+
+
+def about() -> Runtime:
+    """Return the installed runtime; raise if there is more than one distribution."""
+    check_one_runtime()  # again: another one may have been installed since the import
+    builds_gradients = hasattr(bindings, "OrtModuleGraphBuilder")
+    return Runtime(ort.__version__, builds_gradients, tuple(ort.get_available_providers()))
 
 
 def check_provider(runtime: RuntimeConfig, count: int | None = None) -> None:
