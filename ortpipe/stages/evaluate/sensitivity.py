@@ -119,13 +119,6 @@ def _cotangents(facts: Facts, prediction: np.ndarray, width: list[int]) -> Itera
         yield placed.astype(prediction.dtype)
 
 
-class _Fitted:
-    """The estimator argument that scikit-learn requires, without a function."""
-
-    def fit(self) -> None:
-        """Do nothing: the model is in the scorer."""
-
-
 def importance_of_columns(work: Work, defined: Collection[str]) -> dict[str, dict[str, list[float]]]:
     """Return the importance of each column of the test rows for the prediction's metrics that have a value."""
     facts, model, session = work.artifact.facts, work.artifact.signature, work.session("trained")
@@ -150,28 +143,34 @@ def importance(
 ) -> dict[str, dict[str, list[float]]]:
     """Return, for each metric and column, the mean and deviation of how much worse the metric is without it.
 
-    Positive: the metric needs the column. Computed by `sklearn.inspection.permutation_importance` for the
-    columns of the user's table: the features of one word column are shuffled together.
+    Positive: the metric needs the column. The columns are those of the user's table: the features of one word column
+    are shuffled together. The orders, and so the values, are those of `sklearn.inspection.permutation_importance`.
     """
-    from sklearn.inspection import permutation_importance
-
     columns = places_of(rows)
 
-    def score(_: object, order: np.ndarray, __: object) -> dict[str, float]:
-        entries = predict(_reordered(rows, list(columns.values()), order))
-        values = {name: metric(*entries) for name, metric in metrics.items()}
-        return {name: value if metrics[name].greater_is_better else -value for name, value in values.items()}
+    def scores(rows: Rows) -> np.ndarray:
+        entries = predict(rows)
+        return np.array([metric(*entries) * (1 if metric.greater_is_better else -1) for metric in metrics.values()])
 
-    count = len(rows.label)
-    order = np.tile(np.arange(count)[:, None], (1, len(columns)))  # each column gets its own order
-    by_metric = permutation_importance(_Fitted(), order, None, scoring=score, n_repeats=repeats, random_state=seed)
-    return {
-        name: {
-            column: [float(mean), float(deviation)]
-            for column, mean, deviation in zip(columns, result.importances_mean, result.importances_std, strict=True)
-        }
-        for name, result in by_metric.items()
-    }
+    best = scores(rows)
+    worse = np.array(
+        [
+            [best - scores(_reordered(rows, places, order)) for order in _orders(len(rows.label), repeats, seed)]
+            for places in columns.values()
+        ]
+    )
+    numbers = np.stack([worse.mean(axis=1), worse.std(axis=1)], axis=-1)  # [columns, metrics, 2]
+    return {name: dict(zip(columns, numbers[:, m].tolist(), strict=True)) for m, name in enumerate(metrics)}
+
+
+def _orders(count: int, repeats: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield random orders, each a shuffle of the one before."""
+    random = np.random.RandomState(np.random.RandomState(seed).randint(2**31))
+    order, index = np.arange(count), np.arange(count)
+    for _ in range(repeats):
+        random.shuffle(index)
+        order = order[index]
+        yield order
 
 
 def places_of(rows: Rows) -> dict[str, Places]:
@@ -187,12 +186,11 @@ def places_of(rows: Rows) -> dict[str, Places]:
     return places
 
 
-def _reordered(rows: Rows, columns: list[Places], order: np.ndarray) -> Rows:
-    """Return the rows with each column reordered by its column of `order`."""
-    inputs, unchanged = dict(rows.inputs), np.arange(len(order))
-    for places, column_order in zip(columns, order.T, strict=True):
-        for name, column in places if (column_order != unchanged).any() else ():
-            at = ... if column is None else (slice(None), column)
-            inputs[name] = inputs[name].copy()
-            inputs[name][at] = rows.inputs[name][at][column_order]
+def _reordered(rows: Rows, places: Places, order: np.ndarray) -> Rows:
+    """Return the rows with a column in another order."""
+    inputs = dict(rows.inputs)
+    for name, column in places:
+        at = ... if column is None else (slice(None), column)
+        inputs[name] = inputs[name].copy()
+        inputs[name][at] = rows.inputs[name][at][order]
     return rows.replace(inputs=inputs)
