@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from ortpipe.stages.evaluate.figures import figures, panels
     from ortpipe.stages.evaluate.gates import Scored, paired, score, slice_of
     from ortpipe.stages.penalty.penalties import charges
-    from ortpipe.stages.train.continued import restarts
+    from ortpipe.stages.train.continued import planned, restarts, watches
     from ortpipe.stages.train.optimizers.sgd import SGD
     from ortpipe.stages.train.outcome import trained_loss
-    from ortpipe.stages.train.planned_rates import planned, watches
     from ortpipe.stages.train.random_weights import random_parameters
     from ortpipe.stages.train.remark import Remark
     from ortpipe.stages.train.step import build_step

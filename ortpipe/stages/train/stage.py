@@ -28,7 +28,7 @@ from ortpipe.stages.train.training import Checkpoint, Training, check_settings, 
 
 if TYPE_CHECKING:  # for models, settings and results beyond a plain training
     from ortpipe.graph.forms.modes import to_inference
-    from ortpipe.stages.train.auto_engine import with_engine
+    from ortpipe.stages.train.compiled import with_engine
     from ortpipe.stages.train.diagnosis import check_elements
     from ortpipe.stages.train.full_batch import solve as solve_full_batch
     from ortpipe.stages.train.outcome import kept_epoch, kept_note, merge_adapters, rounding_note, still_note

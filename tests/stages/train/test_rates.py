@@ -15,8 +15,8 @@ from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import TrainConfig
+from ortpipe.stages.train.continued import planned, watches
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.planned_rates import planned, watches
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.training import steps_per_epoch
