@@ -15,6 +15,7 @@ ALWAYS = {"reduce", "product", "join", "scatter", "result"}  # kinds that are co
 CHEAP = 3  # operations that are rather repeated than indexed in memory
 ALIGNED = 64  # bytes
 MANY = 4  # rows of a product for each row that it sums over
+SHORT = 32  # entries
 CALLS = re.compile(r"[a-z0-9]+\(")
 
 
@@ -44,6 +45,12 @@ def accumulates(value: Value) -> bool:
         return False
     wide = [axis for axis, n in enumerate(value.args[0].shape) if n != 1]
     return bool(wide) and wide[-1] not in value.info[1]
+
+
+def in_one_loop(value: Value) -> bool:
+    """Return whether a function of short rows needs one loop over all entries, which compilers compute in vectors."""
+    rows = value.kind == "map" and len(value.shape) > 1 and 1 < value.shape[-1] < SHORT < value.size
+    return rows and bool(CALLS.search(value.info)) and all(x.shape == value.shape for x in value.args)
 
 
 class Plan:
@@ -102,6 +109,7 @@ class Plan:
                 inner = value.level is not x.level and x.level is not self.top
                 wider = value.size > x.size or value.kind in ("product", "scatter")
                 indexed = value.kind in ("gather", "gather_elements", "pad") and place == 0
+                wider = wider or in_one_loop(value)
                 if base.kind not in (*MEMORY, "scan") and value.kind != "scan" and (inner or wider or indexed):
                     needed.add(behind(x) if value.kind == "product" and place < 2 else base)
         needed = {value for value in needed if value.kind not in (*MEMORY, "scan") or value.kind == "result"}
@@ -197,7 +205,8 @@ class Plan:
 
     def _joined(self, value: Value, kernels: Sequence[Kernel], places: dict[Value, int]) -> int | None:
         """Return the kernel that can also compute a value."""
-        if value.kind in ("product", "join", "scatter", "scan") or (value.kind == "reduce" and not accumulates(value)):
+        alone = value.kind in ("product", "join", "scatter", "scan") or in_one_loop(value)
+        if alone or (value.kind == "reduce" and not accumulates(value)):
             return None
         domain, reads = _domain(value), self.entries(value)
         first = max((places[x] for x, _ in reads if x in places), default=-1)
