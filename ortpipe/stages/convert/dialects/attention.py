@@ -13,7 +13,7 @@ from onnx_ir import Node, Value
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.rewrite import Rewrite
 from ortpipe.stages.convert.dialects.forms import inputs_of, is_read, rank_of, unsupported
-from ortpipe.stages.convert.dialects.layers import layer_normalization
+from ortpipe.stages.convert.dialects.layers import add, layer_normalization
 
 MASKED = -10000.0  # the default value that a mask adds
 
@@ -22,9 +22,7 @@ def embed_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
     """LayerNormalization of word[ids] + position[places] + segment[segments]; the ones in each mask; the sum."""
     ids, segments, words, positions, segment, gamma, beta, mask, places = inputs_of(node, 9)
     position = op.Gather(positions, places) if places is not None else op.Slice(positions, [0], _size(op, ids, 1), [0])
-    total = op.Gather(words, ids) + position
-    if segment is not None:
-        total = total + op.Gather(segment, segments)
+    total = add(op.Gather(words, ids) + position, None if segment is None else op.Gather(segment, segments))
     count = None
     if len(node.outputs) > 1 and is_read(node.outputs[1]):
         if mask is None:
@@ -44,8 +42,7 @@ def rotary_embedding(op: Builder, node: Node) -> list[Value]:
     head = [heads, -1] if size else [-1, _last(cosines, node) * 2]
     split = op.Reshape(x, [0, 0, *head]) if rank == 3 else x
     if rank_of(places) == 1:  # position of the first token
-        length = op.Squeeze(_size(op, x, rank - 2 if rank == 4 else 1))
-        places = op.Unsqueeze(op.Add(op.Range(0, length, 1), places), [0])
+        places = op.Unsqueeze(_places(op, x, rank - 2 if rank == 4 else 1) + places, [0])
     cos, sin = (op.Unsqueeze(op.Gather(table, places), [2 if rank == 3 else 1]) for table in (cosines, sines))
     y = _rotate(op, split, cos, sin, size // 2 or _last(cosines, node), get("interleaved", 0), partly=bool(size))
     return [op.Reshape(y, [0, 0, -1]) if rank == 3 else y]
@@ -53,21 +50,18 @@ def rotary_embedding(op: Builder, node: Node) -> list[Value]:
 
 def _rotate(op: Builder, x: Value, cos: Any, sin: Any, half: int, interleaved: int, *, partly: bool) -> Value:
     """Rotate heads [.., .., .., H] by their angles; if `partly`, only the first 2 · half numbers."""
-    unrotated = None
-    if partly:
-        x, unrotated = op.Slice(x, [0], [2 * half], [-1]), op.Slice(x, [2 * half], [np.iinfo(np.int64).max], [-1])
+    turned = op.Slice(x, [0], [2 * half], [-1]) if partly else x
     if interleaved:
-        pairs = op.Reshape(x, [0, 0, 0, -1, 2])
+        pairs = op.Reshape(turned, [0, 0, 0, -1, 2])
         first, second = (_slice(op, pairs, i, -1) for i in (0, 1))
     else:
-        first, second = (op.Slice(x, [start], [start + half], [-1]) for start in (0, half))
+        first, second = (op.Slice(turned, [start], [start + half], [-1]) for start in (0, half))
     rotated = [first * cos - second * sin, first * sin + second * cos]
     if interleaved:
-        y = op.Concat(*(op.Unsqueeze(part, [-1]) for part in rotated), axis=-1)
-        y = op.Reshape(y, [0, 0, 0, -1])
+        y = op.Reshape(op.Concat(*(op.Unsqueeze(part, [-1]) for part in rotated), axis=-1), [0, 0, 0, -1])
     else:
         y = op.Concat(*rotated, axis=-1)
-    return y if unrotated is None else op.Concat(y, unrotated, axis=-1)
+    return op.Concat(y, op.Slice(x, [2 * half], [np.iinfo(np.int64).max], [-1]), axis=-1) if partly else y
 
 
 def attention(op: Builder, node: Node) -> list[Value]:
@@ -78,21 +72,17 @@ def attention(op: Builder, node: Node) -> list[Value]:
         raise unsupported(node, "do_rotary or past_present_share_buffer")
     heads, sizes = get("num_heads"), list(node.attributes.get_ints("qkv_hidden_sizes") or [])
     sizes = sizes or [_last(weights, node) // 3] * 3
-    projected = op.MatMul(x, weights)
-    if bias is not None:
-        projected = projected + bias
+    projected = add(op.MatMul(x, weights), bias)
     q, k, v = (_heads(op, part, heads) for part in op.Split(projected, sizes, axis=-1, outputs=3))
-    past_parts: list[Value | None] = [None]
-    if past is not None:
-        past_parts = [_slice(op, past, i, 0) for i in (0, 1)]
-        k, v = (op.Concat(old, new, axis=2) for old, new in zip(past_parts, (k, v), strict=True))
-    y = _attend(op, node, q, k, v, sizes[0] // heads, mask, attention_bias, past_parts[0])
+    past_key, past_value = (None, None) if past is None else (_slice(op, past, i, 0) for i in (0, 1))
+    k, v = _behind(op, past_key, k), _behind(op, past_value, v)
+    y = _attend(op, node, q, k, v, sizes[0] // heads, mask, attention_bias, past_key)
     if len(node.outputs) == 1:
         return [y]
     return [y, op.Concat(op.Unsqueeze(k, [0]), op.Unsqueeze(v, [0]), axis=0)]
 
 
-def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
+def multi_head_attention(op: Builder, node: Node) -> list[Value]:
     """Attention of queries, keys and values, packed or three inputs, plus their biases."""
     query, key, value, bias, mask, attention_bias, past_key, past_value, *more = inputs_of(node, 10)
     if any(x is not None for x in more) or len(node.outputs) > 3:
@@ -113,8 +103,7 @@ def multi_head_attention(op: Builder, node: Node) -> list[Value | None]:
         parts = [x if rank == 4 else x + b for x, rank, b in zip(parts, ranks, biases, strict=True)]
     # keys and values of four axes are already split into heads, as for cross attention
     q, k, v = (x if rank == 4 else _heads(op, x, heads) for x, rank in zip(parts, ranks, strict=True))
-    if past_key is not None:
-        k, v = op.Concat(past_key, k, axis=2), op.Concat(past_value, v, axis=2)
+    k, v = _behind(op, past_key, k), _behind(op, past_value, v)
     return [_attend(op, node, q, k, v, size, mask, attention_bias, past_key), k, v][: len(node.outputs)]
 
 
@@ -136,14 +125,11 @@ def group_query_attention(op: Builder, node: Node) -> list[Value]:
     past, past_value = (None if x is None or (x.shape is not None and 0 in x.shape) else x for x in pasts)
     if get("do_rotary", 0):
         if places is None:
-            length: Any = op.Squeeze(_size(op, q, 2))
-            places = op.Unsqueeze(op.Range(0, length, 1), [0])
-            places = places if past is None else op.Add(places, _size(op, past, 2))
+            places = add(op.Unsqueeze(_places(op, q, 2), [0]), None if past is None else _size(op, past, 2))
         cos, sin = (op.Unsqueeze(op.Gather(table, places), [1]) for table in (cosines, sines))
         half, kind = _last(cosines, node), get("rotary_interleaved", 0)
         q, k = (_rotate(op, x, cos, sin, half, kind, partly=2 * half < size) for x in (q, k))
-    if past is not None:
-        k, v = op.Concat(past, k, axis=2), op.Concat(past_value, v, axis=2)
+    k, v = _behind(op, past, k), _behind(op, past_value, v)
     keys, values = k, v
     if groups < heads:
         times = op.const(np.array([1, 1, heads // groups, 1, 1]))
@@ -172,6 +158,11 @@ def _heads(op: Builder, x: Value, heads: int) -> Value:
     return op.Transpose(op.Reshape(x, [0, 0, heads, -1]), perm=[0, 2, 1, 3])
 
 
+def _behind(op: Builder, past: Value | None, new: Value) -> Value:
+    """Return keys or values behind past ones, [B, N, T, H]."""
+    return new if past is None else op.Concat(past, new, axis=2)
+
+
 def _attend(
     op: Builder,
     node: Node,
@@ -187,23 +178,19 @@ def _attend(
     """softmax(scale · q · kᵀ + attention_bias, masked) · v, heads concatenated: [B, S, N·H]."""
     visibility = visibility or _Visibility(causal=bool(node.attributes.get_int("unidirectional", 0)))
     scale = node.attributes.get_float("scale", 0.0) or 1 / math.sqrt(size)
+    assert q.dtype is not None
     scores = op.MatMul(q, op.Transpose(k, perm=[0, 1, 3, 2])) * scale
-    if visibility.cap:
-        scores = op.Tanh(scores / visibility.cap) * visibility.cap
-    if attention_bias is not None:
-        scores = scores + attention_bias
+    scores = op.Tanh(scores / visibility.cap) * visibility.cap if visibility.cap else scores
+    scores = add(scores, attention_bias)
     if mask is not None:
-        assert q.dtype is not None
         filler = max(node.attributes.get_float("mask_filter_value", MASKED), float(q.dtype.min))
         scores = scores + op.Where(_visible(op, node, mask, q, k), op.like(0, q), op.like(filler, q))
     if visibility.causal:
-        assert q.dtype is not None
-        rows = op.Range(0, op.Squeeze(_size(op, q, 2)), 1)
-        rows = op.Unsqueeze(rows if past is None else op.Add(rows, _size(op, past, 2)), [1])
-        keys = op.Range(0, op.Squeeze(_size(op, k, 2)), 1)
+        rows = op.Unsqueeze(add(_places(op, q, 2), None if past is None else _size(op, past, 2)), [1])
+        keys = _places(op, k, 2)
         visible = op.LessOrEqual(keys, rows)
         if visibility.window >= 0:
-            visible = op.And(visible, op.Greater(keys, op.Sub(rows, visibility.window)))
+            visible = op.And(visible, op.Greater(keys, rows - visibility.window))
         scores = op.Where(visible, scores, op.like(float(q.dtype.min), q))
     y = op.MatMul(op.Softmax(scores, axis=-1), v)
     return op.Reshape(op.Transpose(y, perm=[0, 2, 1, 3]), [0, 0, -1])
@@ -217,14 +204,14 @@ def _visible(op: Builder, node: Node, mask: Value, q: Value, k: Value) -> Value:
         case 3:
             return op.Greater(op.Unsqueeze(mask, [1]), 0)
         case 1:  # [B] ends, or [2B] ends and then starts
-            places = op.Cast(op.Range(0, op.Squeeze(_size(op, k, 2)), 1), to=ir.DataType.INT32)
+            places = op.Cast(_places(op, k, 2), to=ir.DataType.INT32)
             rows = _size(op, q, 0)
             ends = op.Slice(mask, [0], rows)
             before_end = op.Less(places, op.Unsqueeze(ends, [1, 2, 3]))
             batch = node.inputs[0].shape if node.inputs[0] is not None else None
             if mask.shape is not None and batch is not None and mask.shape[0] == batch[0]:
                 return before_end
-            starts = op.Slice(op.Concat(mask, op.Sub(ends, ends), axis=0), rows, rows + rows)
+            starts = op.Slice(op.Concat(mask, ends - ends, axis=0), rows, rows + rows)
             return op.And(before_end, op.GreaterOrEqual(places, op.Unsqueeze(starts, [1, 2, 3])))
         case rank:
             raise unsupported(node, f"a mask of {rank} axes")
@@ -233,6 +220,11 @@ def _visible(op: Builder, node: Node, mask: Value, q: Value, k: Value) -> Value:
 def _size(op: Builder, x: Value | None, axis: int) -> Value:
     """Return one dimension as a vector."""
     return op.Shape(x, start=axis, end=axis + 1)
+
+
+def _places(op: Builder, x: Value | None, axis: int) -> Value:
+    """Return 0, 1 … below the length of an axis."""
+    return op.Range(0, op.Squeeze(_size(op, x, axis)), 1)
 
 
 def _last(value: Value, node: Node) -> int:

@@ -30,7 +30,7 @@ def gelu(op: Builder, x: Value) -> Value:
 
 def fast_gelu(op: Builder, node: Node) -> list[Value]:
     """Gelu's tanh approximation, of x + bias: ½x · (1 + tanh(√(2/π) · (x + 0.044715·x³)))."""
-    x = _add_bias(op, *node.inputs)
+    x = add(*node.inputs)
     return [x * ((op.Tanh(x * (1 + x * x * 0.044715) * math.sqrt(2 / math.pi)) + 1) * 0.5)]
 
 
@@ -66,8 +66,8 @@ def fused_gemm(op: Builder, node: Node) -> list[Value]:
 def fused_conv(op: Builder, node: Node) -> list[Value]:
     """activation(Conv(x, w, b) + z)."""
     x, w, b, z = inputs_of(node, 4)
-    y = op.Conv(x, w, b, **attributes_of(node, "activation"))
-    return [_activate(op, node, y if z is None else y + z, node.attributes.get_floats("activation_params", ()))]
+    y = add(op.Conv(x, w, b, **attributes_of(node, "activation")), z)
+    return [_activate(op, node, y, node.attributes.get_floats("activation_params", ()))]
 
 
 def nhwc_conv(op: Builder, node: Node) -> list[Value]:
@@ -89,14 +89,14 @@ def rms_normalization(op: Builder, node: Node) -> list[Value | None]:
 def skip_layer_normalization(op: Builder, node: Node) -> list[Value | None]:
     """LayerNormalization of x + skip + bias, which is the fourth output."""
     x, skip, gamma, beta, bias = inputs_of(node, 5)
-    total = _add_bias(op, _add_bias(op, x, skip), bias)
+    total = add(add(x, skip), bias)
     return [*layer_normalization(op, node, total, gamma, beta), total]
 
 
 def skip_rms_normalization(op: Builder, node: Node) -> list[Value | None]:
     """SkipSimplifiedLayerNormalization: the same without the mean."""
     x, skip, gamma, bias = inputs_of(node, 4)
-    total = _add_bias(op, _add_bias(op, x, skip), bias)
+    total = add(add(x, skip), bias)
     return [*_by_root(op, node, total, gamma, -1), None, total][: len(node.outputs)]
 
 
@@ -104,8 +104,8 @@ def bias_dropout(op: Builder, node: Node) -> list[Value]:
     """Dropout(x + bias) + residual, and the mask."""
     x, bias, residual, *settings = (*node.inputs, None, None)[: max(len(node.inputs), 3)]
     seed = {"seed": node.attributes["seed"].as_int()} if "seed" in node.attributes else {}
-    y, mask = op.Dropout(_add_bias(op, x, bias), *settings, outputs=2, **seed)
-    return [_add_bias(op, y, residual), mask]
+    y, mask = op.Dropout(add(x, bias), *settings, outputs=2, **seed)
+    return [add(y, residual), mask]
 
 
 def same_operator(op: Builder, node: Node) -> list[Value]:
@@ -114,8 +114,9 @@ def same_operator(op: Builder, node: Node) -> list[Value]:
     return [ys] if isinstance(ys, Value) else list(ys)
 
 
-def _add_bias(op: Builder, x: Any, bias: Value | None = None) -> Value:
-    return x if bias is None else op.Add(x, bias)
+def add(x: Any, bias: Value | None = None) -> Value:
+    """Return x + bias; x without one."""
+    return x if bias is None else x + bias
 
 
 def layer_normalization(
@@ -151,13 +152,13 @@ def _activate(op: Builder, node: Node, y: Value, numbers: Sequence[float]) -> Va
 
 LAYERS: dict[str, Rewrite] = {
     "BiasDropout": bias_dropout,
-    "BiasGelu": lambda op, node: [gelu(op, _add_bias(op, *node.inputs))],
+    "BiasGelu": lambda op, node: [gelu(op, add(*node.inputs))],
     "FastGelu": fast_gelu,
     "FusedConv": fused_conv,
     "FusedGemm": fused_gemm,
     "FusedMatMul": fused_mat_mul,
     "GatherND": same_operator,
-    "Gelu": lambda op, node: [gelu(op, _add_bias(op, *node.inputs))],
+    "Gelu": lambda op, node: [gelu(op, add(*node.inputs))],
     "NhwcConv": nhwc_conv,
     "Pad": same_operator,
     "QuickGelu": quick_gelu,

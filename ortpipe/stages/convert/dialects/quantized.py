@@ -21,6 +21,7 @@ from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.rewrite import Rewrite, rewrite
 from ortpipe.stages.convert.dialects.forms import MICROSOFT, attributes_of, inputs_of, rank_of, unsupported, with_ranks
 from ortpipe.stages.convert.dialects.integers import INTEGERS, Integers, QuantizedValue, per_channel, stop_gradient
+from ortpipe.stages.convert.dialects.layers import add
 
 Mode = Literal["fake", "float"]
 CARRIES = having("moves", "integers")
@@ -236,7 +237,7 @@ class _QuantizedReader(Integers):
         a, b, a_scale, b_scale, a_zero, b_zero, bias = inputs_of(node, 7)
         floats = self.subtract_zero(op, a, a_zero, -2) * a_scale
         y = op.MatMul(floats, self.dequantize(op, b, b_scale, b_zero, 1, node))
-        return [y if bias is None else y + bias]
+        return [add(y, bias)]
 
     def dynamic_mat_mul(self, op: Builder, node: Node) -> list[Value]:
         """DynamicQuantizeMatMul: a · b + bias, with a quantized by its range."""
@@ -247,7 +248,7 @@ class _QuantizedReader(Integers):
         assert value is not None
         quantize.resize_inputs(0)
         y = op.MatMul(value.steps * scale, self.dequantize(op, b, b_scale, b_zero, 1, node))
-        return [y if bias is None else y + bias]
+        return [add(y, bias)]
 
     def dynamic_lstm(self, op: Builder, node: Node) -> list[Value]:
         """DynamicQuantizeLSTM as an LSTM of its weights; its inputs are not rounded."""
@@ -272,7 +273,7 @@ class _QuantizedReader(Integers):
         ):
             raise unsupported(node, "rows of weights in another order (g_idx)")
         y = op.MatMul(x, self.from_blocks(packed, (width, -1), (bits, count), scales, zero, ["transpose"]))
-        return [y if bias is None else op.Add(y, bias)]
+        return [add(y, bias)]
 
     def block_gather(self, op: Builder, node: Node) -> list[Value]:
         """GatherBlockQuantized: rows of a table by index."""
