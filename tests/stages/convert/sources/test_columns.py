@@ -44,7 +44,8 @@ def built(rows, **settings):
     """Return a session of a graph that ends in features, and these."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name="features")
     op = Builder(graph, "forward")
-    made = features(op, rows, np.dtype("float64"), **settings)
+    with op.formulas():
+        made = features(op, rows, np.dtype("float64"), **settings)
     if made.numbers is not None:
         graph.outputs.append(op.rename(made.numbers, "numbers"))
     graph.outputs.extend(op.rename(codes, f"{name}/codes") for name, codes in made.words.items())

@@ -76,7 +76,7 @@ class CNN(Network):
         pixels = np.moveaxis(images, 1, -1).reshape(-1, channels)
         weights = None if weight is None else np.repeat(weight, len(pixels) // len(images))
         mean, scale = (layers.const(v.reshape(1, channels, 1, 1)) for v in moments(pixels, weights))
-        return layers.op.Div(layers.op.Sub(x, mean), scale)
+        return (x - mean) / scale
 
 
 def _pool(layers: Layers, x: ir.Value) -> ir.Value:

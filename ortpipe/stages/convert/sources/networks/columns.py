@@ -199,12 +199,12 @@ def _join(
     if impute is not None:
         missing = op.IsNaN(x)
         fill_values = np.array([_center(column, weight, impute == "median") for column in rows.T])
-        x, rows = op.Where(missing, op.const(fill_values.astype(dtype)), x), np.where(gaps, fill_values, rows)
+        x, rows = op.Where(missing, op.like(fill_values, x), x), np.where(gaps, fill_values, rows)
         _, first = np.unique(gaps, axis=1, return_index=True)  # columns with the same gaps, as of a date, share a flag
         flagged = sorted(int(i) for i in first if gaps[:, i].any())
     if standardize:
         mean, scale = moments(rows, weight)
-        x = op.Div(op.Sub(x, op.const(mean.astype(dtype))), op.const(scale.astype(dtype)))
+        x = (x - op.like(mean, x)) / op.like(scale, x)
     if flagged:
         flags = op.Cast(op.Gather(missing, op.const(np.array(flagged)), axis=1), to=ir.DataType.from_numpy(dtype))
         x = op.Concat(x, flags, axis=1)

@@ -83,11 +83,10 @@ def curved(layers: Layers, x: ir.Value, kind: Activation) -> ir.Value:
     if kind == "gelu":
         check_not_float64(layers, "activation", "gelu", "silu or relu")
         return layers.op.Gelu(x)
-    with layers.op.formulas():
-        if x.dtype == ir.DataType.FLOAT:
-            return x * layers.op.Sigmoid(x)
-        # onnxruntime 1.19 fuses x·σ(x) to an operator that has a kernel for float32 only
-        return x * (layers.op.Tanh(x * 0.5) * 0.5 + 0.5)
+    if x.dtype == ir.DataType.FLOAT:
+        return x * layers.op.Sigmoid(x)
+    # onnxruntime 1.19 fuses x·σ(x) to an operator that has a kernel for float32 only
+    return x * (layers.op.Tanh(x * 0.5) * 0.5 + 0.5)
 
 
 def check_not_float64(layers: Layers, key: str, value: str, choices: str = "") -> None:
@@ -121,8 +120,7 @@ def residual_blocks(layers: Layers, x: ir.Value, network: Any) -> ir.Value:
     for i, size in enumerate(sizes):
         y = layers.linear(norm(layers, x, f"blocks.{i}.norm", network.norm), f"blocks.{i}.linear1", size)
         y = layers.dropout(layers.activation(y, network.activation), network.dropout)
-        y = layers.dropout(layers.linear(y, f"blocks.{i}.linear2", width), network.dropout)
-        x = layers.op.Add(x, y)
+        x = x + layers.dropout(layers.linear(y, f"blocks.{i}.linear2", width), network.dropout)
     return layers.activation(norm(layers, x, "norm", network.norm), network.activation)
 
 

@@ -44,9 +44,7 @@ class LabelKind:
         """Return raw outputs of a regression in the labels' units."""
         if not self.scaled:
             return raw
-        assert raw.dtype is not None
-        scale, mean = (op.const(array.astype(raw.dtype.numpy())) for array in (self.scale, self.mean))
-        return op.Add(op.Mul(raw, scale), mean)
+        return raw * op.like(self.scale, raw) + op.like(self.mean, raw)
 
 
 def read_labels(
@@ -133,7 +131,8 @@ class Network(Config, abc.ABC):
         graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name=name)
         op = Builder(graph, "forward")
         layers = Layers(op, np.dtype(dtype), self.seed or 0, self.weights)
-        meaning = self.end(op, self.body(layers, rows, labels), labels)
+        with op.formulas():
+            meaning = self.end(op, self.body(layers, rows, labels), labels)
         parameters = {n: v for n, v in graph.initializers.items() if n not in layers.untrained}
         size = sum(v.const_value.size for v in parameters.values() if v.const_value is not None)
         about = f"{name}: {size:,} numbers in {len(parameters)} parameters, initialized with seed {self.seed or 0}"
@@ -181,4 +180,4 @@ def number_input(layers: Layers, name: str, rows: Rows, *, standardize: bool) ->
     if not standardize:
         return x
     mean, scale = moments(array, rows.sample_weight)
-    return layers.op.Div(layers.op.Sub(x, layers.const(mean)), layers.const(scale))
+    return (x - layers.const(mean)) / layers.const(scale)

@@ -68,7 +68,7 @@ class Tabular(TableNetwork):
         first = signs if self.numbers == "plain" else normal  # as in the package
         name = "backbone.affine.weight" if self.mini else "backbone.blocks.0.0.r"
         r = first(layers, name, [k, len(chunks)], repeats=chunks)
-        x = op.Mul(layers.op.Unsqueeze(x, [1]), r)
+        x = op.Unsqueeze(x, [1]) * r
         x.shape = ir.Shape(["N", k, width])
         for i in range(self.blocks):
             name = f"backbone.blocks.{i}.0"
@@ -78,7 +78,7 @@ class Tabular(TableNetwork):
         weight = uniform(layers, "output.weight", [k, self.width, labels.width], bound)
         bias = uniform(layers, "output.bias", [k, labels.width], bound)
         y = with_type_of(op.Einsum(x, weight, equation="nki,kio->nko"), x, ["N", k, labels.width])
-        return op.Add(y, bias)
+        return y + bias
 
     def end(self, op: Builder, raw: ir.Value, labels: LabelKind) -> Meaning:
         """Write the mean of the members' values or probabilities as the prediction."""
@@ -95,12 +95,12 @@ class Tabular(TableNetwork):
 
     def _member_layer(self, layers: Layers, x: ir.Value, name: str, *, scaled: bool) -> ir.Value:
         """Return s ∘ (W·(r ∘ x)) + b of each member; x of the first layer includes r already."""
-        k, inner, op = self.members, shape(x)[-1], layers.op
+        k, inner = self.members, shape(x)[-1]
         if not scaled:
-            x = op.Mul(x, full(layers, f"{name}.r", [k, inner], 1))
+            x = x * full(layers, f"{name}.r", [k, inner], 1)
         x = layers.linear(x, name, self.width, bias=False)
-        x = op.Mul(x, full(layers, f"{name}.s", [k, self.width], 1))
-        return op.Add(x, layers.bias(f"{name}.bias", self.width, inner, rows=k))
+        x = x * full(layers, f"{name}.s", [k, self.width], 1)
+        return x + layers.bias(f"{name}.bias", self.width, inner, rows=k)
 
     def _embed(self, layers: Layers, features: ColumnFeatures, rows: Rows) -> tuple[ir.Value, list[int]]:
         """Return rows as vectors [N, D], and the number of entries from each column."""
@@ -121,21 +121,18 @@ class Tabular(TableNetwork):
         wide = op.Unsqueeze(x, [2])
         wide.shape = ir.Shape(["N", columns, 1])
         if self.numbers == "periodic":
-            c = normal(
-                layers, "num_module.periodic.weight", [columns, self.frequencies], self.frequency_scale, within=WITHIN
-            )
-            angle = op.Mul(wide, op.Mul(c, layers.const(2 * np.pi)))
-            waves = with_type_of(
-                op.Concat(op.Cos(angle), op.Sin(angle), axis=-1), x, ["N", columns, 2 * self.frequencies]
-            )
+            name, sizes = "num_module.periodic.weight", [columns, self.frequencies]
+            angle = wide * (normal(layers, name, sizes, self.frequency_scale, within=WITHIN) * (2 * np.pi))
+            waves = op.Concat(op.Cos(angle), op.Sin(angle), axis=-1)
+            with_type_of(waves, x, ["N", columns, 2 * self.frequencies])
             return op.Relu(self._columns(layers, waves, bias=True))
         bound = self.size**-0.5
         weight = uniform(layers, "num_module.linear0.weight", [columns, self.size], bound)
-        line = op.Add(op.Mul(wide, weight), uniform(layers, "num_module.linear0.bias", [columns, self.size], bound))
+        line = wide * weight + uniform(layers, "num_module.linear0.bias", [columns, self.size], bound)
         slope, start, low, high = encoding([edges(column, self.bins) for column in values(layers, x, rows).T])
-        inside = op.Add(op.Mul(wide, layers.const(slope)), layers.const(start))
+        inside = wide * layers.const(slope) + layers.const(start)
         inside = op.Max(op.Min(inside, layers.const(high)), layers.const(low))
-        return op.Add(line, self._columns(layers, inside, bias=False))
+        return line + self._columns(layers, inside, bias=False)
 
     def _columns(self, layers: Layers, x: ir.Value, *, bias: bool) -> ir.Value:
         """Apply to each column's vector a linear layer of its own: [N, columns, size]."""
@@ -143,7 +140,7 @@ class Tabular(TableNetwork):
         sizes, name = [columns, inner, self.size], "num_module.linear"
         weight = uniform(layers, f"{name}.weight", sizes, inner**-0.5 if bias else 0.0)
         y = with_type_of(layers.op.Einsum(x, weight, equation="nfi,fio->nfo"), x, ["N", columns, self.size])
-        return layers.op.Add(y, uniform(layers, f"{name}.bias", [columns, self.size], inner**-0.5)) if bias else y
+        return y + uniform(layers, f"{name}.bias", [columns, self.size], inner**-0.5) if bias else y
 
 
 def values(layers: Layers, x: ir.Value, rows: Rows) -> np.ndarray:

@@ -57,22 +57,20 @@ class Transformer(Network):
         """Return raw outputs [N, K]."""
         x, counts = self._steps(layers, rows)
         op, steps = layers.op, shape(x)[1]
-        x = op.Add(x, normal(layers, "positions", [steps, self.width], 0.02))
+        x = x + normal(layers, "positions", [steps, self.width], 0.02)
         mask = None
         if counts is not None:
-            with op.formulas():
-                mask = op.Unsqueeze((1 - counts) * FAR, [1, 2])  # [N, 1, 1, T]
+            mask = op.Unsqueeze((1 - counts) * FAR, [1, 2])  # [N, 1, 1, T]
             mask.shape = ir.Shape(["N", 1, 1, steps])
         for i in range(self.blocks):
             name = f"encoder.layers.{i}"
             y = self._attention(layers, norm(layers, x, f"{name}.norm1", "layer"), f"{name}.self_attn", mask)
-            x = op.Add(x, layers.dropout(y, self.dropout))
+            x = x + layers.dropout(y, self.dropout)
             y = layers.linear(norm(layers, x, f"{name}.norm2", "layer"), f"{name}.linear1", self.inner)
             y = layers.dropout(layers.activation(y, self.activation), self.dropout)
-            x = op.Add(x, layers.dropout(layers.linear(y, f"{name}.linear2", self.width), self.dropout))
-        return layers.linear(
-            self._mean(layers, norm(layers, x, "encoder.norm", "layer"), counts), "output", labels.width
-        )
+            x = x + layers.dropout(layers.linear(y, f"{name}.linear2", self.width), self.dropout)
+        mean = self._mean(layers, norm(layers, x, "encoder.norm", "layer"), counts)
+        return layers.linear(mean, "output", labels.width)
 
     def _steps(self, layers: Layers, rows: Rows) -> tuple[ir.Value, ir.Value | None]:
         """Return the vectors of steps [N, T, width], and 1 where a step is no padding [N, T]; None: all are none."""
@@ -115,19 +113,18 @@ class Transformer(Network):
         projected = layers.product(x, weight, full(layers, f"{name}.in_proj_bias", [3 * e], 0))
         parts = op.Split(projected, axis=-1, num_outputs=3, outputs=3)
         q, k, v = (reshape(layers, with_type_of(p, x), ["N", steps, self.heads, d]) for p in parts)
-        scores = op.Einsum(op.Mul(q, layers.const(d**-0.5)), k, equation="nqhd,nkhd->nhqk")
+        scores = op.Einsum(q * d**-0.5, k, equation="nqhd,nkhd->nhqk")
         with_type_of(scores, x, ["N", self.heads, steps, steps])
-        share = layers.dropout(op.Softmax(scores if mask is None else op.Add(scores, mask), axis=-1), self.dropout)
+        share = layers.dropout(op.Softmax(scores if mask is None else scores + mask, axis=-1), self.dropout)
         heads = with_type_of(op.Einsum(share, v, equation="nhqk,nkhd->nqhd"), x, ["N", steps, self.heads, d])
         output = layers.weight(f"{name}.out_proj.weight", [e, e])
-        return layers.product(
-            reshape(layers, heads, ["N", steps, e]), output, full(layers, f"{name}.out_proj.bias", [e], 0)
-        )
+        bias = full(layers, f"{name}.out_proj.bias", [e], 0)
+        return layers.product(reshape(layers, heads, ["N", steps, e]), output, bias)
 
     def _mean(self, layers: Layers, x: ir.Value, counts: ir.Value | None) -> ir.Value:
         """Return the mean over the steps that count, [N, width]."""
         op = layers.op
         if counts is None:
             return with_type_of(op.ReduceMean(x, [1], keepdims=0), x, ["N", self.width])
-        total = op.ReduceSum(op.Mul(x, op.Unsqueeze(counts, [2])), [1], keepdims=0)
-        return with_type_of(op.Div(total, op.Max(op.ReduceSum(counts, [1], keepdims=1), 1)), x, ["N", self.width])
+        total = op.ReduceSum(x * op.Unsqueeze(counts, [2]), [1], keepdims=0)
+        return with_type_of(total / op.Max(op.ReduceSum(counts, [1], keepdims=1), 1), x, ["N", self.width])
