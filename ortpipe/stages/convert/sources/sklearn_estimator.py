@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pkgutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -23,7 +22,7 @@ if TYPE_CHECKING:  # the config alone needs no graph
     from ortpipe.stages.convert.imported import Imported
     from ortpipe.stages.convert.sources.estimators import check_supported
     from ortpipe.stages.convert.sources.sklearn_graph import build, check_supported_estimator, form_for, steps_of
-    from ortpipe.stages.convert.sources.sklearn_steps import pipeline_of, sklearn_member, with_encoder
+    from ortpipe.stages.convert.sources.sklearn_steps import sklearn_member, step_of, with_encoder
 else:
     later(__name__)
 
@@ -102,16 +101,11 @@ class SklearnEstimator(Config):
 
     def _make(self) -> Any:
         if self.steps is not None:
-            return pipeline_of(self.steps)
+            return step_of(self.steps, "steps")
         if self.function is not None:
             return self._call(self.function)
-        path = str(self.estimator)
-        check_supported(path, key="estimator")
-        try:
-            estimator = pkgutil.resolve_name(path)(**self.params)
-        except TypeError as error:
-            rule = f"{{key}} must be keywords of {self.estimator}."
-            raise ConvertError(rule, key="params", got=error, fix="Correct {key}.") from error
+        check_supported(str(self.estimator), key="estimator")
+        estimator = step_of({str(self.estimator): self.params}, "params")
         if self.scaler is None:
             return estimator
         scaler = sklearn_member(f"preprocessing.{SCALERS[self.scaler]}")()

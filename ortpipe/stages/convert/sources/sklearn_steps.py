@@ -53,24 +53,20 @@ def with_encoder(estimator: Any, rows: Rows) -> tuple[Any, list[str]]:
     return sklearn_member("pipeline.Pipeline")([("columntransformer", columns), *steps]), [note]
 
 
-def pipeline_of(steps: Sequence[Any]) -> Any:
-    """Return a Pipeline of these steps; a single step is returned by itself.
+def step_of(config: Any, at: str) -> Any:
+    """Return the step of a config entry: `passthrough`, `drop` and None unchanged, a list as a Pipeline.
 
     A step is a class, or a class and its parameters: `StandardScaler`, `{PCA: {n_components: 3}}`. The name is enough
-    for a class that ortpipe converts itself; others need their path, such as `sklearn.decomposition.KernelPCA`.
+    for a class that ortpipe converts itself; others need their path, such as `sklearn.decomposition.KernelPCA`. A
+    single step of a list is returned by itself. Errors name the entry by `at`.
 
-    >>> pipeline_of(["StandardScaler", {"Ridge": {"alpha": 0.5}}]).steps[-1]
+    >>> step_of(["StandardScaler", {"Ridge": {"alpha": 0.5}}], "steps").steps[-1]
     ('ridge', Ridge(alpha=0.5))
     """
-    return _step(steps, "steps")
-
-
-def _step(config: Any, at: str) -> Any:
-    """Return the step of a config entry: `passthrough`, `drop` and None unchanged, a list as a Pipeline."""
     if config is None or (isinstance(config, str) and config in ("passthrough", "drop")):
         return config
     if isinstance(config, Sequence) and not isinstance(config, str) and config:
-        steps = [_step(step, f"{at}.{i}") for i, step in enumerate(config)]
+        steps = [step_of(step, f"{at}.{i}") for i, step in enumerate(config)]
         return steps[0] if len(steps) == 1 else sklearn_member("pipeline.make_pipeline")(*steps)
     name, params = (config, None) if isinstance(config, str) else next(iter(config.items()), (None, None))
     if not isinstance(name, str) or (isinstance(config, Mapping) and len(config) != 1):
@@ -109,13 +105,13 @@ def _value(key: str, value: Any, at: str) -> Any:
     name = next(iter(value)) if isinstance(value, Mapping) and len(value) == 1 else ""
     is_class = (value if isinstance(value, str) else name) in PATHS or str(name).startswith("sklearn.")
     if is_class or (key in ("remainder", "transformer", "regressor", "estimator") and isinstance(value, Sequence)):
-        return _step(value, at)
+        return step_of(value, at)
     return list(value) if isinstance(value, tuple) and key in ("categories", "knots") else value
 
 
 def _part(key: str, name: str, config: Any, at: str) -> tuple[Any, ...]:
     if key != "transformers":
-        return name, _step(config, at)
+        return name, step_of(config, at)
     if not isinstance(config, Mapping) or set(config) != {"columns", "steps"}:
         rule = "{key}, a part of a ColumnTransformer, must have columns and steps."
         fix = "Write {columns: [age, fare], steps: [SimpleImputer, StandardScaler]}."
@@ -125,7 +121,7 @@ def _part(key: str, name: str, config: Any, at: str) -> tuple[Any, ...]:
         columns = sklearn_member("compose.make_column_selector")(**columns)
     elif isinstance(columns, Sequence) and not isinstance(columns, str):
         columns = list(columns)
-    return name, _step(config["steps"], f"{at}.steps"), columns
+    return name, step_of(config["steps"], f"{at}.steps"), columns
 
 
 def _function(name: str, at: str) -> Any:

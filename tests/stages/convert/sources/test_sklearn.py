@@ -472,7 +472,7 @@ def test_a_class_path_outside_the_table_is_never_imported():
 
 
 def test_an_unknown_keyword_is_refused():
-    with pytest.raises(ConvertError, match=r"keywords of sklearn\.linear_model\.Ridge(.|\n)*colour"):
+    with pytest.raises(ConvertError, match=r"parameters of sklearn\.linear_model\.Ridge(.|\n)*colour"):
         convert(None, as_config("float32", params={"colour": 1}), data=rows(regression))
 
 
