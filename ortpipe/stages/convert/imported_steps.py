@@ -105,6 +105,8 @@ def with_source_facts(
     if converted.objective is not None:
         objective |= objective_facts(converted.objective, facts, data)
         notes += objective_notes(objective)
+    elif getattr(config.source, "pair", ()):
+        objective["loss"] = {"name": "info_nce"}  # for the automatic loss: the task of a pair, regression, means l2
     notes += _notes_of_copies(forward, converted.choice, config) if forward.meaning is None else []
     notes += [note for head in converted.heads.values() for note in head.notes]
     of_heads = {name: {k: v for k, v in head.facts.items() if k != "members"} for name, head in converted.heads.items()}

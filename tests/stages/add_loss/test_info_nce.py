@@ -27,6 +27,7 @@ from ortpipe import (
 )
 from ortpipe.errors import ConvertError, EvaluateError, LossError, TrainError
 from ortpipe.metrics.pairs import hit_rate, mean_reciprocal_rank, ranks
+from ortpipe.stages.add_loss.early import checked_losses
 from ortpipe.stages.derive.config import DeriveConfig
 
 RNG = np.random.default_rng(0)
@@ -138,6 +139,13 @@ def test_two_outputs_are_trained_as_a_pair(two_towers, run) -> None:
     assert metrics["hit_rate"]["trained"] > metrics["hit_rate"]["before"] + 0.3
     assert {*metrics} == {"hit_rate", "mean_reciprocal_rank"}
     assert "baseline" not in metrics["hit_rate"]
+
+
+def test_the_automatic_loss_of_a_pair_is_info_nce(two_towers) -> None:
+    data, model = two_towers
+    config, notes = checked_losses(model.facts, AddLossConfig(LOSSES["auto"]()), data)
+    assert config.loss == LOSSES["info_nce"]()
+    assert notes == ["the automatic loss is info_nce (temperature=0.05, symmetric=True)"]
 
 
 def test_one_output_is_that_of_both_inputs_of_a_row(run) -> None:
