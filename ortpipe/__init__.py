@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ortpipe.artifact_folder import load_artifact as load_artifact
     from ortpipe.artifact_folder import save_artifact as save_artifact
     from ortpipe.autodiff import gradient as gradient
-    from ortpipe.data.config import SplitConfig as SplitConfig
+    from ortpipe.data.parts import SplitConfig as SplitConfig
     from ortpipe.data.rows import Data as Data
     from ortpipe.data.rows import Rows as Rows
     from ortpipe.data.split import split as split

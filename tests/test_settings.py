@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 import ortpipe
 from ortpipe import add_loss, derive, evaluate, penalty, train
 from ortpipe.app.schema import RunConfig, build_key
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources import SOURCES
 from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import ConfigError, OrtpipeError

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.lib import format as npy
 
 from ortpipe.bounded import check_archive
-from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.files import paths_of
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.groups import by_row, offset_position
+from ortpipe.data.parts import PARTS, SplitConfig
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import Labelled, check_parts
 from ortpipe.data.row_checks import check_finite

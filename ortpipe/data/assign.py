@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from sklearn import model_selection
 
-from ortpipe.data.config import PARTS, SplitConfig
-from ortpipe.data.draw import TEST, TRAIN, VALIDATION
 from ortpipe.data.float32 import lost_digits
+from ortpipe.data.parts import PARTS, TEST, TRAIN, VALIDATION, SplitConfig
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError

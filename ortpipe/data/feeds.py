@@ -14,7 +14,7 @@ from ortpipe.doors import later
 from ortpipe.errors import OrtpipeError
 
 if TYPE_CHECKING:
-    from ortpipe.data.labels import class_index, class_shares, fit_label
+    from ortpipe.data.labels import label_of_class_or_elements
     from ortpipe.data.row_checks import reject_inputs, reject_label_width, reject_values, reject_weights, reject_width
 else:
     later(__name__)
@@ -69,14 +69,10 @@ def feed_label(model: onnx.ModelProto, facts: Facts, rows: Rows) -> np.ndarray:
     """
     assert facts.label is not None
     dtype, shape = _input(model, facts.label)
+    of_class = facts.soft or (facts.classes is not None and facts.task != "multilabel")
+    if of_class or len(shape) > 2:
+        return _cast(label_of_class_or_elements(facts, rows, shape), dtype, "label")
     label = rows.label
-    if facts.soft:
-        return _cast(class_shares(facts, rows), dtype, "label")
-    if facts.classes is not None and facts.task != "multilabel":
-        index = class_index(facts, label)
-        return index.reshape(-1, 1) if len(shape) <= 2 else fit_label(facts, index, shape[:-1])[..., None]
-    if len(shape) > 2:
-        return fit_label(facts, _cast(label, dtype, "label"), shape)
     width = shape[1] if len(shape) > 1 else None
     if label.ndim == 1:
         label = label.reshape(-1, 1)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from ortpipe.data.config import PARTS
 from ortpipe.data.faults import changed_error, listed
 from ortpipe.data.labelled_files import LabelledFile
+from ortpipe.data.parts import PARTS
 from ortpipe.data.reader import Labelled
 from ortpipe.data.rows import Rows, row_bytes
 from ortpipe.data.stream import LIMIT, Labels

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.faults import raise_all
+from ortpipe.data.parts import PARTS, SplitConfig
 from ortpipe.errors import DataError
 
 Stamp = tuple[int, int, int] | None  # shows whether a file was rewritten: inode, size and modification time

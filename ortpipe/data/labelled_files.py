@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from ortpipe.bounded import TEXT, files_below, read
-from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.faults import listed
 from ortpipe.data.files import paths_of
+from ortpipe.data.parts import PARTS, SplitConfig
 from ortpipe.data.stream import Windowed
 from ortpipe.errors import DataError, nearest
 from ortpipe.settings import Catalogue

@@ -64,6 +64,16 @@ def class_shares(facts: Facts, rows: Rows) -> np.ndarray:
     return np.eye(len(facts.classes or ()))[class_index(facts, rows.label)]
 
 
+def label_of_class_or_elements(facts: Facts, rows: Rows, shape: Sequence[int | None]) -> np.ndarray:
+    """Return class indices [N, E…, 1], shares of soft classes [N, K], or numbers of elements [N, E…, K]."""
+    if facts.soft:
+        return class_shares(facts, rows)
+    if facts.classes is None or facts.task == "multilabel":
+        return fit_label(facts, rows.label, shape)
+    index = class_index(facts, rows.label)
+    return index.reshape(-1, 1) if len(shape) <= 2 else fit_label(facts, index, shape[:-1])[..., None]
+
+
 def fit_label(facts: Facts, label: np.ndarray, shape: Sequence[int | None]) -> np.ndarray:
     """Return labels of elements reshaped to `shape`: class indices [N, E…], or values [N, E…, K].
 

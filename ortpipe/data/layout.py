@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, is_text, plain_column
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.faults import raise_all
 from ortpipe.data.frames import check_unique_columns
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.raw_columns import RawColumn, float_type, kind_of
 from ortpipe.data.reader import PART_RULE
 from ortpipe.data.table import TableSource

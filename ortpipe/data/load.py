@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ortpipe import own
 from ortpipe.data.class_weight import ClassWeight, class_weights
 from ortpipe.data.cleaning import repeated_rows_note
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import stamps
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.data.sources import SOURCES, Source
 from ortpipe.data.split import split

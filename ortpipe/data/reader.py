@@ -5,10 +5,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ortpipe.data.config import PARTS
-from ortpipe.data.draw import TRAIN, Draw
 from ortpipe.data.faults import changed_error
 from ortpipe.data.groups import Position
+from ortpipe.data.parts import PARTS, TRAIN, Draw
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 from ortpipe.hashing import digest_of

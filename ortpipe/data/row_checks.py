@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ortpipe.data.config import PARTS
+from ortpipe.data.parts import PARTS
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts

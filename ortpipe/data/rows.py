@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from ortpipe.data.config import PARTS
-from ortpipe.data.draw import Draw
+from ortpipe.data.parts import PARTS, Draw
 from ortpipe.doors import later
 from ortpipe.hashing import Hasher, digest_of
 

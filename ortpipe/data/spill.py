@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.data.config import PARTS
-from ortpipe.data.draw import TRAIN, Draw
+from ortpipe.data.parts import PARTS, TRAIN, Draw
 from ortpipe.data.pieces import concatenate
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import Reader, groups_with, part_size, rows_with_parts

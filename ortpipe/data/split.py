@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpipe.data.config import PARTS, SplitConfig
-from ortpipe.data.draw import draw_of
+from ortpipe.data.parts import PARTS, SplitConfig, draw_of
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.doors import later
 

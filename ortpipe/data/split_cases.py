@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, RowSet
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.data.split import split
 from ortpipe.data.split_cases import are_classes

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.data.config import SplitConfig
-from ortpipe.data.draw import Draw, cumulative_sums
 from ortpipe.data.faults import changed_error
+from ortpipe.data.parts import Draw, SplitConfig, cumulative_sums
 from ortpipe.errors import DataError
 
 CLASSES = 2**16  # at most

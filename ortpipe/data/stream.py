@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ortpipe.data.draw import TRAIN, Draw
+from ortpipe.data.parts import TRAIN, Draw
 from ortpipe.data.pieces import concatenate, pieces_of
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import KeyedReader, Reader, groups_with, labels_with_parts, part_size, rows_with_parts

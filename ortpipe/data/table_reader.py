@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpipe.data.arrow import as_numpy, is_text, places, plain_column
-from ortpipe.data.config import PARTS, SplitConfig
 from ortpipe.data.faults import SHOWN, Faults, raise_all
 from ortpipe.data.float32 import LostDigits
 from ortpipe.data.groups import Group, Position, by_row, offset_position
 from ortpipe.data.layout import lay_out, setting_errors, text_columns, with_known
+from ortpipe.data.parts import PARTS, SplitConfig
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.raw_columns import RawColumn, RawColumnReader
 from ortpipe.data.reader import PART_RULE, Labelled, check_parts

@@ -15,7 +15,7 @@ from sklearn.datasets import make_regression
 from sklearn.linear_model import LinearRegression
 
 from ortpipe import load_artifact
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 

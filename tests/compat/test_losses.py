@@ -10,7 +10,7 @@ from onnx.reference import ReferenceEvaluator
 from ortpipe import compat
 from ortpipe.artifact import Artifact
 from ortpipe.compat import add_loss_output, penalty_loss_onnx, unreduced_onnx_loss
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError, LossError, ModelError, PenaltyError

@@ -6,8 +6,8 @@ import soundfile
 
 from ortpipe.app.lookup import FoundModel
 from ortpipe.app.prediction import predictions
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.audio import Audio, AugmentSound
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.facts_json import read_metadata

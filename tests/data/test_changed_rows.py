@@ -10,8 +10,8 @@ from pyarrow import parquet
 
 from ortpipe.data import arrays
 from ortpipe.data.batches import Batches
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.errors import DataError

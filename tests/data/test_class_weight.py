@@ -8,8 +8,8 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.class_weight import compute_class_weight
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.errors import ConfigError, DataError, LossError

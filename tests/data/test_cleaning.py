@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.function import Function
 from ortpipe.data.sources.parquet import Parquet

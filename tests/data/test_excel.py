@@ -7,7 +7,7 @@ import numpy as np
 import openpyxl
 import pytest
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.excel import Excel
 from ortpipe.errors import ConfigError, DataError
 

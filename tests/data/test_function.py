@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from sklearn.datasets import load_diabetes
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.function import Function
 from ortpipe.errors import ConfigError, DataError

@@ -10,8 +10,8 @@ from PIL import Image
 
 from ortpipe.app.lookup import FoundModel
 from ortpipe.app.prediction import predictions
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.images import Augment, Images
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.facts_json import read_metadata

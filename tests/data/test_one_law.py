@@ -8,8 +8,8 @@ import pytest
 from sample import pairs
 from sklearn.linear_model import LogisticRegression
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npy import Npy
@@ -48,7 +48,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 1000)
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 1500)
     monkeypatch.setattr("ortpipe.data.csv_text.BLOCK", 1500)
-    monkeypatch.setattr("ortpipe.data.draw.BLOCK", 90)
+    monkeypatch.setattr("ortpipe.data.parts.BLOCK", 90)
     monkeypatch.setattr("ortpipe.data.stream.MIB", 24)
     monkeypatch.setattr("ortpipe.data.batches.CHUNK", 3000)
 

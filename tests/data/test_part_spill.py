@@ -15,8 +15,8 @@ from sample import pairs
 from sklearn.linear_model import LogisticRegression
 
 from ortpipe.data import arrays, spill, table_reader
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.pieces import concatenate
 from ortpipe.data.rows import PIECE
 from ortpipe.data.sources.npy import Npy

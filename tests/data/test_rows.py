@@ -5,8 +5,8 @@ import pytest
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.bundled import Bundled
 from ortpipe.data.split import split

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.bundled import Bundled
 from ortpipe.data.sources.csv import Csv

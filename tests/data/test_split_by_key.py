@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, TimeSeriesSplit
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load, read_rows, split_rows
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, Rows, RowSet
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npz import Npz

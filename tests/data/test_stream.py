@@ -9,8 +9,8 @@ from sklearn.datasets import load_digits, load_iris
 
 from ortpipe.data import batches, rows, stream
 from ortpipe.data.batches import Batches
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.pieces import concatenate
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.npy import Npy
@@ -51,7 +51,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr("ortpipe.data.pieces.PIECE", 900)
     monkeypatch.setattr("ortpipe.data.table_reader.PIECE", 700)
     monkeypatch.setattr("ortpipe.data.arrays.GROUP", 900)
-    monkeypatch.setattr("ortpipe.data.draw.BLOCK", 150)
+    monkeypatch.setattr("ortpipe.data.parts.BLOCK", 150)
     monkeypatch.setattr(stream, "MIB", 50 * 16)
     monkeypatch.setattr(batches, "CHUNK", 50 * 24)
 

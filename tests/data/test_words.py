@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from pyarrow import parquet
 from sklearn.datasets import load_diabetes
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.function import Function

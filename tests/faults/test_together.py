@@ -19,7 +19,7 @@ from command import ROOT
 from faults.processes import SMALL, contend, end, start, until
 from sklearn.datasets import load_diabetes
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.flow import FLOW

@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConfigError

@@ -6,7 +6,7 @@ from sklearn.datasets import load_diabetes
 from sklearn.linear_model import Ridge
 
 from ortpipe.artifact import Artifact
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.errors import PenaltyError, StageError

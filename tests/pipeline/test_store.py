@@ -10,7 +10,7 @@ import pytest
 from sklearn.datasets import load_diabetes
 
 from ortpipe.artifact_folder import FORMAT
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.errors import ConvergenceError

@@ -14,7 +14,7 @@ import pytest
 from pipeline.test_store import NAMES, X, Y, perform, plan
 
 from ortpipe.artifact import Artifact
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.pipeline.dry_run import dry_run

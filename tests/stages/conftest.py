@@ -12,7 +12,7 @@ import pytest
 from sklearn import datasets
 
 from ortpipe.artifact import Artifact, Facts
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.graph.core.check import checked

@@ -12,7 +12,7 @@ from sklearn import metrics
 
 from ortpipe.app.schema import build_key
 from ortpipe.artifact_folder import load_artifact, save_artifact
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources import SOURCES
 from ortpipe.data.split import split

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import RowSet
 from ortpipe.settings import Catalogue
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, nearest
 from ortpipe.settings import Config, one_of

@@ -12,11 +12,11 @@ from typing import Annotated, ClassVar
 import pyarrow as pa
 
 from ortpipe.data.arrow import matches
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.csv_text import LONGEST, CsvFile
 from ortpipe.data.files import files_with_parts
 from ortpipe.data.groups import Group, open_binary
 from ortpipe.data.layout import TableLayout
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import PIECE, RowSet
 from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource

@@ -12,10 +12,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from ortpipe.bounded import MOST_BYTES
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import files_with_parts
 from ortpipe.data.groups import Group, group_of
 from ortpipe.data.packages import require
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource

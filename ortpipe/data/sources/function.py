@@ -8,9 +8,9 @@ import numpy as np
 
 from ortpipe import own_code
 from ortpipe.data.arrays import ArrayReader, ArraySet
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.frames import arrow_table
 from ortpipe.data.groups import group_of
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.reader import Reader
 from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Stream

@@ -7,9 +7,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.labelled_files import READERS, LabelledFolder
 from ortpipe.data.packages import require
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows, RowSet
 from ortpipe.data.stream import LIMIT
 from ortpipe.errors import ConfigError, DataError

@@ -14,9 +14,9 @@ from pyarrow import parquet
 
 from ortpipe.bounded import MOST_BYTES
 from ortpipe.data.arrow import is_text
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.files import Stamp, files_with_parts, stamp
 from ortpipe.data.groups import Group, by_row, offset_position
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import RowSet
 from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource

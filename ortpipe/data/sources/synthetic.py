@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.bundled import call_sklearn
 from ortpipe.settings import Config, Count, Seed, one_of

@@ -22,7 +22,7 @@ import pandas as pd
 
 from acceptance.tables.data import LOSS, METRIC, table
 from benchmarks.report import table as markdown
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.pieces import concatenate
 from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split

@@ -15,8 +15,8 @@ from ortpipe.app import prediction
 from ortpipe.app.commands import predict as command
 from ortpipe.app.commands.predict import predict
 from ortpipe.app.lookup import FoundModel
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.feeds import feed_inputs
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.split import split

@@ -15,7 +15,7 @@ from ortpipe.app.run.record import COMMAND, RunRecord
 from ortpipe.app.tracking.metrics import Results, metrics, stage_tags
 from ortpipe.app.tracking.mlflow_run import MlflowRun
 from ortpipe.app.tracking.recorders.mlflow import Mlflow
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.rows import Rows
 from ortpipe.data.split import split
 from ortpipe.flow import FLOW

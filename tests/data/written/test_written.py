@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from ortpipe.data.config import SplitConfig
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.function import Function
 from ortpipe.data.written.formats import FORMATS, is_format, pattern_of, steps_of

@@ -12,8 +12,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from ortpipe.data.batches import order
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.npz import Npz
 from ortpipe.errors import ConfigError, ConvergenceError, EngineError, TrainError
 from ortpipe.parallel import ParallelConfig, Pool

@@ -8,8 +8,8 @@ from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import r2_score
 
-from ortpipe.data.config import SplitConfig
 from ortpipe.data.load import DataConfig, load
+from ortpipe.data.parts import SplitConfig
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.stream import Stream
 from ortpipe.errors import ConvergenceError, DataError, TrainError

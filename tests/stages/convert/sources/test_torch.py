@@ -10,7 +10,7 @@ import onnx  # noqa: E402
 import onnx_ir as ir  # noqa: E402
 from torch import nn  # noqa: E402
 
-from ortpipe.data.config import SplitConfig  # noqa: E402
+from ortpipe.data.parts import SplitConfig  # noqa: E402
 from ortpipe.data.raw_columns import RawColumn  # noqa: E402
 from ortpipe.data.rows import Data, Rows  # noqa: E402
 from ortpipe.data.split import split  # noqa: E402
