@@ -1,7 +1,7 @@
 """An .onnx file's model on its way to a forward model: opened at a loadable opset, then changed step by step."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -11,10 +11,11 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.data.rows import Data, Rows
-from ortpipe.errors import ConvertError, ModelError
+from ortpipe.errors import ConvertError, ModelError, nearest
 from ortpipe.facts_json import read_metadata
 from ortpipe.graph.core import query, selection
 from ortpipe.graph.core.apart import attach, take_apart
+from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.edit import keep_outputs
 from ortpipe.graph.core.inference import infer, parsed
 from ortpipe.graph.core.protos import Weights
@@ -31,23 +32,10 @@ from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.prediction.heads import Head
 from ortpipe.stages.convert.prediction.meaning import OutputSettings, Prediction
 from ortpipe.stages.convert.reading.graph_settings import GraphSettings
-from ortpipe.stages.convert.reading.pair import PAIR, end_at_pair
+from ortpipe.stages.convert.rows import inputs
 from ortpipe.stages.convert.rows.batch import Original, batch_size, take_rows
-from ortpipe.stages.convert.rows.inputs import (
-    axes_of_rows,
-    axis_of,
-    check_axes,
-    check_data_inputs,
-    drop_unread,
-    fix,
-    fixed_batch,
-    listed,
-    moved,
-    needs_sizes,
-    set_shapes,
-    sizes_of_rows,
-    turn,
-)
+
+PAIR = "pair"
 
 
 @dataclass
@@ -105,7 +93,7 @@ def opened(model: onnx.ModelProto, config: GraphSettings, data: Data | None, wei
     with_sizes = plain_dimensions(model)
     if config.shape:  # first: the rewrites of some operators depend on sizes
         sized = ir.from_proto(with_sizes)
-        set_shapes(sized.graph, config.shape)
+        inputs.set_shapes(sized.graph, config.shape)
         with_sizes = ir.to_proto(sized)
     moved = list[str]()
     low, zip_map_classes = without_zip_map(lowered(with_sizes, weights, moved))
@@ -200,27 +188,28 @@ def _explicit(output: str, configured: OutputSettings, written: Mapping[str, Any
 def put_rows_first(reading: Reading) -> None:
     """Keep only the inputs that hold rows, these first, as runs confirm; and keep the original."""
     model, config, data, changes = reading.model, reading.config, reading.data, list[str]()
-    by_name = {str(v.name): axis_of(v, None) for v in model.graph.outputs}
+    by_name = {str(v.name): inputs.axis_of(v, None) for v in model.graph.outputs}
     named = by_name if config.batch_axis is None else config.batch_axis
     arrays = None if reading.first is None else reading.first.inputs
-    if arrays is not None and (unread := drop_unread(model.graph, arrays)):
+    if arrays is not None and (unread := inputs.drop_unread(model.graph, arrays)):
         changes.append(f"leaves out inputs that nothing reads: {some(unread)}")
-    check_axes(model.graph, config.batch_axis)
+    inputs.check_axes(model.graph, config.batch_axis)
     constant_inputs = config.fixed or {}
-    inputs = [v for v in query.data_inputs(model.graph) if v.name not in constant_inputs]
-    candidates = axes_of_rows(inputs, config.batch_axis, arrays or {})
+    values = [v for v in query.data_inputs(model.graph) if v.name not in constant_inputs]
+    candidates = inputs.axes_of_rows(values, config.batch_axis, arrays or {})
     trials = list[ir.Model]()
     for axes in candidates:
         trials.append(trial := model.clone() if len(candidates) > 1 else model)
         for value in [v for v in query.data_inputs(trial.graph) if v.name in axes]:
-            turn(trial.graph, value, axes[str(value.name)])
-        fix(trial.graph, constant_inputs)
-        check_data_inputs(trial.graph, arrays)
-        if data is None or len(candidates) == 1 or Original.of(trial, data).has_rows_first(fixed_batch(trial.graph)):
+            inputs.turn(trial.graph, value, axes[str(value.name)])
+        inputs.fix(trial.graph, constant_inputs)
+        inputs.check_data_inputs(trial.graph, arrays)
+        is_only = data is None or len(candidates) == 1
+        if is_only or Original.of(trial, data).has_rows_first(inputs.fixed_batch(trial.graph)):
             break
     else:
         axes, trial = candidates[0], trials[0]
-    changes += moved(axes)
+    changes += inputs.moved(axes)
     is_as_read = reading.low is not None and not changes and not constant_inputs
     reading.model, reading.notes = trial, [*reading.notes, *changes]
     reading.original = Original.of(trial, data, named, (reading.low, reading.weights) if is_as_read else None)
@@ -258,11 +247,11 @@ def fix_sizes(reading: Reading) -> None:
     name_batch(reading.model)
     capture_unchanged(graph)
     take_branches(reading.model)
-    if first is not None and needs_sizes(graph) and (free := sizes_of_rows(graph, first.inputs)):
-        set_shapes(graph, free)
+    if first is not None and inputs.needs_sizes(graph) and (free := inputs.sizes_of_rows(graph, first.inputs)):
+        inputs.set_shapes(graph, free)
         name_batch(reading.model)
         take_branches(reading.model)
-        sizes = listed([v for v in graph.inputs if v.name in free])
+        sizes = inputs.listed([v for v in graph.inputs if v.name in free])
         reading.notes.append(
             f"fixes sizes at those of the rows, which the gradients of some operators need: {sizes} "
             "(convert.source.shape)"
@@ -291,3 +280,59 @@ def free_rows(reading: Reading, outputs: Sequence[str]) -> dict[str, Head]:
             "those of each batch, but these layers run inside a loop or a branch"
         )
     return heads
+
+
+# Pairs of embeddings as one output [N, 2·K]: of two outputs, or of one that the model computes for both inputs
+
+
+def end_at_pair(model: ir.Model, names: Sequence[str], fixed: Collection[str]) -> str:
+    """End a model at the embeddings [N, K] of these names, in place; return a note.
+
+    Of one name, the pair is that of both inputs of a row, [N, 2, …], but for `fixed` ones, which hold no rows.
+    """
+    graph = model.graph
+    embeddings = [_embedding(graph, name) for name in names]
+    width, *others = [query.width(value) for value in embeddings]
+    if len(names) > 2 or width is None or others not in ([], [width]):
+        shapes = ", ".join(f"{value.name} {value.shape}" for value in embeddings)
+        rule = "{key} must name one or two embeddings [N, K] of the same width K."
+        raise ConvertError(rule, key="pair", got=shapes, fix="Name values in front of or behind a projection.")
+    first, second = embeddings[0], embeddings[-1]
+    op = Builder(graph, PAIR)
+    if others:
+        pair = op.Concat(first, second, axis=-1)
+    else:
+        for value in [value for value in query.data_inputs(graph) if value.name not in fixed]:
+            _take_two(graph, value)
+        pair = op.Reshape(first, [-1, 2 * width])
+    pair.dtype = first.dtype
+    op.rename(pair, PAIR)
+    graph.outputs.append(pair)
+    keep_outputs(model, [str(pair.name)])
+    infer(model)
+    each = "of both inputs of each row" if not others else "side by side"
+    return f"ends at {pair.name!r}: {' and '.join(map(repr, names))}, {each}"
+
+
+def _embedding(graph: ir.Graph, name: str) -> ir.Value:
+    value, outputs = query.values(graph).get(name), [str(output.name) for output in graph.outputs]
+    if value is None or value.producer() is None:
+        rule, fix = "{key} must name outputs, or values inside of the graph.", nearest(name, outputs)
+        raise ConvertError(rule, key="pair", got=repr(name), fix=fix)
+    if value.dtype in query.FLOATS and value.shape is not None and value.shape.rank() == 2:
+        return value
+    others = [str(o.name) for o in graph.outputs if o.shape is not None and o.shape.rank() == 2]
+    fix = f"Choose {' or '.join(others)}." if others else "Add the pooling over tokens to the file, such as their mean."
+    got = f"{name!r} of shape {value.shape}"
+    raise ConvertError("{key} must name embeddings, one vector of floats per row.", key="pair", got=got, fix=fix)
+
+
+def _take_two(graph: ir.Graph, value: ir.Value) -> None:
+    """Let an input take two of its rows in each row, [N, 2, …]."""
+    uses, first = list(value.uses()), next(iter(graph), None)
+    op = Builder(graph, f"{PAIR}/{value.name}", before=first)
+    value.shape = ir.Shape(["N", 2, *list(value.shape or ())[1:]])
+    each = op.Reshape(value, op.Concat([-1], op.Shape(value, start=2), axis=0))
+    each.dtype = value.dtype
+    for node, place in uses:
+        node.replace_input_with(place, each)
