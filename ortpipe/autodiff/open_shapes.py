@@ -63,3 +63,21 @@ def reshaped_like(op: Any, gradient: Value, x: Value) -> Value:
         result = op.Reshape(gradient, op.Shape(x), allowzero=1)
     result.shape = x.shape
     return result
+
+
+def with_axes_again(reduced: Any, value: Value) -> Value:
+    """Return a value of a reduction's output with the axes that the reduction removed, or that are no constant."""
+    op, x, y, axes = reduced.op, reduced.x.shape, reduced.y, reduced.axes
+    if reduced.dynamic is not None:
+        kept = value if reduced.keepdims else op.Unsqueeze(op.full(value, y), reduced.dynamic)
+        expanded: Value = op.full(kept, reduced.x)
+        return expanded
+    if axes is None or (x is not None and len(axes) == x.rank()):
+        return value  # a scalar broadcasts
+    if x is None or value.shape is None or value.shape.rank() + len(axes) != x.rank():
+        value = op.full(value, y)  # with fewer axes than y, they would be counted from the wrong end
+    wide: Value = op.Unsqueeze(value, axes)
+    if x is not None and value.shape is not None:
+        dims = iter(value.shape)
+        wide.shape = ir.Shape([1 if i in axes else next(dims) for i in range(x.rank())])
+    return wide

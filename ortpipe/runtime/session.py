@@ -1,7 +1,6 @@
 """Run a model in onnxruntime."""
 
 import contextlib
-import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +23,7 @@ if TYPE_CHECKING:  # for models that are checked here, large models, other devic
     from ortpipe.graph.forms.modes import moves_statistics
     from ortpipe.runtime.providers import check_chosen, check_compiled_in
     from ortpipe.runtime.quirks import failing_fusions, wrong_optimizations
-    from ortpipe.runtime.subnormal import flushed
+    from ortpipe.runtime.subnormal import first_session, flushed
 else:
     later(__name__)
 
@@ -138,11 +137,8 @@ class Session:
             with self._around():
                 return run(options)
         except Exception as error:
-            raise ModelError(
-                "ONNX Runtime must run the model on these inputs.",
-                got=(str(error).strip() or type(error).__name__).splitlines()[0],
-                fix="Check the inputs' names, shapes and types against the model's.",
-            ) from error
+            fix = "Check the inputs' names, shapes and types against the model's."
+            raise _failed("ONNX Runtime must run the model on these inputs.", error, fix) from error
         finally:
             _running.remove(options)
 
@@ -161,17 +157,11 @@ def _options(threads: int, *, fused: bool, planned: bool, flushes: bool) -> Any:
     options.log_severity_level = 4
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # pairs round as in training
     if flushes:
-        _first()
+        first_session()
         options.add_session_config_entry("session.set_denormal_as_zero", "1")  # applies to the session's threads
     if not fused:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
-
-
-@functools.cache
-def _first() -> None:
-    """Load a default session: a process's first session sets the caller's handling of subnormal numbers."""
-    Session(onnx.parser.parse_model(TRIVIAL))
 
 
 def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provider: str) -> Any:
@@ -185,11 +175,8 @@ def _loaded(model: onnx.ModelProto, weights: Weights | None, options: Any, provi
         content = serialized(model, weights) if weights else model.SerializeToString()
         return _unfused(content, options, provider, without)
     except Exception as error:
-        raise ModelError(
-            "ONNX Runtime must load the model.",
-            got=(str(error).strip() or type(error).__name__).splitlines()[0],
-            fix=f"Use operators and types that onnxruntime has kernels for on the {provider.upper()}.",
-        ) from error
+        fix = f"Use operators and types that onnxruntime has kernels for on the {provider.upper()}."
+        raise _failed("ONNX Runtime must load the model.", error, fix) from error
 
 
 def _unfused(model: str | bytes, options: Any, provider: str, without: set[str]) -> Any:
@@ -199,6 +186,10 @@ def _unfused(model: str | bytes, options: Any, provider: str, without: set[str])
         if not (failing := failing_fusions(error) - without):
             raise
         return _unfused(model, options, provider, without | failing)
+
+
+def _failed(rule: str, error: Exception, fix: str) -> ModelError:
+    return ModelError(rule, got=(str(error).strip() or type(error).__name__).splitlines()[0], fix=fix)
 
 
 _running: list[ort.RunOptions] = []

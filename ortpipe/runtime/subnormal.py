@@ -6,9 +6,19 @@ import functools
 import platform
 from collections.abc import Iterator
 
+import onnx
+
+from ortpipe.runtime.session import TRIVIAL, Session
+
 # The word of C's fenv_t with the floating-point modes, and its bits that flush results and inputs to zero: MXCSR on
 # x86-64 (FTZ and DAZ), FPCR on ARM (FZ). Other systems have other layouts and are left unchanged.
 MODES = {("Linux", "x86_64"): (7, 0x8040), ("Linux", "aarch64"): (0, 1 << 24)}
+
+
+@functools.cache
+def first_session() -> None:
+    """Load a default session: a process's first session sets the caller's handling of subnormal numbers."""
+    Session(onnx.parser.parse_model(TRIVIAL))
 
 
 @contextlib.contextmanager

@@ -5,14 +5,21 @@ keeps the size of the sum.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 from onnx_ir import Node, Value
 
 from ortpipe.autodiff.backward import Backward, Gradients, Rules
+from ortpipe.doors import later
 from ortpipe.graph.core import query
 from ortpipe.graph.core.types import is_scalar
+
+if TYPE_CHECKING:
+    from ortpipe.autodiff.open_shapes import with_axes_again
+else:
+    later(__name__)
 
 
 def div(op: Backward, node: Node, dy: Value, a: Value, b: Value) -> Gradients:
@@ -61,27 +68,10 @@ class Reduced:
 
     def back(self, value: Value) -> Value:
         """Return a value of the output's shape with the reduced axes as 1, so that it broadcasts to the input."""
-        x = self.x.shape
         if self.nothing or is_scalar(value) or (self.keepdims and self.dynamic is None):
             return value
-        if self.dynamic is not None:
-            wide = value if self.keepdims else self.op.Unsqueeze(self.op.full(value, self.y), self.dynamic)
-            return self.op.full(wide, self.x)
-        if self.axes is None or (x is not None and len(self.axes) == x.rank()):
-            return value  # a scalar broadcasts
-        if x is None or value.shape is None or value.shape.rank() + len(self.axes) != x.rank():
-            value = self.op.full(value, self.y)  # with fewer axes than y, they would be counted from the wrong end
-        wide = self.op.Unsqueeze(value, self.axes)
-        if x is not None and value.shape is not None:
-            dims = iter(value.shape)
-            wide.shape = ir.Shape([1 if i in self.axes else next(dims) for i in range(x.rank())])
+        wide: Value = with_axes_again(self, value)
         return wide
-
-    def sum(self, x: Value) -> Value:
-        """Return Σ over the same axes, kept with size 1."""
-        if self.axes is not None and not self.nothing:
-            return self.op.sum(x, self.axes, keepdims=True)
-        return self.op.ReduceSum(x, self.dynamic, keepdims=1, **self.noop)
 
 
 def reduction(formula: Callable[[Backward, Reduced, Value, Value], Value]) -> Callable[..., Gradients]:
