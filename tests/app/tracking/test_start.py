@@ -37,7 +37,8 @@ def test_a_run_starts_from_the_trained_weights_on_new_rows(registered: Registere
 
 def test_every_name_of_a_model_reads_the_same_files(registered: Registered) -> None:
     folder = registered.run.folder
-    names = ("models:/churn@champion", "models:/churn/1", str(registered.run.record.mlflow), str(folder))
+    registry = ("models:/churn@champion", "models:/churn/1", "models:/churn/latest")
+    names = (*registry, str(registered.run.record.mlflow), str(folder))
     configs = []
     for name in names:
         values, problems = _typed(registered, name)
