@@ -42,6 +42,14 @@ def local(path: str, key: str) -> Path:
     return Path(checked(path, LocalPath, key))
 
 
+def output_file(name: str, option: str, ending: str) -> Path:
+    """Return the path of a file to write, whose name must have this ending."""
+    if (path := local(name, option)).suffix != ending:
+        rule = f"The file of {option} must have a name that ends in {ending}."
+        raise ConfigError(rule, got=repr(name), fix=f"Write {option} {path.stem or 'new'}{ending}.")
+    return path
+
+
 def reject_existing(*outputs: Path, force: bool, fix: str = "Name another, or add --force.") -> None:
     """Reject files and folders to write that exist, unless `force` replaces them."""
     if existing := [str(output) for output in outputs if output.exists() and not force]:

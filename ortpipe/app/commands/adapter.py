@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.local_path import local, reject_existing
+from ortpipe.app.local_path import output_file, reject_existing
 from ortpipe.app.lookup import HELP, find
 from ortpipe.errors import ConfigError
 from ortpipe.files import atomic_write
@@ -41,10 +41,7 @@ def run(arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--force", action="store_true", help="overwrite existing files")
     options = parser.read(arguments)
-    output = local(options.output, "--output")
-    if output.suffix != ".onnx_adapter":
-        rule = "The name of an adapter file must end in .onnx_adapter."
-        raise ConfigError(rule, got=output, fix="Change its ending.")
+    output = output_file(options.output, "--output", ".onnx_adapter")
     model_file = output.with_suffix(".onnx")
     reject_existing(output, model_file, force=options.force, fix="Add --force.")
     subject = find(options.subject, options.composed)

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.local_path import local, reject_existing
+from ortpipe.app.local_path import output_file, reject_existing
 from ortpipe.app.table import aligned
 from ortpipe.autodiff import gradient_apart
-from ortpipe.errors import ConfigError, words
+from ortpipe.errors import words
 from ortpipe.graph import read_apart, type_of, write_atomically
 
 ABOUT = """Write the derivatives of a model as an ONNX model of standard operators, which any onnxruntime
@@ -37,10 +37,7 @@ WORDS = {  # arguments of `gradient` → options
 def run(arguments: Sequence[str]) -> None:
     """Write one gradient model."""
     options = _parser().read(arguments)
-    output = local(options.output, "--output")
-    if output.suffix != ".onnx":
-        rule, fix = "The derivatives are written as an .onnx file.", f"Write --output {output.stem or 'new'}.onnx."
-        raise ConfigError(rule, got=options.output, fix=fix)
+    output = output_file(options.output, "--output", ".onnx")
     reject_existing(output, force=options.force)
     model, weights = read_apart(Path(options.model))
     value_names = {name for node in model.graph.node for name in node.output} | {v.name for v in model.graph.input}

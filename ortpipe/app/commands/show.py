@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ortpipe.app.compose import Parser
-from ortpipe.app.local_path import local
+from ortpipe.app.local_path import output_file
 from ortpipe.app.lookup import HELP, FoundModel, find
 from ortpipe.app.run.crate import UNLICENSED, write_crate
 from ortpipe.app.table import section
@@ -52,7 +52,7 @@ def run(arguments: Sequence[str]) -> None:
         rule, fix = "--license is the license of a crate.", "Add --crate FILE.zip."
         raise ConfigError(rule, got="no --crate", fix=fix)
     if options.crate is not None:
-        archive = named(options.crate, "--crate", ".zip")
+        archive = output_file(options.crate, "--crate", ".zip")
         print(f"crate    {write_crate(Path(options.subject), archive, options.license or UNLICENSED)}")
         return
     folder = Path(options.subject)
@@ -67,20 +67,12 @@ def run(arguments: Sequence[str]) -> None:
     elif options.dot:
         print(to_dot(subject.model, parameters), end="")
     elif options.svg is not None:
-        picture = named(options.svg, "--svg", ".svg")
+        picture = output_file(options.svg, "--svg", ".svg")
         print(f"picture  {atomic_write(picture, to_svg(subject.model, parameters))}")
     elif options.json:
         print(json.dumps(describe(subject) | ({} if bundle is None else {"bundle": bundle}), indent=1))
     else:
         print(_text(subject, () if bundle is None else _about_bundle(folder, bundle)), end="")
-
-
-def named(name: str, option: str, ending: str) -> Path:
-    """Return the path of a file to write, whose name must have this ending."""
-    if (path := local(name, option)).suffix != ending:
-        rule = f"The file of {option} must have a name that ends in {ending}."
-        raise ConfigError(rule, got=name or "an empty name", fix="Change its ending.")
-    return path
 
 
 def describe(subject: FoundModel) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 https://www.researchobject.org/workflow-run-crate/profiles/process_run_crate, by the library rocrate.
 """
 
+import mimetypes
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,17 +24,7 @@ SOFTWARE = "https://pypi.org/project/ortpipe"
 ORTPIPE = {"@type": "SoftwareApplication", "name": "ortpipe", "url": SOFTWARE}
 STATUS = "http://schema.org/{}ActionStatus"
 GIVEN = ("config.yaml", "environment.json", "inputs")  # the other files are results
-TYPES = {
-    ".html": "text/html",
-    ".json": "application/json",
-    ".log": "text/plain",
-    ".md": "text/markdown",
-    ".parquet": "application/vnd.apache.parquet",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".txt": "text/plain",
-    ".yaml": "application/yaml",
-}
+TYPES = {".log": "text/plain", ".parquet": "application/vnd.apache.parquet", ".yaml": "application/yaml"}
 UNLICENSED = "No license was given: ask the author for permission to use the contents."
 
 
@@ -53,10 +44,11 @@ def write_crate(folder: Path, archive: Path, license: str) -> Path:
     crate.license, crate.datePublished = license, _time(record.ended)
     profile = {"@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"}
     crate.root_dataset["conformsTo"] = _add(crate, PROFILE, profile)
-    files = {}
+    files, kinds = {}, mimetypes.MimeTypes()  # without the system's types
     for path in (file for file in files_below(folder) if file.absolute() != archive.absolute()):
         name = path.relative_to(folder).as_posix()
-        facts = {"name": name, "encodingFormat": TYPES.get(path.suffix, "application/octet-stream")}
+        kind = TYPES.get(path.suffix) or kinds.guess_type(name)[0] or "application/octet-stream"
+        facts = {"name": name, "encodingFormat": kind}
         files[name] = crate.add_file(path, name, properties=facts, record_size=True)
     _add_run(crate, record, files, read_environment(folder))
     with atomic_file(archive) as partial:

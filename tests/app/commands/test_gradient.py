@@ -47,7 +47,7 @@ def test_it_writes_the_other_products_too(call: Callable[..., str], file: Path, 
 
 
 def test_it_writes_onnx_files_only(call: Callable[..., str], file: Path) -> None:
-    with pytest.raises(ConfigError, match=r"(?s)an \.onnx file.*g\.txt.*--output g\.onnx"):
+    with pytest.raises(ConfigError, match=r"(?s)ends in \.onnx.*g\.txt.*--output g\.onnx"):
         call("gradient", str(file), "--of", "y", "--wrt", "x", "--output", "g.txt")
 
 
