@@ -1,4 +1,4 @@
-"""Models in MLflow: downloads of those that a config names, such as models:/name@champion, and the champion itself."""
+"""Download the models that a config names by MLflow URIs, such as models:/name@champion, and move its alias."""
 
 from __future__ import annotations
 
