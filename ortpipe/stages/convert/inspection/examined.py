@@ -18,6 +18,7 @@ from ortpipe.graph.core.apart import attach
 from ortpipe.graph.core.inference import parsed
 from ortpipe.graph.core.operators import having
 from ortpipe.graph.core.protos import Weights
+from ortpipe.graph.core.reach import uses_behind
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.batch import plain_dimensions
 from ortpipe.graph.importing.lower import lowered
@@ -186,11 +187,9 @@ def _values(value: ir.Value, shape: tuple[int, ...], longest: int, rng: np.rando
 
 def entries_of(value: ir.Value) -> int | None:
     """Return the number of entries of the table that a Gather picks from by an input; None if no node does."""
-    for node, place in value.uses():
+    for node, place in uses_behind(value, SAME):
         if node.op_type == "Gather" and place == 1 and (table := query.constant(node.inputs[0])) is not None:
             return int(table.shape[node.attributes.get_int("axis", 0)])
-        if place == 0 and node.op_type in SAME and (entries := entries_of(node.outputs[0])) is not None:
-            return entries
     return None
 
 

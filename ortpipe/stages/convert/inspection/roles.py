@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from ortpipe.graph.core import query
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.reach import uses_behind
 
 VIEWS, MOVES = having("view"), having("moves", "view")
 RECURRENT, FIRST_STATE = having("recurrent"), 5  # their inputs from this place on are first states
@@ -52,13 +53,8 @@ def states_of(graph: ir.Graph) -> dict[str, Role]:
 
 def _begins(value: ir.Value) -> bool:
     """Return whether recurrent layers, and no other nodes, read the entries of an input, as their first states."""
-    uses = list(value.uses())
-    return bool(uses) and all(
-        place >= FIRST_STATE
-        if node.op_type in RECURRENT
-        else place == 0 and node.op_type in MOVES and all(_begins(y) for y in node.outputs if y.uses())
-        for node, place in uses
-    )
+    uses = list(uses_behind(value, MOVES))
+    return bool(uses) and all(place >= FIRST_STATE and node.op_type in RECURRENT for node, place in uses)
 
 
 def results_of(graph: ir.Graph) -> list[str]:
@@ -91,17 +87,12 @@ def _role(value: ir.Value) -> Role:
 
 def compared(value: ir.Value) -> list[int | float]:
     """Return the constants that nodes compare an input with, in the order of the nodes."""
-    numbers = list[int | float]()
-    for node, _ in value.uses():
-        if node.op_type in VIEWS:
-            constants = compared(node.outputs[0])
-        elif node.op_type == "Equal":
-            arrays = [array for other in node.inputs if (array := query.constant(other)) is not None]
-            constants = [array.item() for array in arrays if array.size == 1]
-        else:
-            constants = []
-        numbers += [number for number in constants if number not in numbers]
-    return numbers
+    numbers = dict[int | float, None]()
+    for node, _ in uses_behind(value, VIEWS):
+        for other in node.inputs if node.op_type == "Equal" else ():
+            if (array := query.constant(other)) is not None and array.size == 1:
+                numbers[array.item()] = None
+    return list(numbers)
 
 
 def _alike(first: str, other: str) -> bool:

@@ -14,6 +14,7 @@ from ortpipe.errors import ConvertError, nearest
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.operators import having
+from ortpipe.graph.core.reach import uses_behind
 from ortpipe.graph.core.selection import some
 from ortpipe.graph.pictures.draw import type_of
 
@@ -121,21 +122,17 @@ def fixed_batch(graph: ir.Graph) -> int | None:
 
 def _check_independent_rows(graph: ir.Graph, inputs: Sequence[ir.Value]) -> None:
     """Reject a graph network: one of these inputs picks rows of another one."""
-    for value in inputs:
-        seen = [value] if value.dtype in (ir.DataType.INT32, ir.DataType.INT64) and value.shape else []
-        for index in seen:
-            for node, place in index.uses():
-                if place == 0 and node.op_type in SAME_ENTRIES:
-                    seen += [v for v in node.outputs if v not in seen]
-                picks = place == 1 and node.op_type in INDEXED and node.attributes.get_int("axis", 0) == 0
-                rows = query.ancestors([node.inputs[0]]) if picks and node.inputs[0] is not None else set()
-                if any(v in rows for v in query.data_inputs(graph) if v is not value):
-                    raise ConvertError(
-                        "Graph networks are not supported: every input must have one entry per row of the data, and "
-                        "rows must not depend on each other.",
-                        got=f"input {value.name!r}, by which {query.called(node)} picks rows of another input",
-                        fix="Train the layers behind those of the graph alone, on what these give.",
-                    )
+    for value in (v for v in inputs if v.dtype in (ir.DataType.INT32, ir.DataType.INT64) and v.shape):
+        for node, place in uses_behind(value, SAME_ENTRIES):
+            picks = place == 1 and node.op_type in INDEXED and node.attributes.get_int("axis", 0) == 0
+            rows = query.ancestors([node.inputs[0]]) if picks and node.inputs[0] is not None else set()
+            if any(v in rows for v in query.data_inputs(graph) if v is not value):
+                raise ConvertError(
+                    "Graph networks are not supported: every input must have one entry per row of the data, and "
+                    "rows must not depend on each other.",
+                    got=f"input {value.name!r}, by which {query.called(node)} picks rows of another input",
+                    fix="Train the layers behind those of the graph alone, on what these give.",
+                )
 
 
 def listed(values: Sequence[ir.Value]) -> str:
