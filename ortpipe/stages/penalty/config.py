@@ -7,7 +7,7 @@ from typing import Annotated
 from ortpipe.settings import Config, NotNegative, one_of
 from ortpipe.stages.penalty.penalties import PENALTIES
 
-VERSION = 4  # raised whenever the stage's results change
+VERSION = 5  # raised whenever the stage's results change
 
 
 @dataclass(frozen=True)

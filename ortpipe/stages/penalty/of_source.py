@@ -8,9 +8,25 @@ from ortpipe.errors import PenaltyError
 from ortpipe.facts import Facts
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder
+from ortpipe.stages.penalty.penalties import charges
 
 
-def terms_of_source(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool, list[str]]:
+def add_terms_of_source(op: Builder, facts: Facts, total: ir.Value) -> tuple[ir.Value, list[str]]:
+    """Add the source's penalties to a loss, each times the batch's rows if they are of one row of a sum; return a note.
+
+    Without any, return the loss as it is.
+    """
+    terms, per_row, notes = _terms_of_source(facts)
+    rows = None
+    if terms and per_row:
+        rows = op.cast(op.Squeeze(op.Shape(query.value(op.graph, facts.labels[0]), end=1)), total)
+    for name, strengths in terms.items():
+        for charge in charges(op, query.value(op.graph, name), strengths):
+            total = op.Add(total, charge if rows is None else op.Mul(charge, rows))
+    return total, notes
+
+
+def _terms_of_source(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool, list[str]]:
     """Return the terms of parameters, whether they are of one row of a sum over rows, and a note."""
     terms, of_all_rows = facts.objective.get("penalty", {}), facts.objective.get("reduction") == "sum"
     # with sample weights the loss is Σ w·l or Σ w·l / N, and the source's may be Σ w·l / Σ w
@@ -26,11 +42,6 @@ def terms_of_source(facts: Facts) -> tuple[dict[str, Mapping[str, float]], bool,
         name: {kind: x * factor for kind, x in strengths.items()} for name, strengths in terms.items()
     }
     return scaled, per_row, [f"penalty=auto: {in_words(scaled)}{' per row' if scaled and per_row else ''}"]
-
-
-def row_count(op: Builder, facts: Facts, like: ir.Value) -> ir.Value:
-    """Return the number of rows of a batch, a scalar."""
-    return op.cast(op.Squeeze(op.Shape(query.value(op.graph, facts.labels[0]), end=1)), like)
 
 
 def in_words(terms: Mapping[str, Mapping[str, float]]) -> str:

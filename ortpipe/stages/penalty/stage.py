@@ -12,7 +12,7 @@ from ortpipe.stages.penalty.config import VERSION, PenaltyConfig
 from ortpipe.stages.penalty.penalties import charges
 
 if TYPE_CHECKING:
-    from ortpipe.stages.penalty.of_source import row_count, terms_of_source
+    from ortpipe.stages.penalty.of_source import add_terms_of_source
 else:
     later(__name__)
 
@@ -35,19 +35,19 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
         for name in selection.select([pattern], facts.parameters, PenaltyError, "terms", artifact.initializers)
         if any(strengths.values())
     ]
-    auto_terms, per_row, notes = terms_of_source(facts) if config.auto else ({}, False, [])
-    if not terms and not auto_terms:
-        return artifact.next("penalty", VERSION, notes=notes)
+    if not terms and not config.auto:
+        return artifact.next("penalty", VERSION)
     if facts.loss is None:
         raise PenaltyError("penalty needs a model with a loss.", got="a model without one", fix="Run add_loss first.")
     model = artifact.ir_model()
     graph, op = model.graph, Builder(model.graph, "penalty")
     total = loss = query.value(graph, facts.loss)
-    rows = row_count(op, facts, loss) if auto_terms and per_row else None
-    for number, (name, strengths) in enumerate((*terms, *auto_terms.items())):
+    for name, strengths in terms:
         for charge in charges(op, query.value(graph, name), strengths):
-            is_scaled = rows is not None and number >= len(terms)  # the terms of `auto` per row
-            total = op.Add(total, op.Mul(charge, rows) if is_scaled else charge)
+            total = op.Add(total, charge)
+    total, notes = add_terms_of_source(op, facts, total) if config.auto else (total, [])
+    if total is loss:
+        return artifact.next("penalty", VERSION, notes=notes)
     total.type, total.shape = loss.type, loss.shape
     graph.outputs[graph.outputs.index(loss)] = total
     op.rename(loss, f"{facts.loss}/data")

@@ -1,7 +1,9 @@
 """The outcome of training: adapted weights, the epoch that early stopping kept, and notes on suspicious results."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -9,7 +11,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays, Artifact, under
 from ortpipe.graph.forms.adapters import Adapter, merged, without_adapters
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
-from ortpipe.stages.train.training import EarlyStop
+from ortpipe.stages.train.training import EarlyStop, Training
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,18 @@ class Kept:
     value: float  # the monitored value of that epoch
     epochs: int  # the number of epochs that ran
     over: bool  # whether patience was exhausted
+
+
+def outcome_of(training: Training, tensors: Arrays, *, still: bool) -> tuple[list[str], dict[str, Any]]:
+    """Return notes, and entries of the lineage record; `still`: the loss of all epochs is equal."""
+    artifact, config, data = training.whole, training.config, training.data
+    notes, record = list[str | None](), dict[str, Any]()
+    if (kept := kept_epoch(tensors, config.early_stop)) is not None:
+        notes.append(kept_note(kept, config, validated=data.validation is not None, weighted=data.weighted))
+        record["early_stop"] = dataclasses.asdict(kept)
+    notes.append(still_note(tensors) if still else None)
+    notes.append(rounding_note(tensors, {name: artifact.initializers[name].dtype for name in artifact.facts.gradients}))
+    return [note for note in notes if note], record
 
 
 def kept_epoch(tensors: Arrays, config: EarlyStopConfig) -> Kept | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # for models, settings and results beyond a plain training
     from ortpipe.stages.train.compiled import with_engine
     from ortpipe.stages.train.diagnosis import check_elements
     from ortpipe.stages.train.full_batch import solve as solve_full_batch
-    from ortpipe.stages.train.outcome import kept_epoch, kept_note, merge_adapters, rounding_note, still_note
+    from ortpipe.stages.train.outcome import merge_adapters, outcome_of
 else:
     later(__name__)
 
@@ -116,19 +116,15 @@ def _trained_model(artifact: Artifact, tensors: Arrays) -> tuple[ir.Model, dict[
 
 def _facts(training: Training, forward: ir.Model, tensors: Arrays, record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the facts about the trained model."""
-    artifact, config, data = training.whole, training.config, training.data
+    artifact, config = training.whole, training.config
     facts, source = artifact.facts, {k: v for k, v in artifact.tensors.items() if k.startswith("source/")}
-    notes, best_epoch = list[str | None](), None
-    if config.early_stop.patience is not None:
-        best_epoch = kept_epoch(tensors, config.early_stop)
-        assert best_epoch is not None
-        notes += [kept_note(best_epoch, config, validated=data.validation is not None, weighted=data.weighted)]
-    kinds = {name: artifact.initializers[name].dtype for name in facts.gradients}
     losses = tensors["losses/train"]
-    if np.ptp(losses) <= STILL * np.abs(losses).max():
-        notes += [still_note(tensors)]
-    if any(kind.itemsize == 2 for kind in kinds.values()):
-        notes += [rounding_note(tensors, kinds)]
+    still = bool(np.ptp(losses) <= STILL * np.abs(losses).max())
+    half = any(artifact.initializers[name].dtype.itemsize == 2 for name in facts.gradients)
+    if still or half or config.early_stop.patience is not None:
+        notes, outcome = outcome_of(training, tensors, still=still)
+    else:
+        notes, outcome = [], {}
     return {
         "tensors": {**source, **tensors},
         "parameters": (*(name for name in facts.parameters if name in forward.graph.initializers), *facts.adapters),
@@ -140,6 +136,6 @@ def _facts(training: Training, forward: ir.Model, tensors: Arrays, record: Mappi
         "gradients": {},
         "input_gradients": {},
         "statistics": {},
-        "notes": [note for note in notes if note],
-        "record": record if best_epoch is None else {**record, "early_stop": dataclasses.asdict(best_epoch)},
+        "notes": notes,
+        "record": {**record, **outcome},
     }
