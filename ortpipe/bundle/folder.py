@@ -82,7 +82,7 @@ def write_bundle(
     with atomic_folder(folder) as partial:
         every |= {DESCRIPTION: _json(description), README: TEXT.read_bytes()}
         if folder.exists():
-            _keep_others(folder, partial, {*every})
+            keep_others(folder, partial, {*every})
         for name, content in every.items():
             (partial / name).parent.mkdir(exist_ok=True)
             (partial / name).write_bytes(content)
@@ -101,8 +101,8 @@ def _check_size(contents: Iterable[bytes], most_bytes: int) -> None:
         raise TrainError(rule, got=f"{size:,}", fix=fix)
 
 
-def _keep_others(older: Path, folder: Path, names: set[str]) -> None:
-    """Link the files of an older bundle that are neither its own nor among the names, such as node_modules."""
+def keep_others(older: Path, folder: Path, names: set[str]) -> None:
+    """Link the files of an older folder that are neither a bundle's own nor among the names, such as node_modules."""
     with contextlib.suppress(ModelError):  # of a damaged one, all other files are kept
         names = names | {*read_bundle(older)["files"]}
 

@@ -21,8 +21,8 @@ from ortpipe.app.run.record import FILE, RunRecord, read_config
 from ortpipe.app.schema import build_key
 from ortpipe.app.table import aligned
 from ortpipe.app.tracking import origin_of
-from ortpipe.bounded import has_file
-from ortpipe.bundle import DESCRIPTION, c_sources, changed_files, read_bundle, started, write_bundle
+from ortpipe.bounded import MOST_BYTES, has_file, read_below
+from ortpipe.bundle import DESCRIPTION, c_sources, changed_files, keep_others, read_bundle, started, write_bundle
 from ortpipe.errors import ConfigError, ModelError, TrackingError, under
 from ortpipe.files import atomic_folder
 from ortpipe.pipeline.digest import identity, key_of, versions
@@ -39,7 +39,8 @@ EXAMPLES = (
     "ortpipe export tuned --output firmware --target c train.batch_size=8",
 )
 CHANGES, PLACES = ("derive.", "train."), ("recorder.", "paths.")  # of the bundle; of the run
-HEADER, ARTIFACT = "model.h", "artifact.json"
+MOST_STEPS = 1_000_000  # each has numbers in the bundle
+HEADER, MARK, ARTIFACT = "model.h", b"/* A model that trains.", "artifact.json"
 ADJUSTMENTS = ("calibration", "threshold")  # settings of evaluate that change a trained model
 # Settings of train about a run's rows and epochs, which the program that uses a bundle decides
 UNUSED = {
@@ -82,13 +83,18 @@ def run(arguments: Sequence[str]) -> None:
     parser.add_argument("--page", type=int, nargs="?", const=REPLAY, metavar="ROWS", help=about)
     about = "onnxruntime-web's folder for the page; default: in node_modules, else by npm pack"
     parser.add_argument("--runtime", metavar="FOLDER", help=about)
-    parser.add_argument("--force", action="store_true", help="write an existing bundle again")
+    parser.add_argument(
+        "--force", action="store_true", help="write an existing bundle again; other files in its folder stay"
+    )
     parser.add_argument("--trust", action="store_true", help="execute the code that the record names")
     options = parser.read(arguments)
     output = local(options.output, "--output")
     for flag, number in (("--steps", options.steps), ("--max-size", options.max_size), ("--page", options.page)):
         if number is not None and number < 1:
             raise ConfigError(f"{flag} must be positive.", got=number, fix=f"Leave {flag} out, or write 1 or more.")
+    if (options.steps or 0) > MOST_STEPS:
+        fix = "Write fewer, or leave it out: later steps use the last numbers of the schedule."
+        raise ConfigError(f"--steps must be at most {MOST_STEPS:,}.", got=f"{options.steps:,}", fix=fix)
     if options.runtime is not None and options.page is None:
         raise ConfigError("--runtime names the runtime of a page.", got="no --page", fix="Add --page.")
     with _subject(options.run, options.composed) as subject:
@@ -141,7 +147,7 @@ def _write_c(
     for flag, is_set in (("--float16", options.float16), ("--page", options.page is not None)):
         if is_set:
             raise ConfigError(f"{flag} is an option of bundles.", got="--target c", fix=f"Leave {flag} out.")
-    _check_output(output, HEADER, force=options.force)
+    _check_output(output, HEADER, force=options.force, begins=MARK)
     model = _gradient(subject.model, derive_config)
     sources = c_sources(model, config, steps=options.steps, example=subject.example)
     for name, parts, rest in (
@@ -156,6 +162,8 @@ def _write_c(
             f"The numbers in flash must have at most {options.max_size:,} bytes.", got=f"{size:,}", fix=fix
         )
     with atomic_folder(output) as partial:
+        if output.exists():
+            keep_others(output, partial, {*sources.files})
         for name, content in sources.files.items():
             (partial / name).write_text(content, encoding="utf-8")
     print(f"C sources  {output}")
@@ -250,8 +258,8 @@ def _changes(overrides: Sequence[str]) -> list[str]:
     return pairs
 
 
-def _check_output(output: Path, file: str, *, force: bool) -> None:
+def _check_output(output: Path, file: str, *, force: bool, begins: bytes = b"") -> None:
     """Raise if the folder exists, unless `force` replaces it and it has a file of the same kind of export."""
-    replaced = has_file(output, file)
+    replaced = has_file(output, file) and read_below(output, file, MOST_BYTES).startswith(begins)
     fix = "Name another, or add --force to replace it." if replaced else "Name another, or remove it."
     reject_existing(output, force=force and replaced, fix=fix)

@@ -203,14 +203,24 @@ def test_c_sources_are_written_after_the_memory_that_they_take_is_printed(
     shown = call("export", "line", "--target", "c", "--output", "firmware", "train.batch_size=2")
     assert shown.splitlines()[1].startswith("RAM    ")
     assert {path.name for path in Path("firmware").iterdir()} == {
-        "CMakeLists.txt", "model.h", "predict.c", "test.c", "train.c",
+        "CMakeLists.txt", "cmsis.h", "model.h", "predict.c", "test.c", "train.c",
     }  # fmt: skip
     assert "MODEL_BATCH = 2" in Path("firmware/model.h").read_text()
     with pytest.raises(ConfigError, match="must not exist yet"):
         call("export", "line", "--target", "c", "--output", "firmware")
-    call("export", "line", "--target", "c", "--output", "firmware", "--force")
+    Path("firmware/board").mkdir()
+    Path("firmware/board/main.c").write_text("int main(void) { return 0; }")
+    call("export", "line", "--target", "c", "--output", "firmware", "train.batch_size=3", "--force")
+    assert "MODEL_BATCH = 3" in Path("firmware/model.h").read_text()
+    assert Path("firmware/board/main.c").read_text() == "int main(void) { return 0; }"
+    Path("other").mkdir()
+    Path("other/model.h").write_text("/* mine */")
+    with pytest.raises(ConfigError, match=r"must not exist yet(.|\n)*or remove it"):
+        call("export", "line", "--target", "c", "--output", "other", "--force")
+    with pytest.raises(ConfigError, match=r"--steps must be at most 1,000,000(.|\n)*got: 10,000,000"):
+        call("export", "line", "--target", "c", "--output", "long", "--steps", "10000000")
     with pytest.raises(ConfigError, match=r"--float16 is an option of bundles(.|\n)*--target c"):
         call("export", "line", "--target", "c", "--output", "half", "--float16")
-    with pytest.raises(TrainError, match=r"C sources hold dense networks(.|\n)*for onnxruntime"):
+    with pytest.raises(TrainError, match=r"C sources read numbers(.|\n)*the columns (.|\n)*inputs=\["):
         call("export", "run", "--target", "c", "--output", "words")
     assert not any(Path(name).exists() for name in ("small", "half", "words"))
