@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +16,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.bundle.checks import STEPS, rows_of
+from ortpipe.bundle.draws import drawn_steps
 from ortpipe.bundle.graphs import BundleGraphs, training_graphs
 from ortpipe.bundle.reading import scalars_at
 from ortpipe.errors import EngineError, TrainError
@@ -21,7 +25,7 @@ from ortpipe.runtime.c import C_TYPES, Argument, CSource, emit, number
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
 
-CMAKE = Path(__file__).with_name("CMakeLists.txt")
+TEMPLATES = Path(__file__).with_name("c")
 PER_LINE = 8  # numbers
 TOLERANCE = {"float32": "1e-4", "float64": "1e-9"}  # of losses and predictions, relative to their size
 
@@ -41,36 +45,6 @@ class CFiles:
     ram: Mapping[str, int]
 
 
-@dataclass(frozen=True)
-class _Program:
-    """The emitted functions, with the graphs that they compute."""
-
-    graphs: BundleGraphs
-    train: CSource
-    predict: CSource
-    seed: int
-
-    @property
-    def rows(self) -> list[Argument]:
-        """A batch's arguments."""
-        return [x for x in _of(self.train, "row") if x.name in self.graphs.rows]
-
-    @property
-    def scalars(self) -> list[Argument]:
-        """The optimizer's numbers for a step."""
-        return [x for x in _of(self.train, "row") if x.name in self.graphs.scalars]
-
-    @property
-    def states(self) -> dict[str, str]:
-        """How the emitted functions reach each value of the state."""
-        return {x.name: f"state->{x.c_name}" for x in _of(self.train, "state")}
-
-    @property
-    def loss_type(self) -> str:
-        """The type of losses."""
-        return _type(_of(self.train, "output")[0])
-
-
 def c_sources(
     artifact: Artifact, config: TrainConfig, *, steps: int | None = None, example: Arrays | None = None
 ) -> CFiles:
@@ -81,31 +55,46 @@ def c_sources(
         example: rows of the model's inputs for the test program; by default, random ones.
 
     Raises:
-        TrainError: an operator cannot be written as C; the optimizer needs all rows at once.
+        TrainError: an input is text, or an operator cannot be written as C; the optimizer needs all rows at once.
     """
     graphs, output = training_graphs(artifact, config, steps), str(artifact.facts.prediction)
     batch = config.batch_size * config.accumulate
     rows = rows_of(graphs, artifact.facts, example or {}, batch)
-    one_row = {name: array[:, :1] for name, array in rows.items()}
+    _check_numbers(rows, artifact.facts)
     train = _emitted(graphs, graphs.models["train"], "model_train_steps", rows)
-    program = _Program(
-        graphs, train, _emitted(graphs, _by_row(graphs, output), "model_predict_rows", one_row), config.seed
-    )
-    files = {
-        "model.h": _header(program, artifact.facts, batch),
-        "train.c": program.train.text + _train(program),
-        "predict.c": program.predict.text + _predict(program),
-        "test.c": _test(program, rows, output),
-        CMAKE.name: CMAKE.read_text(encoding="utf-8"),
+    one_row = {name: array[:, :1] for name, array in rows.items()}
+    predict = _emitted(graphs, _by_row(graphs, output), "model_predict_rows", one_row)
+    high, low = np.random.SeedSequence([config.seed, 1, batch]).generate_state(2).tolist()  # of the first epoch
+    key = high << 32 | low
+    work = max(8, -(-max(train.workspace, predict.workspace) // 8) * 8)
+    words = {
+        **_words_of_model(graphs, train, predict),
+        **_words_of_test(graphs, train, rows, _expected(graphs, rows, output, key if train.seeded else None)),
+        "classes": _comment(
+            json.dumps(list(artifact.facts.classes), default=str) if artifact.facts.classes else "none"
+        ),
+        "batch": batch,
+        "work": work // 8,
+        "seed": f"UINT64_C({key}), state->steps, " if train.seeded else "",
     }
-    first = [array for array in graphs.state.values() if array.any()]
-    constants = {**train.constants, **program.predict.constants}
+    files = {file.name: file.read_text(encoding="utf-8") for file in sorted(TEMPLATES.iterdir())}
+    sources = {n: Template(text).substitute(words) if n[-2:] in (".c", ".h") else text for n, text in files.items()}
     flash = {
-        "weights": _bytes(first),
+        "weights": _bytes(array for array in graphs.state.values() if array.any()),
         "rates": _bytes(graphs.scalars.values()),
-        "constants": _bytes(constants.values()),
+        "constants": _bytes({**train.constants, **predict.constants}.values()),
     }
-    return CFiles(files, flash, {"state": _bytes(graphs.state.values()), "work": _work(program)})
+    return CFiles(sources, flash, {"state": _bytes(graphs.state.values()), "work": work})
+
+
+def _check_numbers(rows: Arrays, facts: Facts) -> None:
+    """Raise if an input is text, such as that of a raw column."""
+    inputs = {name: array.dtype.kind in "fiub" for name, array in rows.items() if name in facts.inputs}
+    if words := [name for name, is_number in inputs.items() if not is_number]:
+        numbers = ", ".join(name for name, is_number in inputs.items() if is_number)
+        fix = "Export it for onnxruntime, not as C"
+        fix += f", or train with columns of numbers alone: data.source.inputs=[{numbers}]." if numbers else "."
+        raise TrainError("C sources read numbers.", got=f"text in the columns {', '.join(words)}", fix=fix)
 
 
 def _by_row(graphs: BundleGraphs, output: str) -> onnx.ModelProto:
@@ -139,149 +128,79 @@ def _emitted(graphs: BundleGraphs, model: onnx.ModelProto, function: str, rows: 
         raise TrainError(rule, got=error.got, fix=fix) from error
 
 
-def _header(program: _Program, facts: Facts, batch: int) -> str:
-    """Return the state, the functions and, where MODEL_WEIGHTS is defined, the first values of the state."""
-    states, [prediction], graphs = _of(program.train, "state"), _of(program.predict, "output"), program.graphs
-    classes = (
-        json.dumps(list(facts.classes), default=str).replace("*/", "* /").replace("/*", "/ *")
-        if facts.classes
-        else "none"
+def _words_of_model(graphs: BundleGraphs, train: CSource, predict: CSource) -> dict[str, Any]:
+    """Return the words of the templates about the model."""
+    states, inputs, [prediction], [losses] = (
+        (*_of(train, "state"),),
+        _of(predict, "row"),
+        _of(predict, "output"),
+        _of(train, "output"),
     )
-    first = [_table(f"first_{x.c_name}", graphs.state[x.name]) for x in states if graphs.state[x.name].any()]
-    rows, inputs = _parameters(program.rows), _parameters(_of(program.predict, "row"))
-    return f"""\
-/* A model that trains. Classes, in the order of predictions, as labels from 0 on: {classes} */
-#ifndef MODEL_H
-#define MODEL_H
-
-#include <stdbool.h>
-#include <stdint.h>
-
-enum {{
-  MODEL_BATCH = {batch}, /* rows of a batch */
-  MODEL_PREDICTION = {_size(prediction)} /* numbers of a prediction */
-}};
-
-typedef struct {{
-  double work[{_work(program) // 8}]; /* without a meaning between two calls */
-{_lines(f"  {_type(x)} {x.c_name}[{_size(x)}];" for x in states)}
-  int64_t steps; /* so far */
-}} model_state;
-
-/* Start from the exported weights. */
-void model_init(model_state *state);
-
-/* Train one batch of MODEL_BATCH rows, and return its loss before the update. */
-{program.loss_type} model_train_batch(model_state *state, {rows});
-
-/* Train batches that follow each other in memory, and write the loss of each. */
-void model_train_epoch(model_state *state, int64_t batches, {rows}, {program.loss_type} *losses);
-
-/* Write MODEL_PREDICTION numbers for each row. */
-void model_predict(model_state *state, int64_t rows, {inputs}, {_type(prediction)} *predictions);
-
-#ifdef MODEL_WEIGHTS
-{_lines(first)}
-#endif
-
-#endif
-"""
-
-
-def _train(program: _Program) -> str:
-    """Return the functions that train, which follow the emitted one."""
-    train, arrays, rows = program.train, program.graphs.state, _parameters(program.rows)
-    filled = {x.name: arrays[x.name].any() for x in _of(train, "state")}
-    start = [
-        f"  {f'memcpy(state->{x.c_name}, first_{x.c_name}' if filled[x.name] else f'memset(state->{x.c_name}, 0'}"
-        f", sizeof state->{x.c_name});"
-        for x in _of(train, "state")
-    ]
-    tables = {x.name: program.graphs.scalars[x.name] for x in program.scalars}
-    places = {
-        name: f"(state->steps < {len(array)} ? state->steps : {len(array) - 1})" for name, array in tables.items()
+    rows = [x for x in _of(train, "row") if x.name in graphs.rows]
+    scalars = [x for x in _of(train, "row") if x.name in graphs.scalars]
+    members = {x.name: f"state->{x.c_name}" for x in states}
+    filled = [x for x in states if graphs.state[x.name].any()]
+    places = {x.name: f"{x.c_name} + {_last(len(graphs.scalars[x.name]))}" for x in scalars}
+    products = re.findall(r" multiply_\w+\(\d+, (\d+), (\d+)", train.text + predict.text)
+    return {
+        "train": train.text,
+        "predict": predict.text,
+        "loss": _type(losses),
+        "prediction": _type(prediction),
+        "width": _size(prediction),
+        "fields": _lines(f"  {_type(x)} {x.c_name}[{_size(x)}];" for x in states),
+        "rows": _parameters(rows),
+        "inputs": _parameters(inputs),
+        "weights": _lines(_table(f"first_{x.c_name}", graphs.state[x.name]) for x in filled),
+        "scalars": _lines(_table(x.c_name, graphs.scalars[x.name]) for x in scalars),
+        "starts": _lines(f"  {_start(x, filled=x in filled)}" for x in states),
+        "train_constants": _lines(_table(*item) for item in train.constants.items()),
+        "predict_constants": _lines(_table(*item) for item in predict.constants.items()),
+        "train_call": _call(train, {**members, **places, losses.name: "losses"}),
+        "predict_call": _call(predict, {**members, prediction.name: "predictions"}),
+        "rows_of_batch": ", ".join(f"{x.c_name} + i * {_size(x)}" for x in rows),
+        "row_names": ", ".join(x.c_name for x in rows),
+        "input_names": ", ".join(x.c_name for x in inputs),
+        "widest": max([1, *(int(size) for pair in products for size in pair)]),
     }
-    others = {x.name: "losses" for x in _of(train, "output")}
-    call = _call(train, others | program.states | {x.name: f"{x.c_name} + {places[x.name]}" for x in program.scalars})
-    return f"""
-#define MODEL_WEIGHTS
-#include "model.h"
-
-/* The optimizer's numbers for each step; the last ones count for all later steps. */
-{_lines(_table(x.c_name, tables[x.name]) for x in program.scalars)}
-{_constants(train)}
-void model_init(model_state *state) {{
-{_lines(start)}
-  state->steps = 0;
-}}
-
-{program.loss_type} model_train_batch(model_state *state, {rows}) {{
-  {program.loss_type} losses[1];
-  model_train_steps(1, {f"{program.seed}, state->steps, " if train.seeded else ""}{call});
-  state->steps++;
-  return losses[0];
-}}
-
-void model_train_epoch(model_state *state, int64_t batches, {rows}, {program.loss_type} *losses) {{
-  for (int64_t i = 0; i < batches; i++)
-    losses[i] = model_train_batch(state, {", ".join(f"{x.c_name} + i * {_size(x)}" for x in program.rows)});
-}}
-"""
 
 
-def _predict(program: _Program) -> str:
-    """Return the function that predicts, which follows the emitted one."""
-    [output], inputs = _of(program.predict, "output"), _parameters(_of(program.predict, "row"))
-    return f"""
-#include "model.h"
-{_constants(program.predict)}
-void model_predict(model_state *state, int64_t rows, {inputs}, {_type(output)} *predictions) {{
-  model_predict_rows(rows, {_call(program.predict, {**program.states, output.name: "predictions"})});
-}}
-"""
+def _words_of_test(
+    graphs: BundleGraphs, train: CSource, rows: Arrays, expected: tuple[np.ndarray, np.ndarray]
+) -> dict[str, Any]:
+    """Return the words of the template of the test program."""
+    losses, predictions = expected
+    return {
+        "steps": STEPS,
+        "tolerance": TOLERANCE[losses.dtype.name],
+        "test_rows": _lines(_table(x.c_name, rows[x.name]) for x in _of(train, "row") if x.name in graphs.rows),
+        "expected_losses": _table("expected_losses", losses),
+        "expected_predictions": _table("expected_predictions", predictions),
+    }
 
 
-def _test(program: _Program, rows: Arrays, output: str) -> str:
-    """Return a program that compares losses and predictions with those of onnxruntime; random steps are only run."""
-    graphs, inputs = program.graphs, _of(program.predict, "row")
+def _expected(graphs: BundleGraphs, rows: Arrays, output: str, key: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the losses of some steps, and the predictions afterwards; `key` is that of random numbers.
+
+    If the reference implementation lacks an operator of random steps, they are nan, and only finite ones are expected.
+    """
     scalars = scalars_at(graphs.scalars, 0, STEPS)
-    *values, losses = Session(graphs.models["train"]).run({**graphs.state, **rows, **scalars})
+    if key is None:
+        *values, losses = Session(graphs.models["train"]).run({**graphs.state, **rows, **scalars})
+    else:
+        feeds = [{n: np.asarray(a[place]) for n, a in {**rows, **scalars}.items()} for place in range(STEPS)]
+        try:
+            *values, losses = drawn_steps(graphs.models["step"], graphs.state, feeds, key)
+        except NotImplementedError:
+            first = next(iter(graphs.state.values()))
+            values, losses = (
+                [np.full_like(a, np.nan) for a in graphs.state.values()],
+                np.full(STEPS, np.nan, first.dtype),
+            )
     weights = {n: a for n, a in zip(graphs.state, values, strict=True) if n in graphs.weights}
-    fed = {**weights, **{x.name: rows[x.name][0] for x in inputs}}
-    predictions = Session(graphs.models["predict"]).run(fed, [output])[0]
-    if program.train.seeded:
-        losses, predictions = np.full_like(losses, np.nan), np.full_like(predictions, np.nan)
-    return f"""\
-/* Train {STEPS} batches and predict; compare the results with Python's. With random numbers, those are nan. */
-#include "model.h"
-#include <math.h>
-#include <stdio.h>
-
-{_lines(_table(x.c_name, rows[x.name]) for x in program.rows)}
-{_table("expected_losses", losses)}
-{_table("expected_predictions", predictions)}
-static model_state state;
-static {program.loss_type} losses[{STEPS}];
-static {C_TYPES[predictions.dtype.name]} predictions[{predictions.size}];
-
-static int differs(const char *what, int i, double actual, double expected) {{
-  const double allowed = {TOLERANCE[losses.dtype.name]} * fmax(1, fabs(expected));
-  printf("%s %d: %.7g (Python: %.7g)\\n", what, i, actual, expected);
-  return !(isnan(expected) ? isfinite(actual) : fabs(actual - expected) <= allowed);
-}}
-
-int main(void) {{
-  int wrong = 0;
-  model_init(&state);
-  model_train_epoch(&state, {STEPS}, {", ".join(x.c_name for x in program.rows)}, losses);
-  for (int i = 0; i < {STEPS}; i++) wrong += differs("loss", i, (double) losses[i], (double) expected_losses[i]);
-  model_predict(&state, MODEL_BATCH, {", ".join(x.c_name for x in inputs)}, predictions);
-  for (int i = 0; i < {predictions.size}; i++)
-    wrong += differs("prediction", i, (double) predictions[i], (double) expected_predictions[i]);
-  printf("%s\\n", wrong ? "different" : "equal");
-  return wrong != 0;
-}}
-"""
+    model = graphs.models["predict"]
+    fed = {**weights, **{value.name: rows[value.name][0] for value in model.graph.input if value.name in rows}}
+    return losses, Session(model).run(fed, [output])[0]
 
 
 def _of(source: CSource, role: str) -> list[Argument]:
@@ -300,9 +219,15 @@ def _bytes(arrays: Iterable[np.ndarray]) -> int:
     return sum(array.nbytes for array in arrays)
 
 
-def _work(program: _Program) -> int:
-    """Return the bytes of working memory, a multiple of 8."""
-    return max(8, -(-max(program.train.workspace, program.predict.workspace) // 8) * 8)
+def _start(state: Argument, *, filled: bool) -> str:
+    """Return the statement that sets the first values of a state; those without a table are 0."""
+    to = f"state->{state.c_name}"
+    return f"memcpy({to}, first_{state.c_name}, sizeof {to});" if filled else f"memset({to}, 0, sizeof {to});"
+
+
+def _last(count: int) -> str:
+    """Return the place of a step in a table of so many numbers."""
+    return f"(state->steps < {count} ? state->steps : {count - 1})"
 
 
 def _parameters(arguments: Iterable[Argument]) -> str:
@@ -319,8 +244,9 @@ def _lines(lines: Iterable[str]) -> str:
     return "\n".join(lines)
 
 
-def _constants(source: CSource) -> str:
-    return "".join(f"{_table(name, array)}\n" for name, array in source.constants.items())
+def _comment(text: str) -> str:
+    """Return text that neither ends a comment nor begins another."""
+    return text.replace("*/", "* /").replace("/*", "/ *")
 
 
 def _table(name: str, array: np.ndarray) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
+from runtime.c.epochs import needs_engine
 
 from ortpipe import (
     LOSSES,
@@ -19,13 +20,16 @@ from ortpipe import (
     ConvertConfig,
     Data,
     Rows,
+    RuntimeConfig,
     TrainConfig,
     add_loss,
     convert,
     derive,
+    train,
 )
 from ortpipe.bundle import c_sources
 from ortpipe.bundle.c_files import CFiles
+from ortpipe.data.raw_columns import RawColumn
 from ortpipe.errors import TrainError
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.train.config import ClipConfig
@@ -104,12 +108,17 @@ def test_a_wrong_number_fails_the_test_program(tmp_path: Path) -> None:
 
 
 @needs_cc
-def test_random_steps_differ_and_are_not_compared(tmp_path: Path) -> None:
-    files = c_sources(gradient(dropout=0.5), TrainConfig(OPTIMIZERS["sgd"](1e-9), batch_size=8), example={"X": X[:8]})
+@needs_engine
+def test_dropout_draws_as_in_python(tmp_path: Path) -> None:
+    artifact = gradient(dropout=0.5)
+    config = TrainConfig(OPTIMIZERS["adam"](), batch_size=8, epochs=1, shuffle=False, seed=3)
+    rows = Rows({"X": X[:24]}, CLASSES[:24])
+    files = c_sources(artifact, config, example={"X": X, str(artifact.facts.label): CLASSES[:, None]})
     lines = printed(written(tmp_path, files), "-O1", *SAFE).splitlines()
     assert lines[-1] == "equal"
-    losses = [line.split()[2] for line in lines if line.startswith("loss")]
-    assert len({*losses}) == 3, "each step draws its own numbers"
+    trained = train(artifact, config, data=Data(rows), runtime=RuntimeConfig(engine="c"))
+    losses = [float(line.split()[2]) for line in lines if line.startswith("loss")]
+    assert losses == pytest.approx(trained.tensors["losses/step"].tolist(), rel=1e-5)
 
 
 def test_predictions_do_not_write_the_weights() -> None:
@@ -140,10 +149,57 @@ def test_a_convolution_is_rejected_by_name() -> None:
         c_sources(artifact, TrainConfig(OPTIMIZERS["sgd"]()))
 
 
+def test_text_is_rejected_by_the_names_of_its_columns() -> None:
+    rows = {"age": np.arange(8, dtype=np.float32), "city": np.resize(["Bern", "Rome"], 8)}
+    kinds = {"age": RawColumn("number"), "city": RawColumn("word")}
+    table = Data(Rows(rows, np.arange(8) % 2, kept=kinds))
+    model = convert(None, ConvertConfig(MLP(hidden=(4,), dropout=0.0)), data=table)
+    artifact = derive(add_loss(model, AddLossConfig(LOSSES["log"]())))
+    with pytest.raises(TrainError, match=r"read numbers(.|\n)*columns city(.|\n)*inputs=\[age\]"):
+        c_sources(artifact, TrainConfig(OPTIMIZERS["sgd"]()))
+
+
+ARM_MATH = """
+#include <stdint.h>
+#include <stdio.h>
+typedef struct { uint16_t numRows, numCols; float *pData; } arm_matrix_instance_f32;
+typedef enum { ARM_MATH_SUCCESS } arm_status;
+static inline arm_status arm_mat_mult_f32(const arm_matrix_instance_f32 *a, const arm_matrix_instance_f32 *b,
+                                          arm_matrix_instance_f32 *c) {
+  fprintf(stderr, a->numCols == b->numRows && c->numCols == b->numCols ? "product\\n" : "wrong sizes\\n");
+  for (int i = 0; i < a->numRows * b->numCols; i++) {
+    c->pData[i] = 0;
+    for (int p = 0; p < a->numCols; p++)
+      c->pData[i] += a->pData[i / b->numCols * a->numCols + p] * b->pData[p * b->numCols + i % b->numCols];
+  }
+  return ARM_MATH_SUCCESS;
+}
+static inline void arm_mat_vec_mult_f32(const arm_matrix_instance_f32 *a, const float *x, float *y) {
+  for (int i = 0; i < a->numRows; i++) {
+    y[i] = 0;
+    for (int p = 0; p < a->numCols; p++) y[i] += a->pData[i * a->numCols + p] * x[p];
+  }
+}
+"""  # the documented signatures of CMSIS-DSP 1.10
+
+
+@needs_cc
+@pytest.mark.parametrize("case", ["adam", "numbers"])
+def test_products_by_the_functions_of_cmsis_dsp_are_the_same(case: str, tmp_path: Path) -> None:
+    artifact, config = CASES[case]
+    folder = written(tmp_path, c_sources(artifact, config, steps=5, example={"X": X}))
+    (folder / "arm_math.h").write_text(ARM_MATH)
+    assert printed(folder, *SAFE, "-DMODEL_CMSIS_DSP", "-I.").splitlines()[-1] == "equal"
+    done = subprocess.run([folder / "model_test"], capture_output=True, text=True, check=True)
+    assert {*done.stderr.split("\n")} == {"product", ""}
+
+
 @pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="needs gcc-arm-none-eabi")
 @pytest.mark.skipif(shutil.which("qemu-system-arm") is None, reason="needs qemu-system-arm")
-def test_the_commands_of_the_page_train_on_a_cortex_m3(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_train_on_its_processors(tmp_path: Path) -> None:
     page = PAGE.read_text(encoding="utf-8")
+    boards = re.findall(r"^\| Cortex.*? \| `(.*)` \| `(.*)` \|$", page, re.M)
+    assert len(boards) == 3
     [startup] = re.findall(r"```c\n(/\* startup\.c.*?)```", page, re.S)
     [commands] = re.findall(r"```sh\n(arm-none-eabi-gcc.*?)```", page, re.S)
     artifact, config = CASES["adam"]
@@ -151,7 +207,9 @@ def test_the_commands_of_the_page_train_on_a_cortex_m3(tmp_path: Path) -> None:
     written(tmp_path / "firmware", c_sources(artifact, config, steps=5, example={"X": X}))
     (tmp_path / "startup.c").write_text(startup)
     strict = commands.replace("arm-none-eabi-gcc", "arm-none-eabi-gcc -Wall -Wextra -Werror", 1)
-    done = subprocess.run(strict, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines()[-1] == "equal"
-    assert len(re.findall(r"^loss \d", done.stdout, re.M)) == 3
+    for options, board in boards:
+        command = strict.replace("-mcpu=cortex-m3", options).replace("mps2-an385", board)
+        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.splitlines()[-1] == "equal"
+        assert len(re.findall(r"^loss \d", done.stdout, re.M)) == 3

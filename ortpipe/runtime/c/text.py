@@ -66,6 +66,9 @@ static inline void multiply_TYPE(int m, int n, int k, TYPE alpha, const TYPE *a,
                                    const TYPE *b, int b_down, int b_along, TYPE beta, TYPE *c) {
 """
 LOOPS = """\
+#ifdef MULTIPLY_TYPE /* another library's, which returns whether it computed the product */
+  if (MULTIPLY_TYPE(m, n, k, alpha, a, a_down, a_along, b, b_down, b_along, beta, c)) return;
+#endif
   for (int i = 0; i < m; i++) {
     TYPE *const row = c + i * n;
     for (int j = 0; j < n; j++) row[j] = beta == 0 ? 0 : beta * row[j];
