@@ -132,7 +132,7 @@ def group_query_attention(op: Builder, node: Node) -> list[Value]:
     k, v = _behind(op, past, k), _behind(op, past_value, v)
     keys, values = k, v
     if groups < heads:
-        times = op.const(np.array([1, 1, heads // groups, 1, 1]))
+        times = [1, 1, heads // groups, 1, 1]
         keys, values = (op.Reshape(op.Expand(op.Unsqueeze(x, [2]), times), [0, heads, -1, size]) for x in (k, v))
     visible = _Visibility(
         causal=True, cap=node.attributes.get_float("softcap", 0.0), window=get("local_window_size", -1)

@@ -79,7 +79,7 @@ def couple(op: Builder, first: ir.Value, count: int) -> ir.Value:
     transposed = op.Transpose(r, perm=[0, 2, 1])
     squares = op.ReduceSum(transposed * transposed, [-1], keepdims=1)
     system = squares * op.like(identity, first) - r * transposed + 1
-    right = op.Gather(system, op.const(np.array([0])), axis=-1) * 0 + 1
+    right = op.Gather(system, [0], axis=-1) * 0 + 1
     system = op.Concat(system, right, axis=-1)  # [N, classes, classes + 1]
     for k in range(count):
         row = op.Slice(system, [k], [k + 1], [1])

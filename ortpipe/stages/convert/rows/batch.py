@@ -296,7 +296,7 @@ def scan_batches(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dic
     graph.remove(nodes)
     body = ir.Graph([], [], nodes=nodes, opset_imports=graph.opset_imports, name="batch")
     op, front = Builder(graph, "rows", names=names), Builder(body, "batch", before=nodes[0], names=names)
-    count, batches = op.Gather(op.Shape(data[0]), op.const([0])), []
+    count, batches = op.Gather(op.Shape(data[0]), [0]), []
     for value in data:
         dims, uses = list(value.shape or ())[1:], [use for use in value.uses() if use[0].graph is not graph]
         value.shape = ir.Shape(["N", *dims])
@@ -321,15 +321,14 @@ def scan_batches(model: ir.Model, size: int, outputs: Sequence[ir.Value]) -> dic
 
 def _batches(op: Builder, value: ir.Value, count: ir.Value, size: int) -> ir.Value:
     """Return rows [N, …] as batches [⌈N / size⌉, size, …]."""
-    padded = op.Squeeze(op.Mul(op.Div(op.Add(count, op.const([size - 1])), op.const([size])), op.const([size])))
-    zero, one = op.const(np.array(0, np.int64)), op.const(np.array(1, np.int64))
-    places = op.Min(op.Range(zero, padded, one), op.Sub(count, op.const([1])))
-    return op.Gather(value, op.Reshape(places, op.const([-1, size])))
+    padded = op.Squeeze(op.Mul(op.Div(op.Add(count, [size - 1]), [size]), [size]))
+    places = op.Min(op.Range(0, padded, 1), op.Sub(count, [1]))
+    return op.Gather(value, op.Reshape(places, [-1, size]))
 
 
 def _rows(op: Builder, batches: ir.Value, count: ir.Value, dims: Sequence[object]) -> ir.Value:
     """Return batches as rows, without the copies that fill up the last batch."""
     sizes = op.const([-1, *dims]) if all(isinstance(d, int) for d in dims) else None  # Slice hides the sizes
-    target = sizes or op.Concat(op.const([-1]), op.Shape(batches, start=2), axis=0)
-    rows = op.Slice(op.Reshape(batches, target), op.const([0]), count, op.const([0]))
+    target = sizes or op.Concat([-1], op.Shape(batches, start=2), axis=0)
+    rows = op.Slice(op.Reshape(batches, target), [0], count, [0])
     return rows if sizes is None or not dims else op.Reshape(rows, sizes)

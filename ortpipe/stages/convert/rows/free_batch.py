@@ -92,9 +92,9 @@ class _BatchRewriter:
             dims = query.sizes(value) or []
             if value is None or dims[axis : axis + 1] != [self.size]:
                 continue
-            count = op.Gather(op.Shape(self.rows), op.const([0]))
-            first = op.Slice(value, op.const([0]), op.const([1]), op.const([axis])) if self.size > 1 else value
-            sizes = op.Concat(*(count if i == axis else op.const([1]) for i in range(len(dims))), axis=0)
+            count = op.Gather(op.Shape(self.rows), [0])
+            first = op.Slice(value, [0], [1], [axis]) if self.size > 1 else value
+            sizes = op.Concat(*(count if i == axis else [1] for i in range(len(dims))), axis=0)
             node.replace_input_with(place, op.Expand(first, sizes))
             changed = True
         return changed

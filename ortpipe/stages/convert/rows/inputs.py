@@ -68,8 +68,8 @@ def fix(graph: ir.Graph, values: Mapping[str, Any]) -> None:
     for name, array in arrays.items():
         constant, dims = op.const(array), query.sizes(inputs[name]) or []
         if None in dims:
-            count = op.Gather(op.Shape(data[0]), op.const([0]))
-            constant = op.Expand(constant, op.Concat(*(count if d is None else op.const([d]) for d in dims), axis=0))
+            count = op.Gather(op.Shape(data[0]), [0])
+            constant = op.Expand(constant, op.Concat(*(count if d is None else [d] for d in dims), axis=0))
         inputs[name].replace_all_uses_with(constant)
         graph.initializers.pop(name, None)
     graph.inputs[:] = [v for v in graph.inputs if v.name not in arrays]

@@ -88,7 +88,7 @@ def margin(op: Builder, end: End) -> ir.Value:
 
 def column_of(op: Builder, values: ir.Value, place: int) -> ir.Value:
     """Return a column of values [N, K], [N, 1]."""
-    return op.Gather(values, op.const(np.array([place])), axis=1)
+    return op.Gather(values, [place], axis=1)
 
 
 def weighted_mean(op: Builder, values: Sequence[ir.Value], weights: Any = None) -> ir.Value:
