@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -34,13 +35,22 @@ def trimmed(column: pa.Array, missing: set[str]) -> tuple[pa.Array, np.ndarray]:
     return texts, np.where(np.append(is_missing.to_numpy(zero_copy_only=False), True)[places], -1, places)
 
 
+@dataclass
+class _Fit:
+    """How well a reading fits a column: the rows and distinct values that match it, and the first of these."""
+
+    reading: TextReading
+    rows: int = 0
+    words: int = 0
+    example: str = ""
+
+
 class WrittenColumn:
     """Statistics of a text column, collected in pieces: the rows that match each reading.
 
     Attributes:
         reading: the result of `choose`.
         decimal: the decimal mark, if no other reading of its numbers fits.
-        example: a text that matches it.
         values: number of values that are not missing.
         wrong: how many of them do not match the reading.
     """
@@ -50,10 +60,8 @@ class WrittenColumn:
         self._truth = truth  # whether yes and no may be truth values
         self.reading: TextReading | None = None
         self.decimal: str | None = None
-        self._readings: list[TextReading] | None = None
-        self.values, self._distinct, self._marks = 0, 0, 0
-        self._examples = dict[str, str]()  # a reading's pattern → the first text that matches it
-        self._rows, self._words = dict[str, int](), dict[str, int]()  # a reading's pattern → rows, distinct values
+        self.values = self.wrong = self._distinct = self._marks = 0
+        self._fits = list[_Fit]()
         self._evidence = dict.fromkeys(EVIDENCE, 0)
         self._truths = set[str]()
 
@@ -61,17 +69,15 @@ class WrittenColumn:
         """Choose the candidates by some rows; return whether these have a value at all."""
         values, places = trimmed(column, self.missing)
         texts = values.take(np.unique(places[places >= 0])).to_pylist()
-        if texts:
-            readings = list(candidates(texts, self.setting))
-            often = [sum(reading.plain(text) is not None for text in texts) for reading in readings]
-            chosen = [r for r, n in zip(readings, often, strict=True) if n >= SHARE * len(texts)]
-            self._readings = readings if self.setting is not None else chosen
+        for reading in candidates(texts, self.setting) if texts else ():
+            often = sum(reading.plain(text) is not None for text in texts)
+            self._fits += [_Fit(reading)] if self.setting is not None or often >= SHARE * len(texts) else []
         return bool(texts)
 
     @property
     def is_possible(self) -> bool:
         """Whether a reading may fit."""
-        return bool(self._readings)
+        return bool(self._fits)
 
     def update(self, column: pa.Array) -> None:
         """Add a piece of the column."""
@@ -81,26 +87,16 @@ class WrittenColumn:
         self.values += int(counts.sum())
         self._distinct += int(valid.sum())
         self._marks += len(column) - column.null_count - int(counts.sum()) - _empty(column)
-        for reading in self._readings or ():
-            fits, key = matches(texts, f"^(?:{reading.pattern})$") & valid, reading.pattern
-            self._rows[key] = self._rows.get(key, 0) + int(counts[fits].sum())
-            self._words[key] = self._words.get(key, 0) + int(fits.sum())
-            if fits.any() and key not in self._examples:
-                self._examples[key] = texts[int(np.argmax(fits))].as_py()
-            if reading.kind == "truth" and len(texts) < 2 * sum(map(len, FAMILIES)):
+        for fit in self._fits:
+            fitting = matches(texts, f"^(?:{fit.reading.pattern})$") & valid
+            fit.rows += int(counts[fitting].sum())
+            fit.words += int(fitting.sum())
+            if fitting.any() and not fit.example:
+                fit.example = texts[int(np.argmax(fitting))].as_py()
+            if fit.reading.kind == "truth" and len(texts) < 2 * sum(map(len, FAMILIES)):
                 self._truths.update(text.lower() for text in texts.filter(pa.array(valid)).to_pylist())
         for key, pattern in EVIDENCE.items():
             self._evidence[key] += int(counts[matches(texts, pattern)].sum())
-
-    @property
-    def example(self) -> str:
-        """A text that matches the reading."""
-        return self._examples.get(self.reading.pattern, "") if self.reading else ""
-
-    @property
-    def wrong(self) -> int:
-        """The number of values that do not match the reading."""
-        return self.values - self._rows[self.reading.pattern] if self.reading else 0
 
     def choose(self, decimal: str | None) -> None:
         """Choose the reading that most rows match; `decimal` is the mark of the table's other numbers.
@@ -108,38 +104,39 @@ class WrittenColumn:
         Raises:
             DataError: the values have a unit, or two readings that differ.
         """
-        by_rows = sorted(self._readings or (), key=lambda reading: -self._rows.get(reading.pattern, 0))
-        for reading in by_rows:
-            if self._fits(reading):
-                self.reading = self._unrivalled(reading, decimal)
-                return
-        if self.setting is not None and by_rows:
-            self.reading = by_rows[0]
+        by_rows = sorted(self._fits, key=lambda fit: -fit.rows)
+        right = next(filter(self._is_right, by_rows), None)
+        fit = next(iter(by_rows), None) if right is None and self.setting is not None else right
+        if fit is not None:
+            self.reading = fit.reading if right is None else self._unrivalled(fit, decimal)
+            self.wrong = self.values - fit.rows  # as many for a rival that is chosen instead
 
-    def _fits(self, reading: TextReading) -> bool:
-        rows, words = self._rows.get(reading.pattern, 0), self._words.get(reading.pattern, 0)
-        if reading.kind == "truth":
+    def _is_right(self, fit: _Fit) -> bool:
+        kind = fit.reading.kind
+        if kind == "truth":
             of_family = any(
                 self._truths <= family and self._truths & {"yes", "y", "true", "t", "1"} and len(self._truths) > 1
                 for family in FAMILIES
             )
             has_both = bool(self._truths & {"no", "n", "false", "f", "0"})
-            return self._truth and rows == self.values and of_family and has_both
-        if reading.kind == "unit":
-            return rows == self.values and words >= LEAST
+            return self._truth and fit.rows == self.values and of_family and has_both
+        if kind == "unit":
+            return fit.rows == self.values and fit.words >= LEAST
         if self.setting is not None:
-            return rows > 0
+            return fit.rows > 0
         if not self._marks and self.values in (self._evidence["plain"], self._evidence["iso"]):
             return False  # dates are dates anyway; the type of the column shows that its numbers are meant as words
-        many_words = reading.kind == "number" and words >= LEAST and words > SHARE * self._distinct
-        return rows > 0 and (rows >= SHARE * self.values or many_words)
+        many_words = kind == "number" and fit.words >= LEAST and fit.words > SHARE * self._distinct
+        return fit.rows > 0 and (fit.rows >= SHARE * self.values or many_words)
 
-    def _unrivalled(self, reading: TextReading, decimal: str | None) -> TextReading:
-        form = rival_of(reading)
-        same = [
-            r for r in self._readings or () if r.form == form and (r.kind == "date" or r.name == reading.name) and form
+    def _unrivalled(self, fit: _Fit, decimal: str | None) -> TextReading:
+        reading, form = fit.reading, rival_of(fit.reading)
+        rivals = [
+            other.reading
+            for other in self._fits
+            if form and other.reading.form == form and other.rows == fit.rows
+            if other.reading.kind == "date" or other.reading.name == reading.name
         ]
-        rivals = [r for r in same if self._rows.get(r.pattern, 0) == self._rows[reading.pattern]]
         if not rivals:
             if reading.kind == "number" and (self._evidence["comma"] or self._evidence["dot"]):
                 self.decimal = "." if reading.form == "1,234.5" else ","
@@ -153,11 +150,8 @@ class WrittenColumn:
                 return readings[0]
             if decimal == ",":
                 return readings[-1]
-        raise ambiguous(self.name, self.example_of(readings), readings)
-
-    def example_of(self, readings: Sequence[TextReading]) -> str:
-        """Return a text that matches all readings."""
-        return next(t for t in self._examples.values() if all(r.plain(t) is not None for r in readings))
+        examples = (other.example for other in self._fits)
+        raise ambiguous(self.name, next(t for t in examples if all(r.plain(t) for r in readings)), readings)
 
 
 def _empty(column: pa.Array) -> int:
