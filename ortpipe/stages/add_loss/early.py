@@ -82,10 +82,7 @@ def _check_teacher(facts: Facts, config: AddLossConfig, data: Data) -> None:
         raise LossError(rule, got=f"a teacher of classes for a {facts.task} model", fix=fix)
     classes = None if data.train.labels is None else tuple(np.unique(data.train.labels).tolist())
     if classes != facts.classes:
-        rule, fix = (
-            "Teacher and model must have the same classes.",
-            "Train a model of the classes in the training rows.",
-        )
+        rule, fix = "Teacher and model must have the same classes.", "Train a model of the training rows' classes."
         raise LossError(rule, got=f"{classes} and {facts.classes}", fix=fix)
     loss = config.of("").loss
     if not getattr(loss, "reads_shares", False):

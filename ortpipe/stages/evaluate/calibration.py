@@ -31,11 +31,8 @@ def calibrated(artifact: Artifact, method: str, entries: Entries, width: int) ->
     if method == "temperature":
         scores, columns = _scores(artifact, entries, before)
         t = temperature(scores)
-        result, fitted, words = (
-            with_temperature(artifact, t, width, columns),
-            {"temperature": t},
-            f"temperature {t:.4g}",
-        )
+        result, fitted = with_temperature(artifact, t, width, columns), {"temperature": t}
+        words = f"temperature {t:.4g}"
     else:
         x, y = isotonic(before)
         result, fitted = with_isotonic(artifact, x, y, width), {"x": x.tolist(), "y": y.tolist()}

@@ -90,8 +90,6 @@ def input_types(model: ir.Model) -> dict[str, np.dtype]:
 
 def check_monitor(name: str, facts: Facts, data: Data) -> None:
     """Raise if a monitored metric has no validation rows, does not fit the task or has no value on these rows."""
-    if name == LOSS:
-        return
     if data.validation is None:
         fix = f"Set {{@data.split.validation}}=0.1, or {{at}}early_stop.monitor={LOSS}."
         raise TrainError("A monitored metric needs validation rows.", got=f"{name} without validation rows", fix=fix)
