@@ -19,18 +19,22 @@ SURVIVAL = (
 MOST_CLASSES = 20  # up to so many different integers are classes, if nothing else tells
 
 
-def wrong_labels(rows: RowSet, part: str, places: Callable[[np.ndarray], np.ndarray]) -> str | None:
-    """Return the first wrong labels of a part of the data, and how many there are; None if there are none.
+def wrong_labels(data: Data, places: Callable[[np.ndarray], np.ndarray]) -> str | None:
+    """Return the first wrong labels of the first part that has some, and how many there are; None if there are none.
 
     `places` returns the places of the wrong ones in an array of labels.
     """
-    first, count, shown = 0, 0, list[str]()
-    for label, _ in rows.read_labels():
-        wrong = places(label)
-        shown += [f"{label[place].tolist()} in row {first + place}" for place in wrong[: SHOWN - len(shown)]]
-        first, count = first + len(label), count + len(wrong)
-    rest = f"{more(count - len(shown))}, of the {first:,} rows to {part}, counted from 0"
-    return ", ".join(shown) + rest if count else None
+    for part, rows in {"train": data.train, "validate": data.validation, "test": data.test}.items():
+        if rows is None or (rows.labels is not None and not len(places(rows.labels))):
+            continue
+        first, count, shown = 0, 0, list[str]()
+        for label, _ in rows.read_labels():
+            wrong = places(label)
+            shown += [f"{label[place].tolist()} in row {first + place}" for place in wrong[: SHOWN - len(shown)]]
+            first, count = first + len(label), count + len(wrong)
+        if count:
+            return f"{', '.join(shown)}{more(count - len(shown))}, of the {first:,} rows to {part}, counted from 0"
+    return None
 
 
 def check_labels(facts: Facts, rows: RowSet) -> None:
@@ -112,10 +116,9 @@ def _padding_of(label: np.ndarray) -> str:
 
 def check_survival(data: Data) -> None:
     """Raise DataError for labels that are no times and events, and for training rows without an event."""
-    for part, rows in {"train": data.train, "validate": data.validation, "test": data.test}.items():
-        if rows is not None and (wrong := wrong_labels(rows, part, _no_survival)):
-            fix = "Correct these rows, or the order of {@data.source.label}=[time,event]."
-            raise DataError(SURVIVAL, got=wrong, fix=fix)
+    if wrong := wrong_labels(data, _no_survival):
+        fix = "Correct these rows, or the order of {@data.source.label}=[time,event]."
+        raise DataError(SURVIVAL, got=wrong, fix=fix)
     if not any((label[:, 1] == 1).any() for label, _ in data.train.read_labels()):
         fix = "Check the column of events: 1 means that the event occurred at the time."
         raise DataError("Survival needs an event in the training rows.", got="only censored rows", fix=fix)

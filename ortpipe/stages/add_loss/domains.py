@@ -26,13 +26,9 @@ ZERO_OR_ONE = Must("0 or 1", lambda y: (y == 0) | (y == 1))
 
 def check_labels(bound: Must, loss: str, data: Data, padding: int | float | str | None = None) -> None:
     """Raise LossError for labels that a loss is not defined for, naming the first rows."""
-    parts = {"train": data.train, "validate": data.validation, "test": data.test}
-    for part, rows in parts.items():
-        if rows is None or (rows.labels is not None and not len(_outside(rows.labels, bound, padding))):
-            continue
-        if wrong := wrong_labels(rows, part, functools.partial(_outside, bound=bound, padding=padding)):
-            rule = f"The loss {loss} is defined for labels that are {bound.words}."
-            raise LossError(rule, got=wrong, fix="Correct these rows or leave them out, or choose another loss.")
+    if wrong := wrong_labels(data, functools.partial(_outside, bound=bound, padding=padding)):
+        rule = f"The loss {loss} is defined for labels that are {bound.words}."
+        raise LossError(rule, got=wrong, fix="Correct these rows or leave them out, or choose another loss.")
 
 
 def check_pairs(data: Data) -> None:
