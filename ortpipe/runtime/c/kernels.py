@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ortpipe.runtime.c.access import Access, CLocation, bare
-from ortpipe.runtime.c.affine import ZERO, Affine, Index, address
+from ortpipe.runtime.c.body import LoopBody, loop_names, within
 from ortpipe.runtime.c.elementwise import number
 from ortpipe.runtime.c.memory import MemoryPlan
-from ortpipe.runtime.c.plan import Kernel, Plan, domain_index, loop_names, unshaped
+from ortpipe.runtime.c.plan import Kernel, Plan, matrix_of
+from ortpipe.runtime.c.strides import Shape, Strides, broadcast, contiguous
 from ortpipe.runtime.c.text import CodeLines
 from ortpipe.runtime.c.values import Level, Value
 
@@ -27,251 +27,183 @@ class KernelWriter:
 
     def write(self, kernel: Kernel) -> None:
         """Write a kernel."""
-        getattr(self, f"_write_{kernel.kind}")(kernel)
+        if kernel.kind == "loops":
+            self._write_loops(kernel)
+        else:
+            getattr(self, f"_write_{kernel.kind}")(kernel.values[0])
 
-    def _access(self, bounds: Mapping[str, int], counts: Mapping[object, int] | None = None) -> Access:
-        return Access(self._plan.stored, bounds, self._memory.place, self._memory.fresh, counts)
-
-    def _twice(self, bounds: Mapping[str, int], write: Callable[[Access], list[str]]) -> tuple[list[str], Access]:
-        """Return the lines of a loop's body: entries are counted first, so that those used twice become variables."""
-        first = Access(self._plan.stored, bounds)
+    def _groups(self, domain: Shape, write: Callable[[LoopBody], None], apart: int = 0) -> list[list[int]]:
+        """Return the loops that can be one, because all entries follow each other."""
+        first = LoopBody(domain, self._plan.stored)
         write(first)
-        second = self._access(bounds, first.counts)
-        lines = write(second)
-        return [*second.lines, *lines], second
+        return first.merged(apart)
 
-    def _collapsed(
-        self, bounds: dict[str, int], write: Callable[[Access, Mapping[str, Affine]], list[str]], among: Sequence[str]
-    ) -> tuple[dict[str, int], dict[str, Affine]]:
-        """Return the loops with neighbours joined where all entries follow each other in memory."""
-        variables, bounds, among = {v: Affine.of(v) for v in bounds}, dict(bounds), list(among)
-        dry = Access(self._plan.stored, bounds)
-        write(dry, variables)
-        used = [dict(position.terms) for position in dry.used]
+    def _statements(
+        self, domain: Shape, write: Callable[[LoopBody], None], groups: Sequence[Sequence[int]], *variables: str
+    ) -> list[str]:
+        body = LoopBody(domain, self._plan.stored, variables, self._memory.place, self._memory.fresh, groups)
+        write(body)
+        return [*body.lines, *body.stores]
 
-        def follows(pair: tuple[str, str]) -> bool:
-            outer, inner = pair
-            return all(factors.get(outer, 0) == factors.get(inner, 0) * bounds[inner] for factors in used)
-
-        while not dry.divides and (pair := next(filter(follows, itertools.pairwise(among)), None)):
-            outer, inner = pair
-            bounds[inner] *= bounds.pop(outer)
-            variables[outer] = ZERO
-            among.remove(outer)
-        return bounds, variables
+    def _loops(self, domain: Shape, write: Callable[[LoopBody], None], *, independent: bool = True) -> None:
+        groups = self._groups(domain, write)
+        bounds = {
+            v: math.prod(domain[i] for i in group) for v, group in zip(loop_names(len(groups)), groups, strict=True)
+        }
+        with self._out.loops(bounds, independent=independent):
+            self._out.add(*self._statements(domain, write, groups))
 
     def _write_loops(self, kernel: Kernel) -> None:
-        names = [str(v) for v in loop_names(len(kernel.domain))]
-        bounds = dict(zip(names, kernel.domain, strict=True))
-        several = len(kernel.values) > 1
-
-        def write(access: Access, variables: Mapping[str, Affine]) -> list[str]:
-            lines, at = list[str](), [variables[v] for v in names]
-            for value in kernel.values:
-                if value.kind == "reduce":
-                    index = domain_index(value.args[0].shape, at)
-                    entry = self._named(access, value, access.at(value.args[0], index), needed=several)
-                    index = tuple(ZERO if axis in value.info[1] else part for axis, part in enumerate(index))
-                else:
-                    index = domain_index(value.shape, at)
-                    entry = access.define(value, index, named=several)
-                position, place = address(value.shape, index), self._memory.place(value)
-                access.used.append(position)
-                lines.append(_into(place.at(position), entry, value, place))
-            return lines
-
         for value in kernel.values:
             if value.kind == "reduce":
                 self.store(value, self._plan.values.constant(_start(value)))
-        bounds, variables = self._collapsed(bounds, write, names)
-        lines, _ = self._twice(bounds, lambda access: write(access, variables))
-        with self._out.loops(bounds):
-            self._out.add(*lines)
 
-    def _named(self, access: Access, value: Value, entry: str, *, needed: bool) -> str:
-        """Return an entry, as a variable if a macro repeats it or it must be read before something is written."""
-        needed = needed or value.info[0] in ("max", "min")
-        return access.declare(value.args[0], entry) if needed and access.final else entry
+        several = len(kernel.values) > 1
 
-    def store(
-        self,
-        value: Value,
-        source: Value,
-        place: CLocation | None = None,
-        into: Callable[[Index], Affine] | None = None,
-    ) -> None:
-        """Write every entry of a value: those of another value, which is broadcast, or of a part of it."""
-        place = place or self._memory.place(value)
-        shape = source.shape if into is not None else value.shape
-        wide = [n for n in shape if n != 1]
-        names = [str(v) for v in loop_names(len(wide))]
-        bounds = dict(zip(names, wide, strict=True))
+        def write(body: LoopBody) -> None:
+            for value in kernel.values:
+                place = body.place(value)
+                if value.kind == "reduce":
+                    entry = body.entry(value.args[0], body.here)
+                    entry = body.declare(value.args[0], entry) if several and not entry.isidentifier() else entry
+                    at = body.at(_by_axes(contiguous(value.shape), value.args[0].shape))
+                    body.stores.append(_added(value.info[0], place.at(at.text(body.variables)), entry))
+                elif place.variable:
+                    body.declare(value, body.compute(value, body.here), place.array)
+                else:
+                    entry = body.compute(value, body.here)
+                    entry = body.declare(value, entry) if several else entry
+                    body.names[value, body.here] = entry
+                    body.stores.append(f"{body.text(value, body.here)} = {entry};")
 
-        def write(access: Access, variables: Mapping[str, Affine]) -> list[str]:
-            index = domain_index(shape, [variables[v] for v in names])
-            entry = access.broadcast(source, index)
-            position = into(index) if into is not None else address(shape, index)
-            access.used.append(position)
-            return [f"{place.at(position)} = {bare(entry)};"]
+        self._loops(kernel.domain, write)
 
-        bounds, variables = self._collapsed(bounds, write, names)
-        lines, _ = self._twice(bounds, lambda access: write(access, variables))
-        with self._out.loops(bounds):
-            self._out.add(*lines)
+    def store(self, value: Value, source: Value, target: Strides | None = None) -> None:
+        """Write the entries of a value, or those at some positions: those of another value, which is broadcast."""
+        shape = value.shape if target is None else source.shape
+        here, there = broadcast(source.shape, shape), target or contiguous(shape)
 
-    def _write_reduce(self, kernel: Kernel) -> None:
-        """Write a sum along the last axis and perhaps others; long ones are added in lanes, in a fixed order."""
-        [value] = kernel.values
-        x, (operator, axes) = value.args[0], value.info
-        wide = [axis for axis, n in enumerate(x.shape) if n != 1]
-        names = {axis: str(v) for axis, v in zip(wide, loop_names(len(wide)), strict=True)}
-        outside, summed = [names[a] for a in wide if a not in axes], [names[a] for a in wide if a in axes]
-        bounds = {names[axis]: x.shape[axis] for axis in wide}
+        def write(body: LoopBody) -> None:
+            entry = body.entry(source, body.at(_by_axes(here, shape)))
+            body.stores.append(f"{body.text(value, body.at(_by_axes(there, shape)))} = {entry};")
 
-        def write(access: Access, variables: Mapping[str, Affine], shift: Affine = ZERO) -> str:
-            at = {**variables, summed[-1]: variables[summed[-1]] + shift}
-            return access.at(x, domain_index(x.shape, [at[names[axis]] for axis in wide]))
+        self._loops(tuple(n for n in shape if n != 1), write)
 
-        bounds, variables = self._collapsed(bounds, lambda access, v: [write(access, v)], summed)
-        summed = [v for v in summed if v in bounds]
-        inner, place, lanes = summed[-1], self._memory.place(value), LANES.get(value.dtype.itemsize, 1)
-        target, in_order = self._target(value, variables, names), bounds[inner] < 2 * lanes
-        into = target if in_order and place.variable else self._memory.fresh("total")
-
-        def body(limits: Mapping[str, int], entry: str, variables: Mapping[str, Affine], shift: Affine) -> list[str]:
-            def lines(access: Access) -> list[str]:
-                new = self._named(access, value, write(access, variables, shift), needed=False)
-                return [_added(operator, entry, new)]
-
-            return self._twice(limits, lines)[0]
-
-        with self._out.loops({v: bounds[v] for v in outside if v in bounds}, independent=False):
-            limits = {v: bounds[v] for v in summed}
-            if in_order:
-                start = number(_start(value), value.dtype)
-                self._out.add(f"{value.c_type} {into} = {start};")
-                rows = {v: limits[v] for v in summed[:-1]}
-                part = self._memory.fresh("part") if rows else into  # sums of rows need not wait for each other
-                with self._out.loops(rows, independent=False):
-                    self._out.add(*([f"{value.c_type} {part} = {start};"] if rows else []))
-                    with self._out.loops({inner: limits[inner]}, independent=False):
-                        self._out.add(*body(bounds, part, variables, ZERO))
-                    self._out.add(*([_added(operator, into, part)] if rows else []))
-            else:
-                self._in_lanes(
-                    value, into, lanes, limits, lambda more, *rest: body({**bounds, **more}, *rest), variables
-                )
-            if into != target:
-                declared = f"const {value.c_type} " if place.variable else ""
-                self._out.add(f"{declared}{target} = {into}{'' if in_order else '[0]'};")
-
-    def _in_lanes(
-        self,
-        value: Value,
-        into: str,
-        lanes: int,
-        limits: dict[str, int],
-        body: Callable[..., list[str]],
-        variables: Mapping[str, Affine],
-    ) -> None:
-        """Write a long sum: entry i goes to lane i modulo the number of lanes, and the lanes are added in pairs."""
-        operator, inner = value.info[0], [*limits][-1]
-        length, lane, entry = limits.pop(inner), Affine.of("lane"), f"{into}[lane]"
-        rest = length % lanes
-        self._out.add(f"{value.c_type} {into}[{lanes}];")
-        self._out.loop(_lanes(lanes), [f"{entry} = {number(_start(value), value.dtype)};"])
-        with self._out.loops(limits, independent=False):
-            with self._out.block(f"for (int64_t {inner} = 0; {inner} < {length - rest}; {inner} += {lanes})"):
-                lines = body({inner: length - lanes + 1, "lane": lanes}, entry, variables, lane)
-                self._out.loop(_lanes(lanes), lines, independent=True)
-            if rest:
-                last, shift = {**variables, inner: ZERO}, lane + Affine((), length - rest)
-                self._out.loop(_lanes(rest), body({inner: 1, "lane": rest}, entry, last, shift))
-        with self._out.block(f"for (int half = {lanes // 2}; half > 0; half /= 2)"):
-            self._out.loop(_lanes("half"), [_added(operator, entry, f"{into}[lane + half]")])
-
-    def _target(self, value: Value, variables: Mapping[str, Affine], names: Mapping[int, str]) -> str:
-        index = tuple(
-            ZERO if axis in value.info[1] or axis not in names else variables[names[axis]]
-            for axis in range(len(value.shape))
+    def _write_reduce(self, value: Value) -> None:
+        """Write a sum along the last axis and perhaps others."""
+        x, (operator, axes), place = value.args[0], value.info, self._memory.place(value)
+        order = sorted((axis for axis, n in enumerate(x.shape) if n != 1), key=lambda axis: axis in axes)
+        domain, outside = tuple(x.shape[axis] for axis in order), sum(axis not in axes for axis in order)
+        source, target = (
+            Strides(0, tuple(contiguous(shape).steps[axis] for axis in order)) for shape in (x.shape, value.shape)
         )
-        return self._memory.place(value).at(address(value.shape, index))
 
-    def _write_product(self, kernel: Kernel) -> None:
-        [value] = kernel.values
+        def write(body: LoopBody, into: str = "") -> None:
+            body.at(target)
+            body.stores.append(_added(operator, into, body.entry(x, body.at(source))))
+
+        groups = self._groups(domain, write, outside)
+        sizes, names = [math.prod(domain[axis] for axis in group) for group in groups], loop_names(len(groups))
+        entry = place.at(Strides(0, tuple(target.steps[group[-1]] for group in groups)).text(names))
+        summed = dict(zip(names, sizes, strict=True))
+        with self._out.loops(
+            {v: summed.pop(v) for v, group in zip(names, groups, strict=True) if group[0] < outside}, independent=False
+        ):
+
+            def lines(into: str, last: str) -> list[str]:
+                return self._statements(domain, lambda body: write(body, into), groups, *names[:-1], last)
+
+            total = self._sum(value, summed, lines)
+            if total != entry:
+                self._out.add(f"{f'const {value.c_type} ' if place.variable else ''}{entry} = {total};")
+
+    def _sum(self, value: Value, bounds: dict[str, int], lines: Callable[[str, str], list[str]]) -> str:
+        """Write a sum over some loops, and return where it is; `lines` add an entry, by the last variable.
+
+        The last loop of a long sum adds entry i to lane i modulo the number of lanes; the lanes are added in pairs.
+        """
+        place, lanes, start = self._memory.place(value), LANES.get(value.dtype.itemsize, 1), _start(value)
+        *_, inner = bounds
+        if bounds[inner] < 2 * lanes:
+            rows = {v: n for v, n in bounds.items() if v != inner}
+            total = place.array if place.variable else self._memory.fresh("total")
+            part = self._memory.fresh("part") if rows else total  # sums of rows need not wait for each other
+            first = number(start, value.dtype)
+            self._out.add(f"{value.c_type} {total} = {first};")
+            with self._out.loops(rows, independent=False):
+                self._out.add(*([f"{value.c_type} {part} = {first};"] if rows else []))
+                with self._out.loops({inner: bounds[inner]}, independent=False):
+                    self._out.add(*lines(part, inner))
+                self._out.add(*([_added(value.info[0], total, part)] if rows else []))
+            return total
+        total, length = self._memory.fresh("total"), bounds.pop(inner)
+        entry, rest = f"{total}[lane]", length % lanes
+        self._out.add(f"{value.c_type} {total}[{lanes}];")
+        self._out.loop(_lanes(lanes), [f"{entry} = {number(start, value.dtype)};"])
+        with self._out.loops(bounds, independent=False):
+            with self._out.block(f"for (int64_t {inner} = 0; {inner} < {length - rest}; {inner} += {lanes})"):
+                self._out.loop(_lanes(lanes), lines(entry, f"({inner} + lane)"), independent=True)
+            if rest:
+                self._out.loop(_lanes(rest), lines(entry, f"({length - rest} + lane)"))
+        with self._out.block(f"for (int half = {lanes // 2}; half > 0; half /= 2)"):
+            self._out.loop(_lanes("half"), [_added(value.info[0], entry, f"{total}[lane + half]")])
+        return f"{total}[0]"
+
+    def _write_product(self, value: Value) -> None:
         a, b, *c = value.args
         (alpha, beta), place = value.info, self._memory.place(value)
-        if c and not (self._plan.homes.get(value) is unshaped(c[0]) and c[0].size == value.size):
+        if c and not (self._plan.homes.get(value) is c[0].plain and c[0].size == value.size):
             self.store(value, c[0])
-        batch = {f"b{n}": size for n, size in enumerate(value.shape[:-2])}
-        (m, n), k = value.shape[-2:], a.shape[-1]
-        operands = []
+        batch = {f"b{number}": size for number, size in enumerate(value.shape[:-2])}
+        (m, n), k, variables = value.shape[-2:], a.shape[-1], [*batch]
+        operands = list[str]()
         for x in (a, b):
-            base, first, down, along = self._plan.matrix(x)
-            skipped = len(value.shape) - len(x.shape)
-            by_name = {
-                f"b{i}": ZERO if size == 1 else Affine.of(f"b{i + skipped}") for i, size in enumerate(x.shape[:-2])
-            }
-            for v, factor in first.terms:
-                moved = by_name.get(v, Affine.of(v)) * factor
-                first = first + Affine(((v, -factor),)) + moved
-            operands.append(f"{_pointer(self._memory.place(base), first)}, {down}, {along}")
-        left, right = operands
-        row = Affine()
-        for number_, size in enumerate(value.shape[:-2]):
-            row = row * size + Affine.of(f"b{number_}")
-        out = _pointer(place, row * (m * n))
-        one, other = number(alpha, value.dtype), number(beta if c else 0, value.dtype)
+            matrix = matrix_of(x, self._plan.stored)
+            assert matrix is not None
+            base, at, down, along = matrix
+            first = Strides(at.first, at.steps[:-2]).text(variables[len(value.shape) - len(x.shape) :])
+            operands.append(f"{self._memory.place(base).pointer(first)}, {down}, {along}")
+        out = place.pointer(Strides(0, contiguous(value.shape).steps[:-2]).text(variables))
+        numbers = number(alpha, value.dtype), *operands, number(beta if c else 0, value.dtype), out
         with self._out.loops(batch, independent=False):
-            self._out.add(f"multiply_{value.c_type}({m}, {n}, {k}, {one}, {left}, {right}, {other}, {out});")
+            self._out.add(f"multiply_{value.c_type}({m}, {n}, {k}, {', '.join(numbers)});")
 
-    def _write_join(self, kernel: Kernel) -> None:
-        [value] = kernel.values
-        place, axis, first = self._memory.place(value), value.info, 0
+    def _write_join(self, value: Value) -> None:
+        steps, axis, first = contiguous(value.shape).steps, value.info, 0
         for x in value.args:
+            self.store(
+                value, x, Strides(first, tuple(0 if n == 1 else step for n, step in zip(x.shape, steps, strict=True)))
+            )
+            first += x.shape[axis] * math.prod(value.shape[axis + 1 :])
 
-            def into(index: Index, first: int = first) -> Affine:
-                moved = [part + Affine((), first * (i == axis)) for i, part in enumerate(index)]
-                return address(value.shape, tuple(moved))
-
-            self.store(value, x, place, into)
-            first += x.shape[axis]
-
-    def _write_scatter(self, kernel: Kernel) -> None:
-        [value] = kernel.values
-        x, places, updates = value.args
-        sign, axis = value.info
+    def _write_scatter(self, value: Value) -> None:
+        x, updates, *places = value.args
+        sign, first, sizes = value.info
         self.store(value, x)
-        wide = [n for n in updates.shape if n != 1]
-        names = loop_names(len(wide))
-        bounds = {str(v): n for v, n in zip(names, wide, strict=True)}
 
-        def write(access: Access) -> list[str]:
-            index = domain_index(updates.shape, names)
-            if axis is None:
-                rank, depth = len(places.shape) - 1, places.shape[-1]
-                there = [access.chosen(places, (*index[:rank], Affine((), d)), value.shape[d]) for d in range(depth)]
-                target, checked = (*there, *index[rank:]), list(zip(there, value.shape, strict=False))
-            else:
-                row = access.chosen(places, index, value.shape[axis])
-                target, checked = (*index[:axis], row, *index[axis + 1 :]), [(row, value.shape[axis])]
-            tests = " && ".join(f"{row} >= 0 && {row} < {n}" for row, n in checked)
-            entry = access.at(updates, index)
-            return [f"if ({tests}) {self._memory.place(value).at(address(value.shape, target))} {sign} {bare(entry)};"]
+        def write(body: LoopBody) -> None:
+            here = body.here
+            chosen = [body.chosen(p, here, size) for p, (_, size) in zip(places, sizes, strict=True)]
+            terms = [f"{place} * {step}" for place, (step, _) in zip(chosen, sizes, strict=True)]
+            position = " + ".join([*terms, body.at(_by_axes(first, updates.shape)).text(body.variables)])
+            tests = " && ".join(within(place, size) for place, (_, size) in zip(chosen, sizes, strict=True))
+            entry = body.entry(updates, here)
+            body.stores.append(f"if ({tests}) {body.place(value).at(position)} {sign} {entry};")
 
-        lines, _ = self._twice(bounds, write)
-        with self._out.loops(bounds, independent=False):
-            self._out.add(*lines)
+        self._loops(tuple(n for n in updates.shape if n != 1), write, independent=False)
 
-    def _write_scan(self, kernel: Kernel) -> None:
-        [value] = kernel.values
+    def _write_scan(self, value: Value) -> None:
         level: Level = value.info
         for state, start in zip(level.states, value.args, strict=True):
             self.store(state, start)
-        with self._out.block(
-            f"for (int64_t {level.variable} = 0; {level.variable} < {level.count}; {level.variable}++)"
-        ):
+        v = level.variable
+        with self._out.block(f"for (int64_t {v} = 0; {v} < {level.count}; {v}++)"):
             self._write_level(level)
+
+
+def _by_axes(strides: Strides, shape: Shape) -> Strides:
+    """Return positions by the axes whose size is not 1, which are the loops over a shape."""
+    return Strides(strides.first, tuple(step for step, n in zip(strides.steps, shape, strict=True) if n != 1))
 
 
 def _start(value: Value) -> np.ndarray:
@@ -287,23 +219,8 @@ def _lanes(count: int | str) -> str:
     return f"for (int lane = 0; lane < {count}; lane++)"
 
 
-def _pointer(place: CLocation, position: Affine) -> str:
-    if place.variable:
-        return f"&{place.array}"
-    there = place.first + position
-    return place.array if there == ZERO else f"{place.array} + {there}"
-
-
 def _added(operator: str, total: str, entry: str) -> str:
     """Return the statement that adds an entry."""
     if operator in "+*":
-        return f"{total} {operator}= {bare(entry)};"
+        return f"{total} {operator}= {entry};"
     return f"{total} = {'LARGER' if operator == 'max' else 'SMALLER'}({entry}, {total});"
-
-
-def _into(target: str, entry: str, value: Value, place: CLocation) -> str:
-    """Return the statement that writes an entry of a value, or adds it."""
-    if value.kind == "reduce":
-        return _added(value.info[0], target, entry)
-    declared = f"const {value.c_type} " if place.variable else ""
-    return f"{declared}{target} = {bare(entry)};"

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ortpipe.runtime.c.access import CLocation
-from ortpipe.runtime.c.affine import ZERO, Affine
+from ortpipe.runtime.c.body import Location
 from ortpipe.runtime.c.elementwise import number
-from ortpipe.runtime.c.plan import Plan, packed, unshaped
+from ortpipe.runtime.c.plan import ALONE, Plan, packed
 from ortpipe.runtime.c.values import Value, walk
 
 PREFIXES = {"state": "s", "row": "in", "constant": "k", "output": "out"}  # no name of C or of its headers has one
@@ -41,7 +40,7 @@ class MemoryPlan:
     """
 
     def __init__(self, plan: Plan, names: Sequence[str]) -> None:
-        self._plan, self._taken, self._places = plan, set[str](), dict[Value, CLocation]()
+        self._plan, self._taken, self._places = plan, set[str](), dict[Value, Location]()
         self.constants, self.arguments = dict[str, np.ndarray](), list[Argument]()
         self.tables, self.arrays, self.workspace = list[str](), list[str](), 0
         self.values = [*walk([x for level in plan.levels for x in (*level.following, *level.outputs)])]
@@ -72,25 +71,24 @@ class MemoryPlan:
     def _argument(self, value: Value, name: str, role: str) -> None:
         c_name = self.fresh(name, PREFIXES[role])
         self.arguments.append(Argument(name, c_name, value.dtype, value.shape, role))
-        at_step = Affine.of("step") * value.size if role in ("row", "output") else ZERO
-        self._places[unshaped(value)] = CLocation(c_name, at_step)
+        self._places[value.plain] = Location(c_name, _offset("step", value) if role in ("row", "output") else "")
 
     def _locate(self) -> None:
         """Decide where the values in memory are."""
         plan, end = self._plan, 0
         for level in plan.levels:
             arrays = list[tuple[Value, int, int]]()
-            for value, begin, last in plan.arrays(level):
+            for value, begin, last in plan.spans(level):
                 if value in plan.homes or value in self._places or any(value is other for other, _, _ in arrays):
                     continue
-                if value.size == 1 and value.kind not in ("product", "join", "scatter", "result"):
-                    self._places[value] = CLocation(self.fresh(value.name or "number"), variable=True)
+                if value.size == 1 and value.kind not in (*ALONE, "result"):
+                    self._places[value] = Location(self.fresh(value.name or "number"), variable=True)
                 else:
                     arrays.append((value, begin, last))
             places, end = packed([(v.size * v.dtype.itemsize, a, b) for v, a, b in arrays], end)
             for (value, _, _), place in zip(arrays, places, strict=True):
                 name = self.fresh(value.name or value.kind)
-                self._places[value] = CLocation(name)
+                self._places[value] = Location(name)
                 self.arrays.append(f"{value.c_type} *const {name} = ({value.c_type} *) (work + {place});")
         self.workspace = end
         for level in plan.levels[2:]:
@@ -99,16 +97,25 @@ class MemoryPlan:
                 self._places[state] = self._places[results[place]]
             for place, value in enumerate(level.outputs):
                 home = self._places[results[len(level.states) + place]]
-                self._places[unshaped(value)] = CLocation(home.array, Affine.of(level.variable) * value.size)
+                self._places[value.plain] = Location(home.array, _offset(level.variable, value))
         for value, state in plan.homes.items():
             self._places[value] = self._places[state]
 
-    def place(self, value: Value) -> CLocation:
+    def place(self, value: Value) -> Location:
         """Return where a value is; a constant is written into the text on its first use."""
+        if value.kind == "row" and value.args and value not in self._places:
+            all_steps = self.place(value.args[0].plain)
+            offsets = [text for text in (all_steps.offset, _offset(value.level.variable, value)) if text]
+            self._places[value] = Location(all_steps.array, " + ".join(offsets))
         if value not in self._places:
             assert value.kind == "constant"
             name = self.fresh(value.name or "numbers")
             entries = ", ".join(number(x, value.dtype) for x in value.info.flat)
             self.tables.append(f"  static const {value.c_type} {name}[{value.size}] = {{{entries}}};")
-            self._places[value] = CLocation(name)
+            self._places[value] = Location(name)
         return self._places[value]
+
+
+def _offset(variable: str, value: Value) -> str:
+    """Return where a step's entries begin."""
+    return variable if value.size == 1 else f"{variable} * {value.size}"

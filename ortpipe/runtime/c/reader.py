@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,21 +11,16 @@ import numpy as np
 import onnx
 from onnx.reference import ReferenceEvaluator
 
-from ortpipe.graph.core.operators import having
-from ortpipe.runtime.c.operators import OPERATORS
+from ortpipe.graph.core.operators import having, operands
+from ortpipe.runtime.c.operators import OPERATORS, picked
 from ortpipe.runtime.c.values import Level, NotCompiled, Value, ValueTable, refused
 from ortpipe.runtime.node_order import in_order, unsupported
 
-RANDOM = having("random")
-SOURCES = {  # whose values follow from constants and shapes; a fact about this engine: it has no C for them
-    "Constant",
-    "ConstantOfShape",
-    "EyeLike",
-    "NonZero",
-    "Range",
-    "Shape",
-    "Size",
-}
+RANDOM, MOVES = having("random"), having("layout", "moves")
+UNFOLDED = {*RANDOM, "GatherElements"}  # onnx's evaluator has no GatherElements of more than 32 indices
+SHAPES = {*having("shape"), "EyeLike"}  # read only the shape of their input
+SIZES = {"Constant", *SHAPES, *(op for op, places in operands("sized_from").items() if 0 in places)}
+SUPPORTED = {*OPERATORS, *MOVES, *SIZES, "Scan"}
 FOLDED = 2**16  # constant results with more entries are computed in C
 
 
@@ -33,20 +28,19 @@ FOLDED = 2**16  # constant results with more entries are computed in C
 class NodeForm:
     """A node without its inputs; `number` counts nodes that draw at random."""
 
-    op: str
     attributes: Mapping[str, Any]
     outputs: int
     level: Level
     number: int
 
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return an attribute, or the default if it is missing."""
-        return self.attributes.get(name, default)
+    def get(self, name: str) -> Any:
+        """Return an attribute, its default, or None."""
+        return self.attributes.get(name)
 
 
 def check_operators(model: onnx.ModelProto) -> None:
     """Raise if a model has operators that are not compiled, naming each."""
-    if (what := unsupported(model, {*OPERATORS, *SOURCES, "Scan"})) is not None:
+    if (what := unsupported(model, SUPPORTED)) is not None:
         raise refused(what)
 
 
@@ -62,8 +56,7 @@ class GraphReader:
     def __init__(
         self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
     ) -> None:
-        self._model, self._weights = model, weights
-        self._opset = [(o.domain, o.version) for o in model.opset_import]
+        self._weights, self._opsets = weights, list(model.opset_import)
         self.top = Level()
         self.step = Level(self.top)
         self.values = ValueTable(self.top)
@@ -72,21 +65,9 @@ class GraphReader:
         if [node.op_type for node in model.graph.node] != ["Scan"]:
             raise refused("nodes around the steps of an epoch")
         [scan] = model.graph.node
-        body, count = _body(scan)
-        self.states = list(scan.input[: len(scan.input) - count])
-        self.rows = list(scan.input[len(scan.input) - count :])
-        values = self._constants(model.graph)
         types = {value.name: value.type.tensor_type.elem_type for value in model.graph.input}
-        for number, (name, inner) in enumerate(zip(scan.input, body.input, strict=True)):
-            kind = "state" if number < len(self.states) else "row"
-            dtype = onnx.helper.tensor_dtype_to_np_dtype(types[name])
-            values[inner.name] = self.values.make(kind, shapes[name], dtype, info=number, level=self.step)
-            values[inner.name].name = name
-            if kind == "state":
-                self.step.states.append(values[inner.name])
-        results = self._run(body, values, self.step)
-        self.step.following = results[: len(self.states)]
-        self.step.outputs = results[len(self.states) :]
+        inputs = [(name, shapes[name], onnx.helper.tensor_dtype_to_np_dtype(types[name]), None) for name in scan.input]
+        self._steps(scan, inputs, self._constants(model.graph), self.step)
 
     def _constants(self, graph: onnx.GraphProto) -> dict[str, Value]:
         values = dict[str, Value]()
@@ -111,80 +92,95 @@ class GraphReader:
                 value.name = name if value.name == proto.output[0] else value.name
         return [values[output.name] for output in graph.output]
 
+    def _steps(
+        self,
+        scan: onnx.NodeProto,
+        inputs: Sequence[tuple[str, tuple[int, ...], Any, Value | None]],
+        values: Mapping[str, Value],
+        level: Level,
+    ) -> None:
+        """Read a Scan's body; its inputs are a name, the shape in one step, a type and the value of all steps."""
+        body, inner = attributes_of(scan)["body"], dict(values)
+        count = len(states_of(scan))
+        for number, (value, (name, shape, dtype, x)) in enumerate(zip(body.input, inputs, strict=True)):
+            kind = "state" if number < count else "row"
+            args = [] if x is None or kind == "state" else [x]
+            inner[value.name] = self.values.make(kind, shape, dtype, *args, info=number, level=level)
+            inner[value.name].name = name
+        level.states = [inner[value.name] for value in body.input[:count]]
+        results = self._run(body, inner, level)
+        level.following, level.outputs = results[:count], results[count:]
+
     def _node(
         self, proto: onnx.NodeProto, inputs: list[Value | None], values: Mapping[str, Value], level: Level
     ) -> tuple[Value, ...]:
         op = proto.op_type
+        present = [x for x in inputs if x is not None]
         if op == "Scan":
-            return self._scan(proto, [x for x in inputs if x is not None], values, level)
-        if op in ("Shape", "Size"):
-            inputs = [self.values.constant(np.empty(x.shape, bool)) for x in inputs if x is not None]
-        size = sum(x.size for x in inputs if x is not None)
-        folds = op not in RANDOM and all(x is None or x.kind == "constant" for x in inputs) and size <= FOLDED
-        if op in SOURCES:
-            return self._folded(proto, inputs)
-        if folds:
-            with contextlib.suppress(Exception):  # forms that onnx's evaluator does not support are computed in C
-                return self._folded(proto, inputs)
+            return self._scan(proto, present, values, level)
+        if op in SHAPES:
+            present = [self.values.constant(np.empty(x.shape, bool)) for x in present]
+        varies = [x.kind != "constant" for x in present]
+        if op in SIZES or not (op in UNFOLDED or any(varies) or sum(x.size for x in present) > FOLDED):
+            if any(varies):
+                raise NotCompiled("an operand computed while it runs")
+            return tuple(self.values.constant(y) for y in self._evaluated(proto, [x.info for x in present]))
+        if op in MOVES - UNFOLDED and not any(varies[1:]):
+            numbers = np.arange(present[0].size).reshape(present[0].shape)
+            places = self._evaluated(proto, [numbers, *(x.info for x in present[1:])])
+            return tuple(picked(self.values, present[0], array) for array in places)
+        if op not in OPERATORS:
+            raise NotCompiled("an operand computed while it runs")
         count = max((i for i, name in enumerate(proto.output, 1) if name), default=0)
-        attributes = {a.name: _value(a) for a in proto.attribute}
-        node = NodeForm(op, attributes, count, level, self._numbers.get(proto.output[0], 0))
+        attributes = {**defaults(op, self._opsets[0].version), **attributes_of(proto)}
+        node = NodeForm(attributes, count, level, self._numbers.get(proto.output[0], 0))
         result = OPERATORS[op](self.values, node, *inputs)
         return result if isinstance(result, tuple) else (result,)
 
-    def _folded(self, proto: onnx.NodeProto, inputs: list[Value | None]) -> tuple[Value, ...]:
-        """Return the constant results of a node."""
-        if any(x is not None and x.kind != "constant" for x in inputs):
-            raise NotCompiled("a size computed while it runs")
+    def _evaluated(self, proto: onnx.NodeProto, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Return the results of a node for constants."""
         names = [name for name in proto.input if name]
-        arrays = [x.info for x in inputs if x is not None]
         values = [onnx.helper.make_tensor_value_info(name, 0, None) for name in names]
         ends = [onnx.helper.make_tensor_value_info(name, 0, None) for name in proto.output]
-        opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in self._opset]
         graph = onnx.helper.make_graph([proto], "constant", values, ends)
-        session = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=opsets))
-        return tuple(self.values.constant(array) for array in session.run(None, dict(zip(names, arrays, strict=True))))
+        session = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=self._opsets))
+        try:
+            return [np.asarray(array) for array in session.run(None, dict(zip(names, arrays, strict=True)))]
+        except Exception as error:  # it raises any
+            raise NotCompiled(f"constants that onnx's evaluator does not support: {error}") from error
 
     def _scan(
         self, proto: onnx.NodeProto, inputs: list[Value], values: Mapping[str, Value], outer: Level
     ) -> tuple[Value, ...]:
         """Return the results of a Scan inside the step."""
-        body, count = _body(proto)
-        if any(a.name.startswith("scan_") and any(a.ints) for a in proto.attribute):
+        if any(any(value) for name, value in attributes_of(proto).items() if name.startswith("scan_")):
             raise NotCompiled("another axis or direction")
-        states, rows = inputs[: len(inputs) - count], inputs[len(inputs) - count :]
-        level, inner = Level(outer, rows[0].shape[0]), dict(values)
-        for number, (x, value) in enumerate(zip(inputs, body.input, strict=True)):
-            kind, shape = ("state", x.shape) if number < len(states) else ("row", x.shape[1:])
-            placeholder = self.values.make(
-                kind, shape, x.dtype, *([x] if kind == "row" else []), info=number, level=level
-            )
-            placeholder.name = placeholder.name or value.name
-            inner[value.name] = placeholder
-            if kind == "state":
-                level.states.append(placeholder)
-        results = self._run(body, inner, level)
-        level.following, level.outputs = results[: len(states)], results[len(states) :]
-        scan = self.values.make("scan", (), bool, *states, info=level, level=outer)
-        shapes = [x.shape for x in level.following] + [(rows[0].shape[0], *x.shape) for x in level.outputs]
+        count = len(states_of(proto))
+        steps = inputs[count].shape[0]
+        level = Level(outer, steps)
+        self._steps(proto, [(x.name, x.shape[i >= count :], x.dtype, x) for i, x in enumerate(inputs)], values, level)
+        scan = self.values.make("scan", (), bool, *inputs[:count], info=level, level=outer)
+        shapes = [x.shape for x in level.following] + [(steps, *x.shape) for x in level.outputs]
         level.results = [
             self.values.make("result", shape, x.dtype, scan, info=number)
-            for number, (shape, x) in enumerate(zip(shapes, results, strict=True))
+            for number, (shape, x) in enumerate(zip(shapes, level.following + level.outputs, strict=True))
         ]
         return tuple(level.results)
 
 
-def _body(scan: onnx.NodeProto) -> tuple[onnx.GraphProto, int]:
-    """Return a Scan's body, and the number of inputs that it reads step by step."""
-    attributes = {a.name: a for a in scan.attribute}
-    return attributes["body"].g, int(attributes["num_scan_inputs"].i)
+def states_of(scan: onnx.NodeProto) -> list[str]:
+    """Return the names of a Scan's inputs that it carries from step to step; it reads the others by step."""
+    return list(scan.input[: len(scan.input) - attributes_of(scan)["num_scan_inputs"]])
 
 
-def _value(attribute: onnx.AttributeProto) -> Any:
-    """Return an attribute as a Python value, a tensor as an array."""
-    value = onnx.helper.get_attribute_value(attribute)
-    if isinstance(value, bytes):
-        return value.decode()
-    if isinstance(value, onnx.TensorProto):
-        return onnx.numpy_helper.to_array(value)
-    return list(value) if attribute.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS) else value
+def attributes_of(proto: onnx.NodeProto) -> dict[str, Any]:
+    """Return attributes as Python values."""
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+@functools.cache
+def defaults(op: str, version: int) -> dict[str, Any]:
+    """Return the default values of an operator's attributes."""
+    attributes = onnx.defs.get_schema(op, version).attributes.values()
+    return attributes_of(onnx.NodeProto(attribute=[a.default_value for a in attributes if a.default_value.name]))

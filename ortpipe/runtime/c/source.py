@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 
 from ortpipe.runtime.c import text
-from ortpipe.runtime.c.access import INDEXED, OUTSIDE
+from ortpipe.runtime.c.elementwise import WRONG
 from ortpipe.runtime.c.kernels import KernelWriter
 from ortpipe.runtime.c.memory import Argument, MemoryPlan
-from ortpipe.runtime.c.plan import Plan, unshaped
+from ortpipe.runtime.c.plan import Plan
 from ortpipe.runtime.c.reader import GraphReader, check_operators
 from ortpipe.runtime.c.text import CodeLines
 from ortpipe.runtime.c.values import C_TYPES, Level, NotCompiled, Value, refused
@@ -73,7 +73,7 @@ def emit(
         reader = GraphReader(model, weights or {}, sizes | dict(shapes or {}))
     except NotCompiled as error:
         raise refused(str(error)) from error
-    names = [output.name for output in model.graph.output][len(reader.states) :]
+    names = [output.name for output in model.graph.output][len(reader.step.states) :]
     writer = _FunctionWriter(Plan(reader.values, reader.top, reader.step), names, function, blas=blas)
     memory, source = writer.memory, writer.text()
     return CSource(source, tuple(memory.arguments), memory.constants, memory.workspace, writer.seeded, blas)
@@ -86,19 +86,22 @@ class _FunctionWriter:
         self._plan, self._blas, self._function, self._out = plan, blas, function, CodeLines()
         self.memory = MemoryPlan(plan, names)
         self._kernels = KernelWriter(plan, self.memory, self._out, self._level)
-        self._indexed = any(value.kind in INDEXED for value in self.memory.values)
+        self._indexed = any(
+            value.kind in ("gather", "scatter") or (value.kind == "map" and WRONG in value.info)
+            for value in self.memory.values
+        )
         self.seeded = any(value.kind == "draw" for value in self.memory.values)
 
     def text(self) -> str:
         """Return the source."""
         self._out.add("const uint64_t mode = flush_subnormals();")
         self._out.add(*(self.memory.arrays or ["(void) work;"]))
-        self._out.add(*([f"bool {OUTSIDE} = false;"] if self._indexed else []))
+        self._out.add(*([f"bool {WRONG} = false;"] if self._indexed else []))
         self._level(self._plan.top)
         with self._out.block("for (int64_t step = 0; step < steps; step++)"):
             self._level(self._plan.step)
             if self._indexed:
-                with self._out.block(f"if ({OUTSIDE})"):
+                with self._out.block(f"if ({WRONG})"):
                     self._lose(self._plan.step.outputs)
         self._out.add("restore_subnormals(mode);")
         parts = [text.HEAD, text.FLUSHED, *self._products(), *([text.RANDOM] if self.seeded else [])]
@@ -110,7 +113,7 @@ class _FunctionWriter:
         """Write nan into the outputs of a step."""
         for value in outputs:
             if value.dtype.kind == "f":
-                self._kernels.store(unshaped(value), self._plan.values.constant(np.nan, value.dtype))
+                self._kernels.store(value.plain, self._plan.values.constant(np.nan, value.dtype))
 
     def _products(self) -> list[str]:
         kinds = sorted({value.dtype.name for value in self.memory.values if value.kind == "product"})
@@ -138,5 +141,5 @@ class _FunctionWriter:
             self._kernels.write(kernel)
         for copied, place in self._plan.copied:
             if copied is level:
-                value = unshaped(level.following[place])
+                value = level.following[place].plain
                 self._kernels.store(level.states[place], value)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from ortpipe.errors import EngineError
+from ortpipe.runtime.c.strides import Strides, broadcast, contiguous
 
 C_TYPES: Mapping[str, str] = {
     "float32": "float",
@@ -17,6 +19,7 @@ C_TYPES: Mapping[str, str] = {
     "bool": "bool",
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for bits in (8, 16, 32, 64) for sign in ("", "u")},
 }
+MEMORY = ("state", "row", "constant", "result")  # kinds that are in memory without a loop that writes them
 
 
 def refused(what: str) -> EngineError:
@@ -31,6 +34,14 @@ def refused(what: str) -> EngineError:
 
 class NotCompiled(Exception):
     """This form of an operator is not compiled; the message names it."""
+
+
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of arrays that are broadcast."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise NotCompiled(f"sizes that do not broadcast: {' and '.join(str([*shape]) for shape in shapes)}") from None
 
 
 @dataclass(eq=False)
@@ -60,9 +71,8 @@ class Value:
     """A value of known shape and type.
 
     Kinds, with their `info`: `constant` (its array), `state` and `row` of a level (its number), `map` (a template of
-    C), `view` (see `access.py`), `reduce` (operator, axes), `product` (α, β; of matrices), `join` (axis), `scatter`
-    (sign, axis), `scan` (a level), `result` (its number), `gather` (axis), `pad` (pads in front), `draw` (its node's
-    number).
+    C), `view` (strides in its argument), `reduce` (operator, axes), `product` (α, β; of matrices), `join` (axis),
+    `gather` and `scatter` (see `operators.py`), `scan` (a level), `result` (its number), `draw` (its node's number).
     """
 
     kind: str
@@ -79,15 +89,25 @@ class Value:
         """The number of entries."""
         return math.prod(self.shape)
 
-    @property
+    @functools.cached_property
     def uniform(self) -> bool:
         """Whether it is a constant of one number, bit by bit: 0 and −0 differ."""
-        return self.kind == "constant" and self.size > 0 and len({x.tobytes() for x in self.info.flat}) == 1
+        if self.kind != "constant" or self.size == 0:
+            return False
+        return bool(self.info.tobytes() == self.info.flat[0].tobytes() * self.size)
 
     @property
     def c_type(self) -> str:
         """The type of an entry."""
         return C_TYPES[self.dtype.name]
+
+    @property
+    def plain(self) -> Value:
+        """The value without reshapes around it."""
+        value = self
+        while value.kind == "view" and value.size == value.args[0].size and value.info == contiguous(value.shape):
+            value = value.args[0]
+        return value
 
 
 class ValueTable:
@@ -103,12 +123,19 @@ class ValueTable:
         """Return a value; its level is the innermost one of its arguments."""
         key = (kind, tuple(shape), np.dtype(dtype), args, info, level)
         if key not in self._made:
-            if key[2].name not in C_TYPES:
-                raise NotCompiled(f"values of type {key[2].name}")
-            inner = max([level or self.top, *(x.level for x in args)], key=lambda one: one.depth)
-            self._count += 1
-            self._made[key] = Value(kind, key[1], key[2], args, info, inner, self._count, self.name)
+            self._made[key] = self._new(*key)
         return self._made[key]
+
+    def _new(self, kind: str, shape: Any, dtype: Any, args: Any, info: Any, level: Level | None) -> Value:
+        if dtype.name not in C_TYPES:
+            raise NotCompiled(f"values of type {dtype.name}")
+        inner = max([level or self.top, *(x.level for x in args)], key=lambda one: one.depth)
+        self._count += 1
+        return Value(kind, shape, dtype, args, info, inner, self._count, self.name)
+
+    def copy(self, x: Value, level: Level) -> Value:
+        """Return a new value with the entries of x."""
+        return self._new("map", x.shape, x.dtype, (x,), "{0}", level)
 
     def constant(self, array: Any, dtype: Any = None) -> Value:
         """Return a constant."""
@@ -119,12 +146,9 @@ class ValueTable:
 
     def map(self, template: str, *args: Value, dtype: Any = None) -> Value:
         """Return an expression of the entries of arguments, which are broadcast; `$` is f for float32."""
-        shape = np.broadcast_shapes(*(x.shape for x in args))
-        kind = np.dtype(dtype or args[0].dtype)
+        shape = broadcast_shapes(*(x.shape for x in args))
         suffix = "f" if args[0].dtype == np.float32 else ""
-        if kind.kind in "iu" and not template.startswith(("{0}", "((")):
-            template = f"(({C_TYPES[kind.name]}) {template})"  # C computes with wider integers
-        return self.make("map", shape, kind, *args, info=template.replace("$", suffix))
+        return self.make("map", shape, dtype or args[0].dtype, *args, info=template.replace("$", suffix))
 
     def reduce(self, operator: str, x: Value, axes: Iterable[int]) -> Value:
         """Return a sum, product, maximum or minimum over axes, which stay with size 1."""
@@ -134,12 +158,33 @@ class ValueTable:
         shape = [1 if axis in among else n for axis, n in enumerate(x.shape)]
         return self.make("reduce", shape, x.dtype, x, info=(operator, among))
 
+    def view(self, x: Value, shape: Iterable[int], strides: Strides) -> Value:
+        """Return entries of x, by their positions."""
+        shape = tuple(shape)
+        if shape == x.shape and strides == contiguous(shape):
+            return x
+        return self.make("view", shape, x.dtype, x, info=strides)
+
     def reshape(self, x: Value, shape: Iterable[int]) -> Value:
         """Return the same entries in another shape."""
         shape = tuple(shape)
-        if x.kind == "view" and x.info == ("reshape",):
-            x = x.args[0]
-        return x if shape == x.shape else self.make("view", shape, x.dtype, x, info=("reshape",))
+        return self.view(x.plain if x.plain.shape == shape else x, shape, contiguous(shape))
+
+    def expand(self, x: Value, shape: Sequence[int]) -> Value:
+        """Return x, repeated along new axes and axes of size 1."""
+        return self.view(x, shape, broadcast(x.shape, shape))
+
+    def permute(self, x: Value, order: Sequence[int]) -> Value:
+        """Return x with its axes in an order."""
+        steps = contiguous(x.shape).steps
+        return self.view(x, [x.shape[i] for i in order], Strides(0, tuple(steps[i] for i in order)))
+
+
+def behind_views(value: Value) -> Value:
+    """Return the value behind all views."""
+    while value.kind == "view":
+        value = value.args[0]
+    return value
 
 
 def walk(values: Iterable[Value]) -> Iterator[Value]:

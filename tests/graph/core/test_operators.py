@@ -206,12 +206,11 @@ PRIVATE = {
     "ortpipe/autodiff/expansions/recurrent.py:ACTIVATIONS",
     "ortpipe/graph/forms/int8.py:READ",
     "ortpipe/graph/choice/readers.py:CONSTANTS",
-    "ortpipe/runtime/c/reader.py:SOURCES",
     "ortpipe/stages/convert/dialects/layers.py:ACTIVATIONS",
     "ortpipe/stages/derive/engines/ort.py:RIGHT",
 }
 # Templates of C by operator, which are a dispatch like a dictionary of functions.
-C_CODE = {f"ortpipe/runtime/c/elementwise.py:{name}" for name in ("TEMPLATES", "COMPARISONS", "WITH_NUMBERS")}
+C_CODE = {f"ortpipe/runtime/c/elementwise.py:{name}" for name in ("TEMPLATES", "TESTS")}
 
 
 def operators_in(node):

@@ -166,3 +166,30 @@ def test_functions_of_many_numbers_have_all_their_digits_at_the_edges_too(operat
     edges = np.array([0, -0.0, 1e-30, 90, -90, np.inf, -np.inf], np.float32)
     x = np.concatenate([np.geomspace(1e-6, 80, 500), -np.geomspace(1e-6, 80, 500), edges]).astype(np.float32)
     compare(f"(float[{x.size}] x) => (float[{x.size}] y) {{ y = {operator}(x) }}", [np.stack([x] * STEPS)])
+
+
+@pytest.mark.parametrize("operator", ["Div", "Mod"])
+@pytest.mark.parametrize("kind", ["int32", "int64", "uint8"])
+def test_an_integer_divided_by_zero_makes_this_and_no_earlier_output_nan(operator, kind):
+    body = f"({kind}[2] x, {kind}[2] d, float[2] z) => ({kind}[N] n, float[N] y) {{ n = {operator}(x, d) y = Neg(z) }}"
+    x, d = np.full((STEPS, 2), 7, kind), np.array([[2, 3], [0, 1], [1, 1]], kind)
+    n, y = results(body, [x, d, floats(2)])
+    np.testing.assert_array_equal(n[0], [7 // 2, 7 // 3] if operator == "Div" else [1, 1])
+    assert np.isfinite(y[0]).all()
+    assert np.isnan(y[1:]).all()
+
+
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_the_least_integer_divided_by_minus_one_wraps(kind):
+    x, d = np.full((STEPS, 1), np.iinfo(kind).min, kind), np.full((STEPS, 1), -1, kind)
+    body = f"({kind}[1] x, {kind}[1] d) => ({kind}[1] q, {kind}[1] r) {{ q = Div(x, d) r = Mod(x, d) }}"
+    q, r = results(body, [x, d])
+    np.testing.assert_array_equal(q, x)
+    np.testing.assert_array_equal(r, 0 * x)
+
+
+@pytest.mark.parametrize("operator", ["MatMul", "Add"])
+def test_sizes_that_do_not_broadcast_are_rejected_by_name(operator):
+    body = f"(float[2,3,3] a, float[4,3,3] b) => (float[N] y) {{ y = {operator}(a, b) }}"
+    with pytest.raises(EngineError, match=rf"{operator} 'y': sizes that do not broadcast: \[2.*\] and \[4.*\]"):
+        results(body, [floats(2, 3, 3), floats(4, 3, 3)])
