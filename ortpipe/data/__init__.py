@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ortpipe.data.load import DataConfig, read_source
     from ortpipe.data.parts import PARTS
     from ortpipe.data.raw_columns import FORMS, RawColumn, check_kinds, in_form, kind_of, numbers, texts
-    from ortpipe.data.rows import RowSet
+    from ortpipe.data.row_set import RowSet
     from ortpipe.data.slices import column_of
     from ortpipe.data.sources import SOURCES
     from ortpipe.data.teacher import Remember

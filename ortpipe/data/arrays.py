@@ -20,7 +20,8 @@ from ortpipe.data.parts import PARTS, SplitConfig
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import Labelled, check_parts
 from ortpipe.data.row_checks import check_finite
-from ortpipe.data.rows import Rows, RowSet, row_bytes
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows, row_bytes
 from ortpipe.data.stream import Labels, Windowed
 from ortpipe.errors import DataError, nearest
 from ortpipe.hashing import Hasher

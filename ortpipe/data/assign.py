@@ -10,7 +10,8 @@ from sklearn import model_selection
 
 from ortpipe.data.float32 import lost_digits
 from ortpipe.data.parts import PARTS, TEST, TRAIN, VALIDATION, SplitConfig
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 

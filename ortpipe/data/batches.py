@@ -1,14 +1,17 @@
 """The batches of an epoch, in chunks that fit in memory."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.doors import later
 
 if TYPE_CHECKING:
+    from ortpipe.data.row_set import RowSet
     from ortpipe.data.stream_batches import Memory as memory_of_chunks
     from ortpipe.data.stream_batches import in_windows, streamed
     from ortpipe.data.stream_batches import prefetched as prefetch

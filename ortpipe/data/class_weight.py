@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.errors import DataError, nearest
 from ortpipe.settings import Fix, NotNegative
 

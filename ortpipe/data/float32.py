@@ -4,7 +4,8 @@ import numpy as np
 
 from ortpipe.data.groups import Position, by_row
 from ortpipe.data.row_checks import named
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.data.split import EXACT
 
 LISTED = 12

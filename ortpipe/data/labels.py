@@ -8,7 +8,8 @@ import numpy as np
 from ortpipe.data.faults import more
 from ortpipe.data.feeds import name_head, sizes_match
 from ortpipe.data.row_checks import format_shape, reject_classes, reject_several
-from ortpipe.data.rows import SHARES, Data, Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import SHARES, Data, Rows
 from ortpipe.errors import DataError
 from ortpipe.facts import Facts
 

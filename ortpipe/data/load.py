@@ -9,10 +9,12 @@ from ortpipe.data.class_weight import ClassWeight, class_weights
 from ortpipe.data.cleaning import repeated_rows_note
 from ortpipe.data.files import stamps
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import Data, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources import SOURCES, Source
 from ortpipe.data.split import split
 from ortpipe.data.split_choice import split_fold, warnings_of, with_key
+from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
 from ortpipe.data.teacher import Remember, TeacherConfig
 from ortpipe.data.tokens import TokensConfig
@@ -86,7 +88,7 @@ def read_source(source: Source, split: SplitConfig | None = None) -> RowSet:
     """Return the rows of a source, which may be a user's own."""
     with own.blamed(type(source), "data source", DataError):
         rows: Any = source(split)
-    if not isinstance(rows, RowSet):
+    if not isinstance(rows, Rows | Stream):
         rule, fix = "A data source must return Rows.", "Return Rows(inputs={'X': features}, label=labels)."
         raise DataError(rule, got=f"{own.path_of(type(source))} returned a {type(rows).__name__}", fix=fix)
     return rows

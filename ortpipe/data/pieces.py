@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ortpipe.data.rows import PIECE, Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import PIECE, Rows
 
 
 def pieces_of(rows: RowSet, most: int | None = None) -> Iterator[Rows]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,61 +26,15 @@ else:
 if TYPE_CHECKING:
     from ortpipe.data.files import Stamp
     from ortpipe.data.raw_columns import RawColumn
+    from ortpipe.data.row_set import RowSet
 
 PIECE = 4 * 2**20  # bytes of inputs that are read, or fed to a model, at a time
 SHARES = "teacher"  # a teacher's predictions among the labels of heads: the share of each class [N, K]
 LEAST = 4  # bytes that a number counts at least: models read float32
 
 
-class RowSet(ABC):
-    """Rows in memory, or read again for every pass; results do not depend on which."""
-
-    on_disk: ClassVar[bool]  # whether they are read again for every pass
-    counts: np.ndarray  # int [groups, 3], rows by the part that the data name; groups are read one at a time
-    labels: np.ndarray | None  # all labels, or the distinct ones; None if there are too many, or they are floats
-    row_bytes: int  # of a row's inputs, at least four for each number
-    notes: tuple[str, ...] | None  # sentences about the rows for the user; None: not looked for yet
-    window: int | None  # how many rows are shuffled together, or held as a sample; None: all of them
-
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def digest(self) -> str:
-        """Return the sha256 (hex) of the content, and of all that decides the order of a shuffled epoch."""
-
-    @abstractmethod
-    def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
-        """Yield the rows of these groups in this order (None: all groups in theirs), in pieces of any size."""
-
-    @abstractmethod
-    def select(self, part: int, draw: Draw) -> RowSet:
-        """Return the rows of one part, a place in `PARTS`."""
-
-    @abstractmethod
-    def of(self, head: str) -> Self:
-        """Return the rows with the labels of a head as `label`; "" is the prediction."""
-
-    def read_labels(self, groups: Iterable[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        """Yield only the labels of these groups, and the parts of their rows if the data name them."""
-        for rows in self.read(groups):
-            yield rows.label, rows.part
-
-    @abstractmethod
-    def pieces(self, most: int | None = None) -> Iterator[Rows]:
-        """Yield all rows in pieces of PIECE bytes; if more than `most`, only every k-th row, with the least such k."""
-
-    @abstractmethod
-    def head(self, count: int) -> Rows:
-        """Return the first `count` rows."""
-
-    @abstractmethod
-    def sample(self) -> Rows:
-        """Return rows that fit in memory: all of them, or as many as the window, evenly spaced."""
-
-
 @dataclass(frozen=True)
-class Rows(RowSet):
+class Rows:
     """Aligned arrays, one entry per row; lists, frames and series of pandas and Polars become arrays.
 
     Attributes:
@@ -157,18 +110,18 @@ class Rows(RowSet):
         return len(self.label)
 
     @property
-    def counts(self) -> np.ndarray:  # type: ignore[override]  # it follows from the fields
+    def counts(self) -> np.ndarray:
         """The number of rows by the part that the data name, int [1, 3]."""
         part = np.zeros(len(self), np.int8) if self.part is None else self.part
         return np.bincount(part, minlength=len(PARTS))[None]
 
     @property
-    def labels(self) -> np.ndarray:  # type: ignore[override]
+    def labels(self) -> np.ndarray:
         """All labels."""
         return self.label
 
     @property
-    def row_bytes(self) -> int:  # type: ignore[override]
+    def row_bytes(self) -> int:
         """The bytes of a row's inputs, counting at least four for each number."""
         return row_bytes((array.dtype, array.shape) for array in self.inputs.values())
 
@@ -187,6 +140,10 @@ class Rows(RowSet):
     def read(self, groups: Iterable[int] | None = None) -> Iterator[Rows]:
         """Yield all rows: they are in memory."""
         yield self
+
+    def read_labels(self, groups: Iterable[int] | None = None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        """Yield all labels, and the parts of their rows if the data name them."""
+        yield self.label, self.part
 
     def pieces(self, most: int | None = None) -> Iterator[Rows]:
         """Yield all rows, or every k-th row, in pieces of PIECE bytes."""

@@ -1,16 +1,19 @@
 """Splitting rows into train, validation and test."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ortpipe.data.parts import PARTS, SplitConfig, draw_of
-from ortpipe.data.rows import Data, Rows, RowSet
+from ortpipe.data.rows import Data, Rows
 from ortpipe.doors import later
 
 if TYPE_CHECKING:
     from ortpipe.data.assign import by_key
     from ortpipe.data.float32 import lost_digits
+    from ortpipe.data.row_set import RowSet
     from ortpipe.data.split_cases import notes_of_stream, reject_empty, reject_parts, split_classes
 else:
     later(__name__)

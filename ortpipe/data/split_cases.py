@@ -7,7 +7,8 @@ from typing import NoReturn
 import numpy as np
 
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import Data, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Data
 from ortpipe.data.stream import Stream
 from ortpipe.errors import DataError
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import Data, Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Data, Rows
 from ortpipe.data.split import split
 from ortpipe.data.split_cases import are_classes
 from ortpipe.doors import later

@@ -12,7 +12,8 @@ from ortpipe.data.parts import TRAIN, Draw
 from ortpipe.data.pieces import concatenate, pieces_of
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import KeyedReader, Reader, groups_with, labels_with_parts, part_size, rows_with_parts
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.data.spill import PartSpill, Spill
 from ortpipe.errors import ConfigError
 from ortpipe.hashing import digest_of
@@ -43,7 +44,7 @@ class Labels:
         self.values = distinct if len(distinct) <= DISTINCT else None
 
 
-class Stream(RowSet):
+class Stream:
     """The rows of a reader in its order: all of them, or those of one part.
 
     Args:

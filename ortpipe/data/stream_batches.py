@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from ortpipe.data.prefetch import prefetch
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows
 
 PREFETCHED = 3  # chunks of a stream that are computed in advance
 ALIGNED = 64  # bytes; the start of an aligned array is a multiple

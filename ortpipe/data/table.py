@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.data.written import is_setting
 from ortpipe.errors import ConfigError
 from ortpipe.graph.core.selection import matches

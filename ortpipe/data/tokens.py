@@ -10,7 +10,8 @@ import numpy as np
 
 from ortpipe.bounded import parse_json, read
 from ortpipe.data.packages import require
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.errors import DataError, OrtpipeError, nearest
 from ortpipe.settings import Config, Count
 

@@ -1,18 +1,20 @@
 """The input of metrics: the labels of rows, and a model's output as labels and probabilities."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ortpipe.artifact import Facts
-from ortpipe.data.rows import RowSet
 from ortpipe.doors import later
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import METRICS, UNWEIGHTED, Metric, part_of
 
 if TYPE_CHECKING:
     from ortpipe.data.labels import class_index
+    from ortpipe.data.row_set import RowSet
     from ortpipe.metrics.classes import class_scores
     from ortpipe.metrics.elements import check_shapes, classes_last, of_elements, reject_infinite
 else:

@@ -12,7 +12,8 @@ from sklearn.model_selection import GroupKFold, KFold, StratifiedKFold, TimeSeri
 
 from ortpipe.data.load import DataConfig, load, read_rows, split_rows
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import Data, Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Data, Rows
 from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet

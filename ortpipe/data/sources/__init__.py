@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.settings import Catalogue
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from ortpipe.data.labelled_files import READERS, LabelledFolder
 from ortpipe.data.packages import require
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.settings import Config, Count, Positive, Seed
 

@@ -17,7 +17,8 @@ from ortpipe.data.files import files_with_parts
 from ortpipe.data.groups import Group, open_binary
 from ortpipe.data.layout import TableLayout
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import PIECE, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import PIECE
 from ortpipe.data.stream import LIMIT, Stream, Windowed
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import TableReader

@@ -16,7 +16,7 @@ from ortpipe.data.files import files_with_parts
 from ortpipe.data.groups import Group, group_of
 from ortpipe.data.packages import require
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.data.stream import Stream
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import TableReader

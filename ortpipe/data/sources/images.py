@@ -10,7 +10,8 @@ import numpy as np
 from ortpipe.data.labelled_files import READERS, LabelledFolder
 from ortpipe.data.packages import require
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.data.stream import LIMIT
 from ortpipe.errors import ConfigError, DataError
 from ortpipe.settings import Config, Count, Positive, Seed, Times

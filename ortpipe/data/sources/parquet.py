@@ -17,7 +17,7 @@ from ortpipe.data.arrow import is_text
 from ortpipe.data.files import Stamp, files_with_parts, stamp
 from ortpipe.data.groups import Group, by_row, offset_position
 from ortpipe.data.parts import SplitConfig
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.data.stream import Windowed
 from ortpipe.data.table import TableSource
 from ortpipe.data.table_reader import TableReader

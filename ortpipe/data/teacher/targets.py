@@ -12,7 +12,8 @@ from sklearn import metrics, model_selection
 from threadpoolctl import threadpool_limits
 
 from ortpipe.data.pieces import concatenate
-from ortpipe.data.rows import SHARES, Data, Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import SHARES, Data, Rows
 from ortpipe.data.teacher.config import Arrays, Remember, TeacherConfig
 from ortpipe.data.teacher.estimator import are_classes, classifies, fitted, is_fitted, predictions_of, teacher_of
 from ortpipe.data.teacher.features import Features, of_fitted

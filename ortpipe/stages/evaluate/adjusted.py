@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 
 from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feed_inputs
-from ortpipe.data.rows import Data, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Data
 from ortpipe.facts import Facts
 from ortpipe.graph.core import query
 from ortpipe.metrics import shown

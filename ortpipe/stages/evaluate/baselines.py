@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.doors import later
 from ortpipe.facts import Facts
 from ortpipe.metrics import CLASSES

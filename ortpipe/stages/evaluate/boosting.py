@@ -7,7 +7,7 @@ from sklearn import ensemble
 from threadpoolctl import threadpool_limits
 
 from ortpipe.data.pieces import concatenate
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.data.teacher import Features
 from ortpipe.errors import EvaluateError
 from ortpipe.facts import Facts

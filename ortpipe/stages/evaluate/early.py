@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortpipe.data.rows import Data, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Data
 from ortpipe.data.slices import check_columns
 from ortpipe.doors import later
 from ortpipe.errors import EvaluateError, nearest

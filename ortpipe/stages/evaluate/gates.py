@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 
 from ortpipe.artifact import Facts
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.data.slices import column_of
 from ortpipe.graph.core.protos import Weights
 from ortpipe.metrics import METRICS, PAIRS, part_of

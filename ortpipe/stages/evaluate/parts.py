@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ortpipe.data.rows import RowSet
+from ortpipe.data.row_set import RowSet
 from ortpipe.data.slices import column_of, slice_by_value
 from ortpipe.errors import EvaluateError
 from ortpipe.metrics import Metric

@@ -5,6 +5,8 @@ Probabilities also get the curves of `metrics.curves`. `int8` is a fake-quantize
 lineage records `intervals` of the test metrics, these by `slices`, and the `importance` and `sensitivity` of columns.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,7 +17,7 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts, under
 from ortpipe.data.feeds import feed_inputs, name_head
-from ortpipe.data.rows import Data, RowSet, check_data
+from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.graph.core import protos
 from ortpipe.graph.core.check import proto_apart
@@ -29,6 +31,7 @@ from ortpipe.settings import typed
 from ortpipe.stages.evaluate.config import VERSION, EvaluateConfig
 
 if TYPE_CHECKING:  # for settings and models beyond the metrics of float values
+    from ortpipe.data.row_set import RowSet
     from ortpipe.graph.forms.int8 import to_int8
     from ortpipe.metrics.curves import curves
     from ortpipe.stages.evaluate.adjusted import evaluate_adjusted

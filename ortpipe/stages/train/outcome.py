@@ -28,9 +28,9 @@ def outcome_of(training: Training, tensors: Arrays, *, still: bool) -> tuple[lis
     """Return notes, and entries of the lineage record; `still`: the loss of all epochs is equal."""
     artifact, config, data = training.whole, training.config, training.data
     notes, record = list[str | None](), dict[str, Any]()
-    if (kept := kept_epoch(tensors, config.early_stop)) is not None:
-        notes.append(kept_note(kept, config, validated=data.validation is not None, weighted=data.weighted))
-        record["early_stop"] = dataclasses.asdict(kept)
+    if (best := kept_epoch(tensors, config.early_stop)) is not None:
+        notes.append(kept_note(best, config, validated=data.validation is not None, weighted=data.weighted))
+        record["early_stop"] = dataclasses.asdict(best)
     notes.append(still_note(tensors) if still else None)
     notes.append(rounding_note(tensors, {name: artifact.initializers[name].dtype for name in artifact.facts.gradients}))
     return [note for note in notes if note], record

@@ -8,7 +8,8 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.feeds import Feed
-from ortpipe.data.rows import Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Rows
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
 from ortpipe.graph.core.edit import keep_outputs

@@ -7,7 +7,8 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.data.feeds import Feed
-from ortpipe.data.rows import Data, Rows, RowSet
+from ortpipe.data.row_set import RowSet
+from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph.forms.modes import to_inference
 from ortpipe.metrics import METRICS, part_of
