@@ -11,6 +11,7 @@ from autodiff.numeric import worst_error
 from engines import native
 from plain_session import PlainSession
 
+from ortpipe.autodiff import backward, walk
 from ortpipe.autodiff.backward import Backward
 from ortpipe.autodiff.table import RULES
 from ortpipe.autodiff.walk import gradients
@@ -128,6 +129,19 @@ def test_a_function_of_the_model_is_differentiated_through_its_body():
 NETWORK = """g (float[N,3] x, float[N,1] t, float[3,4] w, float[4] b, float[4,1] u) => (float loss)
  { a = MatMul(x, w) c = Add(a, b) h = Relu(c) z = MatMul(h, u) d = Sub(z, t) e = Mul(d, d)
    loss = ReduceMean<keepdims=0>(e) }"""
+
+
+def test_gradients_are_the_same_without_the_file_that_simplifies_them(monkeypatch):
+    rng, shapes = np.random.default_rng(0), {"w": (3, 4), "b": (4,), "u": (4, 1), "x": (7, 3), "t": (7, 1)}
+    feeds = {name: rng.normal(size=shape).astype("f") for name, shape in shapes.items()}
+    simple = derived(NETWORK, ["w", "b", "u", "x"])
+    for module in (backward, walk):
+        monkeypatch.setattr(module, "SIMPLIFIER", None)
+    plain = derived(NETWORK, ["w", "b", "u", "x"])
+    assert len(plain[0].graph.node) > len(simple[0].graph.node)
+    results = (PlainSession(model).run(feeds, list(names.values())) for model, names in (simple, plain))
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("opset", [13, 15, 18, 21])
