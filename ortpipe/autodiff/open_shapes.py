@@ -69,8 +69,8 @@ def with_axes_again(reduced: Any, value: Value) -> Value:
     """Return a value of a reduction's output with the axes that the reduction removed, or that are no constant."""
     op, x, y, axes = reduced.op, reduced.x.shape, reduced.y, reduced.axes
     if reduced.dynamic is not None:
-        kept = value if reduced.keepdims else op.Unsqueeze(op.full(value, y), reduced.dynamic)
-        expanded: Value = op.full(kept, reduced.x)
+        unsqueezed = value if reduced.keepdims else op.Unsqueeze(op.full(value, y), reduced.dynamic)
+        expanded: Value = op.full(unsqueezed, reduced.x)
         return expanded
     if axes is None or (x is not None and len(axes) == x.rank()):
         return value  # a scalar broadcasts
