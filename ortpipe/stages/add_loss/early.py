@@ -1,18 +1,23 @@
 """Checks of add_loss's settings by facts alone, before any stage runs; they also choose the loss for `auto`."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortpipe.data.labels import check_survival
 from ortpipe.data.rows import SHARES, Data
+from ortpipe.doors import later
 from ortpipe.errors import LossError, nearest, under
 from ortpipe.facts import Facts
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
-from ortpipe.stages.add_loss.domains import check_labels, check_pairs
 from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.losses.auto import auto_note, chosen_by_model
+
+if TYPE_CHECKING:  # it imports onnx-ir
+    from ortpipe.stages.add_loss.domains import check_labels, check_pairs
+else:
+    later(__name__)
 
 
 def check(facts: Facts, config: AddLossConfig, *, data: Data | None = None) -> Facts:
