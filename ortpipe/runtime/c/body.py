@@ -10,6 +10,8 @@ from ortpipe.runtime.c.elementwise import WRONG, number
 from ortpipe.runtime.c.strides import Shape, Strides, broadcast, composed, contiguous
 from ortpipe.runtime.c.values import MEMORY, Value, behind_views
 
+ANYWHERE = Strides(-1, ())  # entries that an index or a product reads
+
 
 @dataclass(frozen=True)
 class Location:
@@ -158,7 +160,7 @@ class LoopBody:
         (x, places), (inner, step, size) = value.args, value.info
         place = self.chosen(places, at, size)
         x, first = self.resolve(x, self.behind(value, at, inner))
-        self.reads.append((x, Strides(-1, ())))
+        self.reads.append((x, ANYWHERE))
         position = f"{place} * {step} + {first.text(self.variables)}"
         return f"{within(place, size)} ? {self.place(x).at(position)} : 0"
 

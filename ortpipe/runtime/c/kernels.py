@@ -20,17 +20,26 @@ START = {"+": 0, "*": 1, "max": -np.inf, "min": np.inf}
 
 
 class KernelWriter:
-    """Writes kernels; `write_level` writes those of a level inside another one."""
+    """Writes the kernels of levels."""
 
-    def __init__(self, plan: Plan, memory: MemoryPlan, out: CodeLines, write_level: Callable[[Level], None]) -> None:
-        self._plan, self._memory, self._out, self._write_level = plan, memory, out, write_level
+    def __init__(self, plan: Plan, memory: MemoryPlan, out: CodeLines) -> None:
+        self._plan, self._memory, self._out = plan, memory, out
 
-    def write(self, kernel: Kernel) -> None:
-        """Write a kernel."""
-        if kernel.kind == "loops":
-            self._write_loops(kernel)
-        else:
-            getattr(self, f"_write_{kernel.kind}")(kernel.values[0])
+    def write(self, level: Level) -> None:
+        """Write the kernels of a level, and copy the next states that could not be written in place."""
+        if self._memory.seeded:
+            v, outer = ("(first + step)", "seed") if level.parent is None else (level.variable, level.parent.key)
+            self._out.add(f"const uint64_t {level.key} = folded({outer}, (uint32_t) {v});")
+            draws = {value.info for value in self._memory.values if value.kind == "draw" and value.level is level}
+            self._out.add(*(f"const uint64_t key{n} = folded({level.key}, {n});" for n in sorted(draws)))
+        for kernel in self._plan.kernels[level]:
+            if kernel.kind == "loops":
+                self._write_loops(kernel)
+            else:
+                getattr(self, f"_write_{kernel.kind}")(kernel.values[0])
+        for copied, place in self._plan.copied:
+            if copied is level:
+                self.store(level.states[place], level.following[place].plain)
 
     def _groups(self, domain: Shape, write: Callable[[LoopBody], None], apart: int = 0) -> list[list[int]]:
         """Return the loops that can be one, because all entries follow each other."""
@@ -198,7 +207,7 @@ class KernelWriter:
             self.store(state, start)
         v = level.variable
         with self._out.block(f"for (int64_t {v} = 0; {v} < {level.count}; {v}++)"):
-            self._write_level(level)
+            self.write(level)
 
 
 def _by_axes(strides: Strides, shape: Shape) -> Strides:

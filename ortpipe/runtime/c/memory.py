@@ -36,7 +36,7 @@ class MemoryPlan:
     """The place of every value in memory, and the names of C.
 
     `arguments` are those of the function, `constants` the values of some, `tables` and `arrays` lines that declare
-    the others, `workspace` the bytes of all arrays.
+    the others, `workspace` the bytes of all arrays, `seeded` whether values are drawn at random.
     """
 
     def __init__(self, plan: Plan, names: Sequence[str]) -> None:
@@ -44,6 +44,7 @@ class MemoryPlan:
         self.constants, self.arguments = dict[str, np.ndarray](), list[Argument]()
         self.tables, self.arrays, self.workspace = list[str](), list[str](), 0
         self.values = [*walk([x for level in plan.levels for x in (*level.following, *level.outputs)])]
+        self.seeded = any(value.kind == "draw" for value in self.values)
         self._name_arguments(names)
         self._locate()
 
@@ -79,7 +80,7 @@ class MemoryPlan:
         for level in plan.levels:
             arrays = list[tuple[Value, int, int]]()
             for value, begin, last in plan.spans(level):
-                if value in plan.homes or value in self._places or any(value is other for other, _, _ in arrays):
+                if value in plan.homes or value in self._places:
                     continue
                 if value.size == 1 and value.kind not in (*ALONE, "result"):
                     self._places[value] = Location(self.fresh(value.name or "number"), variable=True)
@@ -91,7 +92,7 @@ class MemoryPlan:
                 self._places[value] = Location(name)
                 self.arrays.append(f"{value.c_type} *const {name} = ({value.c_type} *) (work + {place});")
         self.workspace = end
-        for level in plan.levels[2:]:
+        for level in plan.levels[1:]:
             results = {result.info: result for result in level.results}
             for place, state in enumerate(level.states):
                 self._places[state] = self._places[results[place]]

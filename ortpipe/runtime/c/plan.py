@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from ortpipe.runtime.c.body import LoopBody, NotStrided
+from ortpipe.runtime.c.body import ANYWHERE, LoopBody, NotStrided
 from ortpipe.runtime.c.strides import Strides, contiguous
 from ortpipe.runtime.c.values import MEMORY, Level, Value, ValueTable, behind_views, walk
 
@@ -72,9 +72,9 @@ class Plan:
     states whose next value is copied at the end of a step.
     """
 
-    def __init__(self, values: ValueTable, top: Level, step: Level) -> None:
-        self.values, self.top, self.step = values, top, step
-        self.levels = [top, step, *(v.info for v in walk([*step.following, *step.outputs]) if v.kind == "scan")]
+    def __init__(self, values: ValueTable) -> None:
+        self.values, self.step = values, (step := values.step)
+        self.levels = [step, *(v.info for v in walk([*step.following, *step.outputs]) if v.kind == "scan")]
         for level in self.levels:
             self._fresh_ends(level)
         ends = [x for level in self.levels for x in (*level.following, *level.outputs, *level.results)]
@@ -119,10 +119,9 @@ class Plan:
             needed |= {value.plain for value in (*level.following, *level.outputs)}
         for value in self._all:
             for place, x in enumerate(value.args):
-                inner = value.level is not x.level and x.level is not self.top
-                wider = value.size > x.size or value.kind in ("product", "scatter")
-                read = value.kind in ("gather", "row") and place == 0
-                if value.kind != "scan" and (inner or wider or read or in_one_loop(value)):
+                inner, wider = value.level is not x.level, value.size > x.size or value.kind in ("product", "scatter")
+                whole = in_one_loop(value) or (value.kind == "gather" and place == 0)
+                if value.kind != "scan" and (inner or wider or whole):
                     needed.add(behind_views(x) if value.kind == "product" and place < 2 else x.plain)
         needed = {value for value in needed if value.kind not in (*MEMORY, "scan")}
         for value in self._all:
@@ -151,10 +150,12 @@ class Plan:
 
     def _read_alone(self, value: Value, body: LoopBody) -> None:
         """Note what a kernel of other loops than those over its value reads."""
-        for x in value.args:
-            part = LoopBody(x.shape, self.stored)
+        for place, x in enumerate(value.args):
+            part = LoopBody(tuple(n for n in x.shape if n != 1), self.stored)
             part.entry(x, part.here)
-            body.reads += part.reads
+            body.reads += (
+                part.reads if value.kind == "product" and place == 2 else [(y, ANYWHERE) for y, _ in part.reads]
+            )
         if value.kind == "scan":
             inner = [x for kernel in self._kernels(value.info) for x in kernel.values]
             body.reads += [(x, at) for one in inner for x, at in self.reads(one) if x.level is not value.info]
@@ -233,18 +234,9 @@ class Plan:
         kernel, later = self.kernels[level][place], self.kernels[level][place + 1 :]
         if any(state is x for other in later for one in other.values for x, _ in self.reads(one)):
             return False
-        if kernel.kind == "product":
-            matrices = [matrix_of(x, self.stored) for x in value.args[:2]]
-            added = [x for x in value.args[2:] if x.plain is not state and self._reads_in(x, state)]
-            return not added and all(matrix is not None and matrix[0] is not state for matrix in matrices)
-        here = contiguous(kernel.domain) if kernel.kind == "loops" and value.kind != "reduce" else None
+        by_entry = kernel.kind == "product" or (kernel.kind == "loops" and value.kind != "reduce")
+        here = contiguous(kernel.domain) if by_entry else None
         return all(at == here for other in kernel.values for x, at in self.reads(other) if x is state)
-
-    def _reads_in(self, x: Value, state: Value) -> bool:
-        """Return whether an expression reads a state."""
-        body = LoopBody(x.shape, self.stored)
-        body.entry(x, body.here)
-        return any(base is state for base, _ in body.reads)
 
     def spans(self, level: Level) -> Iterator[tuple[Value, int, int]]:
         """Yield the values of a level in the workspace, with their first and last kernel."""
@@ -260,7 +252,7 @@ class Plan:
             if copied is level:
                 used[level.following[number].plain].append(last)
         for value, places in used.items():
-            yield value, min(places), max(places) if level is not self.top else last
+            yield value, min(places), max(places)
 
 
 def packed(spans: Sequence[tuple[int, int, int]], first: int) -> tuple[list[int], int]:

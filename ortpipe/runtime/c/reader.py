@@ -21,7 +21,6 @@ UNFOLDED = {*RANDOM, "GatherElements"}  # onnx's evaluator has no GatherElements
 SHAPES = {*having("shape"), "EyeLike"}  # read only the shape of their input
 SIZES = {"Constant", *SHAPES, *(op for op, places in operands("sized_from").items() if 0 in places)}
 SUPPORTED = {*OPERATORS, *MOVES, *SIZES, "Scan"}
-FOLDED = 2**16  # constant results with more entries are computed in C
 
 
 @dataclass(frozen=True)
@@ -57,9 +56,8 @@ class GraphReader:
         self, model: onnx.ModelProto, weights: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]]
     ) -> None:
         self._weights, self._opsets = weights, list(model.opset_import)
-        self.top = Level()
-        self.step = Level(self.top)
-        self.values = ValueTable(self.top)
+        self.step = Level()
+        self.values = ValueTable(self.step)
         random = (node for node in in_order(model.graph.node) if node.op_type in RANDOM)
         self._numbers = {node.output[0]: number for number, node in enumerate(random)}
         if [node.op_type for node in model.graph.node] != ["Scan"]:
@@ -121,7 +119,7 @@ class GraphReader:
         if op in SHAPES:
             present = [self.values.constant(np.empty(x.shape, bool)) for x in present]
         varies = [x.kind != "constant" for x in present]
-        if op in SIZES or not (op in UNFOLDED or any(varies) or sum(x.size for x in present) > FOLDED):
+        if op in SIZES or not (op in UNFOLDED or any(varies)):
             if any(varies):
                 raise NotCompiled("an operand computed while it runs")
             return tuple(self.values.constant(y) for y in self._evaluated(proto, [x.info for x in present]))

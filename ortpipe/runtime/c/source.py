@@ -15,7 +15,7 @@ from ortpipe.runtime.c.memory import Argument, MemoryPlan
 from ortpipe.runtime.c.plan import Plan
 from ortpipe.runtime.c.reader import GraphReader, check_operators
 from ortpipe.runtime.c.text import CodeLines
-from ortpipe.runtime.c.values import C_TYPES, Level, NotCompiled, Value, refused
+from ortpipe.runtime.c.values import C_TYPES, NotCompiled, Value, refused
 
 LETTERS = {"float32": ("s", "float"), "float64": ("d", "double")}  # of BLAS functions
 
@@ -74,37 +74,35 @@ def emit(
     except NotCompiled as error:
         raise refused(str(error)) from error
     names = [output.name for output in model.graph.output][len(reader.step.states) :]
-    writer = _FunctionWriter(Plan(reader.values, reader.top, reader.step), names, function, blas=blas)
+    writer = _FunctionWriter(Plan(reader.values), names, function, blas=blas)
     memory, source = writer.memory, writer.text()
-    return CSource(source, tuple(memory.arguments), memory.constants, memory.workspace, writer.seeded, blas)
+    return CSource(source, tuple(memory.arguments), memory.constants, memory.workspace, memory.seeded, blas)
 
 
 class _FunctionWriter:
-    """Writes the function of an epoch; `seeded` is whether it draws at random."""
+    """Writes the function of an epoch."""
 
     def __init__(self, plan: Plan, names: Sequence[str], function: str, *, blas: bool) -> None:
         self._plan, self._blas, self._function, self._out = plan, blas, function, CodeLines()
         self.memory = MemoryPlan(plan, names)
-        self._kernels = KernelWriter(plan, self.memory, self._out, self._level)
+        self._kernels = KernelWriter(plan, self.memory, self._out)
         self._indexed = any(
             value.kind in ("gather", "scatter") or (value.kind == "map" and WRONG in value.info)
             for value in self.memory.values
         )
-        self.seeded = any(value.kind == "draw" for value in self.memory.values)
 
     def text(self) -> str:
         """Return the source."""
         self._out.add("const uint64_t mode = flush_subnormals();")
         self._out.add(*(self.memory.arrays or ["(void) work;"]))
         self._out.add(*([f"bool {WRONG} = false;"] if self._indexed else []))
-        self._level(self._plan.top)
         with self._out.block("for (int64_t step = 0; step < steps; step++)"):
-            self._level(self._plan.step)
+            self._kernels.write(self._plan.step)
             if self._indexed:
                 with self._out.block(f"if ({WRONG})"):
                     self._lose(self._plan.step.outputs)
         self._out.add("restore_subnormals(mode);")
-        parts = [text.HEAD, text.FLUSHED, *self._products(), *([text.RANDOM] if self.seeded else [])]
+        parts = [text.HEAD, text.FLUSHED, *self._products(), *([text.RANDOM] if self.memory.seeded else [])]
         return "".join(
             [*parts, "\n" + "\n".join([f"{self._head()} {{", *self.memory.tables, *self._out.lines, "}"]) + "\n"]
         )
@@ -125,21 +123,6 @@ class _FunctionWriter:
             f"{'const ' if x.role in ('row', 'constant') else ''}{C_TYPES[x.dtype.name]} *{x.c_name}"
             for x in self.memory.arguments
         ]
-        numbers = ["int64_t steps", *(["uint64_t seed", "int64_t first"] if self.seeded else [])]
+        numbers = ["int64_t steps", *(["uint64_t seed", "int64_t first"] if self.memory.seeded else [])]
         lines = ",\n    ".join([", ".join(numbers), *arrays, "unsigned char *work"])
         return f"void {self._function}(\n    {lines})"
-
-    def _level(self, level: Level) -> None:
-        """Write the kernels of a level, and copy the next states that could not be written in place."""
-        if self.seeded and level.parent is not None:
-            outer, v = f"key_of_{level.parent.variable}" if level.depth > 1 else "seed", level.variable
-            number = v if level.depth > 1 else "(first + step)"
-            self._out.add(f"const uint64_t key_of_{v} = folded({outer}, (uint32_t) {number});")
-            draws = {value.info for value in self.memory.values if value.kind == "draw" and value.level is level}
-            self._out.add(*(f"const uint64_t key{n} = folded(key_of_{v}, {n});" for n in sorted(draws)))
-        for kernel in self._plan.kernels[level]:
-            self._kernels.write(kernel)
-        for copied, place in self._plan.copied:
-            if copied is level:
-                value = level.following[place].plain
-                self._kernels.store(level.states[place], value)

@@ -46,7 +46,7 @@ def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(eq=False)
 class Level:
-    """A loop over steps, or no loop at depth 0."""
+    """A loop over steps."""
 
     parent: Level | None = None
     count: int | None = None  # of steps; None: an argument of the function
@@ -63,7 +63,12 @@ class Level:
     @property
     def variable(self) -> str:
         """The number of the step in C."""
-        return "step" if self.depth == 1 else f"turn{self.depth}"
+        return f"turn{self.depth}" if self.depth else "step"
+
+    @property
+    def key(self) -> str:
+        """The key of random numbers in C."""
+        return f"key_of_{self.variable}"
 
 
 @dataclass(eq=False)
@@ -111,10 +116,10 @@ class Value:
 
 
 class ValueTable:
-    """Makes values; equal ones are made once."""
+    """Makes values; equal ones are made once. They are of the level `step`, unless an argument is of one inside."""
 
-    def __init__(self, top: Level) -> None:
-        self.top, self._made, self._count = top, dict[Any, Value](), 0
+    def __init__(self, step: Level) -> None:
+        self.step, self._made, self._count = step, dict[Any, Value](), 0
         self.name = ""  # of new values
 
     def make(
@@ -129,7 +134,7 @@ class ValueTable:
     def _new(self, kind: str, shape: Any, dtype: Any, args: Any, info: Any, level: Level | None) -> Value:
         if dtype.name not in C_TYPES:
             raise NotCompiled(f"values of type {dtype.name}")
-        inner = max([level or self.top, *(x.level for x in args)], key=lambda one: one.depth)
+        inner = max([level or self.step, *(x.level for x in args)], key=lambda one: one.depth)
         self._count += 1
         return Value(kind, shape, dtype, args, info, inner, self._count, self.name)
 
