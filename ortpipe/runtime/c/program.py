@@ -13,7 +13,7 @@ import onnx
 from ortpipe.errors import EngineError
 from ortpipe.runtime.c.compiler import build, compiler, load_blas
 from ortpipe.runtime.c.plan import ALIGNED
-from ortpipe.runtime.c.reader import check_operators
+from ortpipe.runtime.c.reader import check_operators, states_of
 from ortpipe.runtime.c.source import CSource, emit
 from ortpipe.runtime.config import RuntimeConfig
 
@@ -53,9 +53,8 @@ class CompiledEpoch:
         self._model, self._weights, self._report = model, weights, report
         self._compiled = dict[tuple[tuple[int, ...], ...], _Function]()  # by the shapes of inputs in a step
         [scan] = [node for node in model.graph.node if node.op_type == "Scan"]
-        count = next(attribute.i for attribute in scan.attribute if attribute.name == "num_scan_inputs")
-        self._rows = [*scan.input[len(scan.input) - count :]]
-        self._states = [*scan.input[: len(scan.input) - count]]
+        self._states = states_of(scan)
+        self._rows = [*scan.input[len(self._states) :]]
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         """Raise EngineError if the graph is not compiled for inputs of these shapes, in one step."""

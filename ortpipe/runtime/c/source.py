@@ -13,7 +13,7 @@ from ortpipe.runtime.c.elementwise import WRONG
 from ortpipe.runtime.c.kernels import KernelWriter
 from ortpipe.runtime.c.memory import Argument, MemoryPlan
 from ortpipe.runtime.c.plan import Plan
-from ortpipe.runtime.c.reader import GraphReader, check_operators
+from ortpipe.runtime.c.reader import GraphReader, check_operators, states_of
 from ortpipe.runtime.c.text import CodeLines
 from ortpipe.runtime.c.values import C_TYPES, NotCompiled, Value, refused
 
@@ -63,12 +63,12 @@ def emit(
         EngineError: an operator, or a form of one, is not compiled.
     """
     check_operators(model)
-    [*_, scan] = model.graph.node
-    scanned = set(scan.input[-next(a.i for a in scan.attribute if a.name == "num_scan_inputs") :])
+    [scan] = [node for node in model.graph.node if node.op_type == "Scan"]
+    states = states_of(scan)
     sizes = dict[str, tuple[int, ...]]()
     for value in model.graph.input:
         dims = tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        sizes[value.name] = dims[1:] if value.name in scanned else dims
+        sizes[value.name] = dims if value.name in states else dims[1:]
     try:
         reader = GraphReader(model, weights or {}, sizes | dict(shapes or {}))
     except NotCompiled as error:
