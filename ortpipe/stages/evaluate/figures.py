@@ -121,7 +121,10 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
 
 def _points(artifact: Artifact, residuals: bool, axes: Axes) -> None:
     """Draw predictions over the truth, or residuals over predictions: good ones are around 0 and equally wide."""
-    truth, predicted = (array[:: -(-len(array) // SHOWN)] for array in _entries(artifact))
+    truth, predicted = _entries(artifact)
+    if truth.shape[1] > MOST_LABELS:  # one drawing of all: one of each output of a sound takes minutes
+        truth, predicted = truth.reshape(-1, 1), predicted.reshape(-1, 1)
+    truth, predicted = (array[:: -(-len(array) // SHOWN)] for array in (truth, predicted))
     x, y = (predicted, truth - predicted) if residuals else (truth, predicted)
     for k in range(truth.shape[1]):
         axes.scatter(x[:, k], y[:, k], s=14, alpha=0.6, label=f"output {k}" if truth.shape[1] > 1 else None)

@@ -16,7 +16,7 @@ from ortpipe.stages.add_loss.losses import LOSSES
 from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
-from ortpipe.stages.evaluate.figures import _confusion, _reliability, _roc, figures
+from ortpipe.stages.evaluate.figures import _confusion, _points, _reliability, _roc, figures
 from ortpipe.stages.evaluate.stage import evaluate
 from ortpipe.stages.train.config import TrainConfig
 from ortpipe.stages.train.optimizers import OPTIMIZERS
@@ -100,6 +100,15 @@ def test_the_dashed_line_is_the_diagonal(artifacts, draw):
     draw(artifacts("breast_cancer")[1], axes := Figure().add_subplot())
     [dashed] = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert dashed.get_xydata().tolist() == [[0, 0], [1, 1]]
+
+
+def test_many_outputs_are_drawn_at_once() -> None:  # a drawing of each of 32,000 samples of a sound took minutes
+    truth = np.random.default_rng(0).normal(size=(4, 300))
+    text = '<ir_version: 9, opset_import: ["": 18]> g (float[N, 300] x) => (float[N, 300] p) { p = Identity(x) }'
+    tensors = {"evaluation/label": truth, "evaluation/prediction": truth}
+    facts = Facts("regression", ("x",), ("p",), "p", ())
+    _points(Artifact(onnx.parser.parse_model(text), facts, tensors), False, axes := Figure().add_subplot())
+    assert [drawn.get_offsets().shape for drawn in axes.collections] == [(truth.size, 2)]
 
 
 def test_of_many_classes_only_those_that_occur_are_drawn() -> None:
