@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from command import ROOT, shell
 
@@ -41,6 +42,17 @@ def test_a_recipe_trains_a_file_that_works_in_its_package(
     assert all(np.isfinite(result) for result in results.values())
     metrics = json.loads((folder / "run" / "run.json").read_text())["metrics"]
     assert {"before", "trained"} <= {*metrics[module.METRIC]}
+
+
+def test_the_graph_of_noise_suppression_computes_the_sounds_of_its_package(tmp_path: Path) -> None:
+    module = importlib.import_module("noise_suppression")
+    for needed in module.NEEDS:
+        pytest.importorskip(needed)
+    sounds, file = np.random.default_rng(0).uniform(-0.1, 0.1, (2, 4096)).astype(np.float32), tmp_path / "before.onnx"
+    file.write_bytes(module.network(4096).SerializeToString())
+    expected = [module.enhancer(file)(sound) for sound in sounds]
+    [found] = onnxruntime.InferenceSession(file.read_bytes()).run(None, {"X": sounds})
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", recipe.names())
