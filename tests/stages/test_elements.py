@@ -14,8 +14,9 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, ConvertError, DataError, LossError
 from ortpipe.metrics.elements import classes_last
 from ortpipe.stages.add_loss.config import AddLossConfig
+from ortpipe.stages.add_loss.early import check
 from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.add_loss.stage import add_loss, check
+from ortpipe.stages.add_loss.stage import add_loss
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources.onnx_file import OnnxFile
 from ortpipe.stages.convert.stage import convert
