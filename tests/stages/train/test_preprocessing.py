@@ -60,7 +60,9 @@ def network(x, codes):
 def whole(data):
     """Return the model of raw columns, and the session of its features."""
     graph = ir.Graph([], [], nodes=[], opset_imports={"": OPSET}, name="whole")
-    made = features(Builder(graph, "columns"), data.train.sample(), np.dtype(np.float32))
+    op = Builder(graph, "columns")
+    with op.formulas():
+        made = features(op, data.train.sample(), np.dtype(np.float32))
     y = network(made.numbers, made.words["city"])
     graph.outputs.append(Builder(graph, "y").rename(y, "y"))
     ahead = ir.Model(graph, ir_version=IR_VERSION).clone()
