@@ -107,10 +107,16 @@ class LoopBody:
         key = (value, at)
         if key not in self.names:
             if self.in_memory(value):
-                self.reads.append((value.args[0].plain, at) if value.kind == "row" and value.args else key)
+                self.read(value, at)
                 return self.text(value, at)
             self.names[key] = self.declare(value, self.compute(value, at))
         return self.names[key]
+
+    def read(self, value: Value, at: Strides) -> None:
+        """Note that entries in memory are read; the rows of a step are part of the array of all steps."""
+        while value.kind == "row" and value.args:
+            value = value.args[0].plain
+        self.reads.append((value, at))
 
     def in_memory(self, value: Value) -> bool:
         """Return whether a value is read in memory."""
@@ -160,7 +166,7 @@ class LoopBody:
         (x, places), (inner, step, size) = value.args, value.info
         place = self.chosen(places, at, size)
         x, first = self.resolve(x, self.behind(value, at, inner))
-        self.reads.append((x, ANYWHERE))
+        self.read(x, ANYWHERE)
         position = f"{place} * {step} + {first.text(self.variables)}"
         return f"{within(place, size)} ? {self.place(x).at(position)} : 0"
 
