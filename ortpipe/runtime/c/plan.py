@@ -126,7 +126,6 @@ class Plan:
         needed = {value for value in needed if value.kind not in (*MEMORY, "scan")}
         for value in self._all:
             if value.kind == "product":
-                needed |= {x for x in value.args[:2] if matrix_of(x, needed) is None}
                 b = value.args[1]  # many rows are worth a copy: products with a transposed matrix are slower
                 matrix = matrix_of(b, needed)
                 needed |= {b} if matrix and value.shape[-2] >= MANY * b.shape[-2] and matrix[3] != 1 else set()
@@ -151,6 +150,8 @@ class Plan:
     def _read_alone(self, value: Value, body: LoopBody) -> None:
         """Note what a kernel of other loops than those over its value reads."""
         for place, x in enumerate(value.args):
+            if value.kind == "product" and place < 2 and matrix_of(x, self.stored) is None:
+                raise NotStrided(x)
             part = LoopBody(tuple(n for n in x.shape if n != 1), self.stored)
             part.entry(x, part.here)
             body.reads += (
