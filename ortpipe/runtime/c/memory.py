@@ -12,10 +12,9 @@ import numpy as np
 from ortpipe.runtime.c.body import Location
 from ortpipe.runtime.c.elementwise import number
 from ortpipe.runtime.c.plan import ALONE, Plan, packed
-from ortpipe.runtime.c.values import Value, walk
+from ortpipe.runtime.c.values import SMALL, Value, walk
 
 PREFIXES = {"state": "s", "row": "in", "constant": "k", "output": "out"}  # no name of C or of its headers has one
-SMALL = 1024  # entries up to which constants are in the text
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from onnx.reference import ReferenceEvaluator
 
 from ortpipe.graph.core.operators import having, operands
 from ortpipe.runtime.c.operators import OPERATORS, picked
-from ortpipe.runtime.c.values import Level, NotCompiled, Value, ValueTable, refused
+from ortpipe.runtime.c.values import SMALL, Level, NotCompiled, Value, ValueTable, refused
 from ortpipe.runtime.node_order import in_order, unsupported
 
 RANDOM, MOVES = having("random"), having("layout", "moves")
-UNFOLDED = {*RANDOM, "GatherElements"}  # onnx's evaluator has no GatherElements of more than 32 indices
+# onnx's evaluator has no GatherElements of more than 32 indices, and takes the logarithm of probabilities that are 0.
+UNFOLDED = {*RANDOM, "GatherElements", "LogSoftmax"}
 SHAPES = {*having("shape"), "EyeLike"}  # read only the shape of their input
 SIZES = {"Constant", *SHAPES, *(op for op, places in operands("sized_from").items() if 0 in places)}
 SUPPORTED = {*OPERATORS, *MOVES, *SIZES, "Scan"}
@@ -116,17 +117,22 @@ class GraphReader:
         present = [x for x in inputs if x is not None]
         if op == "Scan":
             return self._scan(proto, present, values, level)
-        if op in SHAPES:
-            present = [self.values.constant(np.empty(x.shape, bool)) for x in present]
-        varies = [x.kind != "constant" for x in present]
-        if op in SIZES or not (op in UNFOLDED or any(varies)):
-            if any(varies):
-                raise NotCompiled("an operand computed while it runs")
-            return tuple(self.values.constant(y) for y in self._evaluated(proto, [x.info for x in present]))
-        if op in MOVES - UNFOLDED and not any(varies[1:]):
-            numbers = np.arange(present[0].size).reshape(present[0].shape)
-            places = self._evaluated(proto, [numbers, *(x.info for x in present[1:])])
-            return tuple(picked(self.values, present[0], array) for array in places)
+        varies = [x.kind != "constant" and op not in SHAPES for x in present]
+        if op in SIZES and any(varies):
+            raise NotCompiled("an operand computed while it runs")
+        try:
+            if op in SIZES or not (op in UNFOLDED or any(varies)):
+                arrays = [np.zeros(x.shape, x.dtype) if op in SHAPES else x.info for x in present]
+                results = self._evaluated(proto, arrays)
+                if op not in MOVES or not any(_repeats(y, arrays[0]) for y in results):
+                    return tuple(map(self.values.constant, results))
+            if op in MOVES - UNFOLDED and not any(varies[1:]):
+                numbers = np.arange(present[0].size).reshape(present[0].shape)
+                places = self._evaluated(proto, [numbers, *(x.info for x in present[1:])])
+                return tuple(picked(self.values, present[0], array) for array in places)
+        except NotCompiled:
+            if op not in OPERATORS:
+                raise
         if op not in OPERATORS:
             raise NotCompiled("an operand computed while it runs")
         count = max((i for i, name in enumerate(proto.output, 1) if name), default=0)
@@ -141,8 +147,8 @@ class GraphReader:
         values = [onnx.helper.make_tensor_value_info(name, 0, None) for name in names]
         ends = [onnx.helper.make_tensor_value_info(name, 0, None) for name in proto.output]
         graph = onnx.helper.make_graph([proto], "constant", values, ends)
-        session = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=self._opsets))
         try:
+            session = ReferenceEvaluator(onnx.helper.make_model(graph, opset_imports=self._opsets))
             return [np.asarray(array) for array in session.run(None, dict(zip(names, arrays, strict=True)))]
         except Exception as error:  # it raises any
             raise NotCompiled(f"constants that onnx's evaluator does not support: {error}") from error
@@ -164,6 +170,11 @@ class GraphReader:
             for number, (shape, x) in enumerate(zip(shapes, level.following + level.outputs, strict=True))
         ]
         return tuple(level.results)
+
+
+def _repeats(result: np.ndarray, x: np.ndarray) -> bool:
+    """Return whether a long constant holds several numbers many times, so that a view of them takes less memory."""
+    return result.size > max(SMALL, x.size) and x.size > 1
 
 
 def states_of(scan: onnx.NodeProto) -> list[str]:

@@ -20,6 +20,7 @@ C_TYPES: Mapping[str, str] = {
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for bits in (8, 16, 32, 64) for sign in ("", "u")},
 }
 MEMORY = ("state", "row", "constant", "result")  # kinds that are in memory without a loop that writes them
+SMALL = 1024  # entries up to which constants are in the text
 
 
 def refused(what: str) -> EngineError:

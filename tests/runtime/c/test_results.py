@@ -10,7 +10,7 @@ from onnx import helper
 from runtime.c.epochs import needs_engine
 
 from ortpipe.errors import EngineError
-from ortpipe.runtime.c import CompiledEpoch
+from ortpipe.runtime.c import CompiledEpoch, emit
 
 pytestmark = needs_engine
 RNG = np.random.default_rng(0)
@@ -193,3 +193,56 @@ def test_sizes_that_do_not_broadcast_are_rejected_by_name(operator):
     body = f"(float[2,3,3] a, float[4,3,3] b) => (float[N] y) {{ y = {operator}(a, b) }}"
     with pytest.raises(EngineError, match=rf"{operator} 'y': sizes that do not broadcast: \[2.*\] and \[4.*\]"):
         results(body, [floats(2, 3, 3), floats(4, 3, 3)])
+
+
+REVERSED = "int64[1] minus = {-1}, int64[1] low = {-9}, int64[1] zero = {0}"
+
+
+@pytest.mark.parametrize("other", ["z = MatMul(a, w)", "l = Flatten<axis=0>(a) z = Sub(l, v)"])
+def test_a_product_with_a_view_of_a_view_that_others_read(other):
+    body = f"""(float[4,6] x, float[6,3] w, float[1,24] v) => (float[4,3] y, float[N,M] z) <{REVERSED}>
+    {{ a = Slice(x, minus, low, zero, minus) b = Slice(a, minus, low, zero, minus) y = MatMul(b, w) {other} }}"""
+    compare(body, [floats(4, 6), floats(6, 3), floats(1, 24)])
+
+
+INNER = """Scan<num_scan_inputs=1, body = two (float[2] s, float[3,2] r) => (float[2] t, float[3,2] o) {
+  t, o = Scan<num_scan_inputs=1, body = three (float[2] u, float[2] v) => (float[2] k, float[2] p) {
+    k = Add(u, v) e = Mul(k, k) p = Neg(e) }>(s, r) }>"""
+CHOSEN = """Scan<num_scan_inputs=2, body = two (float[2] s, float[3] r, int64[2] i) => (float[2] t, float[2] o) {
+  g = Gather(r, i) t = Add(s, g) o = Mul(t, g) }>"""
+
+
+def test_loops_in_loops_read_an_array_until_the_last_of_them_ends():
+    head, zeros = "(float[4,3,2] x, float[4,3,2] w)", "zeros = Constant<value = float[2] {0, 0}>()"
+    body = f"{head} => (float[4,3,2] y) {{ {zeros} a = Exp(x) l, b = {INNER}(zeros, a) c = Tanh(w) y = Add(b, c) }}"
+    compare(body, [floats(4, 3, 2), floats(4, 3, 2)])
+    body = f"(float[4,3,2] z, float[4,3,2] x) => (float[4,3,2] n, float[4,3,2] y) {{ {zeros} n = Add(z, x) l, y = "
+    compare(f"{body} {INNER}(zeros, z) }}", [floats(4, 3, 2)], [floats(4, 3, 2)[0]])
+
+
+def test_a_state_that_the_rows_of_a_loop_are_chosen_from_is_not_overwritten_before():
+    body = f"""(float[4,3] s, float[4,3] x, int64[4,2] i) => (float[4,3] n, float[4,2] y) {{
+    zeros = Constant<value = float[2] {{0, 0}}>() n = Add(s, x) l, y = {CHOSEN}(zeros, s, i) }}"""
+    compare(body, [floats(4, 3), RNG.integers(0, 3, (STEPS, 4, 2))], [floats(4, 3)[0]])
+
+
+@pytest.mark.parametrize("kind", ["float", "double", "int64"])
+def test_an_identity_matrix_has_the_type_of_its_input(kind):
+    body = f"({kind}[3,3] x) => ({kind}[3,3] y) {{ e = EyeLike(x) two = Add(e, e) y = Mul(two, x) }}"
+    compare(body, [(9 * floats(3, 3)).astype({"float": "float32"}.get(kind, kind))])
+
+
+def test_constants_of_any_form_are_computed_as_by_onnxruntime():
+    body = """(float[4] x) => (float[4] y) <float[3] c = {500, -100, 7}, int64[2] ends = {-1, 2},
+    int8[4] q = {-1, 5, 6, 7}, float scale = {0.5}, int8 zero = {2}> { l = LogSoftmax(c) p = Pad(l, ends)
+    d = DequantizeLinear<axis=0>(q, scale, zero) s = Add(p, d) y = Add(s, x) }"""
+    compare(body, [floats(4)])
+
+
+def test_a_repeated_constant_is_in_memory_once():
+    body = (
+        "(float[64,32] x) => (float[64,32] y) <int64[2] n = {64, 32}, float[1,32] c> { e = Expand(c, n) y = Add(e, x) }"
+    )
+    rows, c = floats(64, 32), floats(32)[:1]
+    compare(body, [rows], c=c)
+    assert not emit(epoch(body, [], [rows], c=c), {}, {"x0": (64, 32)}).constants
