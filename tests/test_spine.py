@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LINES = 6_591  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
+LINES = 6_273  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
 
 
 def listed() -> list[Path]:
@@ -99,9 +99,23 @@ def test_the_page_shows_what_each_file_says_of_itself() -> None:
         assert f"| `{path.relative_to(ROOT / 'ortpipe').as_posix()}` | {purpose} |" in section
 
 
+def counted(text: str) -> int:
+    """Return a module's lines, without those between the first and the last of a table with a name in capitals."""
+    assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign | ast.AnnAssign)]
+    targets = {node: node.target if isinstance(node, ast.AnnAssign) else node.targets[0] for node in assigned}
+    tables = [node for node, name in targets.items() if isinstance(name, ast.Name) and name.id.isupper()]
+    return len(text.splitlines()) - sum(max((node.end_lineno or 0) - node.lineno - 1, 0) for node in tables)
+
+
 def test_the_lines_of_the_spine_fall() -> None:
-    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in listed())
+    lines = sum(counted(path.read_text(encoding="utf-8")) for path in listed())
     assert lines <= LINES, "move what a plain training run does not need to a file of its own"
+
+
+def test_an_entry_of_a_table_is_no_line_of_the_spine_but_code_is() -> None:
+    table = 'LOSSES: Catalogue[Any] = Catalogue(\n    {\n        "l1": "a:B",\n    }\n)\n'
+    assert counted(table) == counted(table.replace('        "l1"', '        "l0": "a:A",\n        "l1"')) == 2
+    assert counted(table + "def f():\n    return {\n        1: 2,\n    }\n") == 6
 
 
 if __name__ == "__main__":
