@@ -13,12 +13,15 @@ ROOT = Path(__file__).resolve().parents[1]
 LINES = 6_273  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
 
 
-def listed() -> list[Path]:
-    """Return the files in the table of the section "The spine", in reading order."""
-    section = (
-        (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8").partition("\n## The spine\n")[2]
-    )
-    return [ROOT / "ortpipe" / name for name in re.findall(r"^\| `([\w/]+\.py)` \|", section, re.M)]
+def section(title: str = "## The spine") -> str:
+    """Return a section of docs/explanation/architecture.md with its subsections."""
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8").partition(f"\n{title}\n")[2]
+    return re.split(rf"^#{{2,{title.index(' ')}}} ", text, flags=re.M)[0]
+
+
+def listed(title: str = "## The spine") -> list[Path]:
+    """Return the files in the tables of a section."""
+    return [ROOT / "ortpipe" / name for name in re.findall(r"^\| `([\w/]+\.py)` \|", section(title), re.M)]
 
 
 def is_empty(path: Path) -> bool:
@@ -90,13 +93,22 @@ def test_a_module_that_is_not_listed_cannot_be_imported() -> None:
 
 
 def test_the_page_shows_what_each_file_says_of_itself() -> None:
-    section = (
-        (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8").partition("\n## The spine\n")[2]
-    )
+    page = section()
     for path in listed():
         purpose = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n\n")[0]
         purpose = purpose.replace("\n", " ").rstrip(".").replace("|", "&#124;")
-        assert f"| `{path.relative_to(ROOT / 'ortpipe').as_posix()}` | {purpose} |" in section
+        assert f"| `{path.relative_to(ROOT / 'ortpipe').as_posix()}` | {purpose} |" in page
+
+
+def test_a_file_in_reading_order_imports_only_files_above_it_and_files_to_look_up() -> None:
+    order, read = listed("### Files in reading order"), set[Path]()
+    assert sorted([*order, *listed("### Files to look up")]) == sorted(set(listed()))
+    for path in order:
+        imports = [n for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.ImportFrom)]
+        names = {f"{node.module}{end}" for node in imports for end in ("", *(f".{alias.name}" for alias in node.names))}
+        files = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in names}
+        assert files & {*order} <= read, f"{path} imports files that come later in the table"
+        read.add(path)
 
 
 def counted(text: str) -> int:
