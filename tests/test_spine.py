@@ -111,6 +111,12 @@ def test_a_file_in_reading_order_imports_only_files_above_it_and_files_to_look_u
         read.add(path)
 
 
+def test_the_example_of_imports_at_the_first_call_is_code() -> None:
+    [example] = re.findall(r"```text\n(.*?)```", section("### Imports at the first call"), re.S)
+    code = (ROOT / "ortpipe" / "stages" / "derive" / "stage.py").read_text(encoding="utf-8").splitlines()
+    assert [line for line in example.splitlines() if line not in code] == []
+
+
 def counted(text: str) -> int:
     """Return a module's lines, without those between the first and the last of a table with a name in capitals."""
     assigned = [node for node in ast.parse(text).body if isinstance(node, ast.Assign | ast.AnnAssign)]
