@@ -25,7 +25,7 @@ else:
 
 Gradients = Sequence[Value | None]
 Rules = Mapping[str, Callable[..., Gradients]]
-SIMPLIFIER = optional("ortpipe.autodiff.simplify", "Simplifier")  # the same values for less work
+SIMPLIFIER = optional("ortpipe.autodiff.simplify", "Simplifier")  # the same values for less work; not in the spine
 
 
 class Backward(Builder):

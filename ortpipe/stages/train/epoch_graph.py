@@ -73,16 +73,15 @@ def loader(training: Training, step: TrainStep) -> Load:
     def sized(size: int) -> tuple[onnx.ModelProto, Weights]:
         step = steps.pop() if steps else build_step(training.artifact, training.config)  # cheaper than a copy for each
         model = build_epoch(step)
+        # Users run another graph than `build_epoch` writes: `ortpipe.fast`, which the spine lacks, rewrites it.
         speed().rewrite(model, size, step.seed, step.gradients, training.runtime)
         clean(model)
         return proto_apart(model, deep=True)  # checked by derive, and again by the runtime
 
     if not runs_in_onnxruntime(training.runtime):
-        compiled: Load = load_compiled(training, sized, random=random)
-        return compiled
+        return load_compiled(training, sized, random=random)
     if random:
-        seeded: Load = with_seeds(sized, training.config.seed, functools.partial(load_session, training.runtime))
-        return seeded
+        return with_seeds(sized, training.config.seed, functools.partial(load_session, training.runtime))
     load = functools.cache(lambda size: load_session(training.runtime, *sized(size)))
     return lambda number, size: load(size)
 
