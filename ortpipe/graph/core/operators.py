@@ -22,7 +22,7 @@ COLUMNS = {
     "first_type": "an output of the first input's type and another shape; not a reduction",
     "several": "more than one float output that depends on the inputs",
     "shape": "reads the shape of its input only, and returns int64",
-    "short": "no axis is longer than the longest of an input (Scan: if that holds in its body); more than elementwise",
+    "short": "no axis is longer than the longest of an input (Scan: nor in its body); callers add elementwise ones",
     # values of outputs
     "layout": "the entries of the first input, under another shape or order of axes",
     "moves": "every entry is an entry of the first input",
@@ -33,7 +33,7 @@ COLUMNS = {
     "positive": "greater than 0 for every input",
     "not_negative": "at least 0 for every input",
     "rounds": "rounds; its gradient is that of the identity",
-    "integers": "returns integers for integers that are stored as floats; more than moves",
+    "integers": "returns integers for integers that are stored as floats; callers add `moves`",
     "carries": "a sum, or linear in each input: a layer's output stays one",
     "sum": "adds its inputs, or subtracts them",
     "mean": "a sum or mean over axes",
@@ -46,18 +46,18 @@ COLUMNS = {
     "recurrent": "runs over time; inputs 5 and 6 are initial states, outputs lie in [−1, 1]",
     "pool": "one number per window",
     "sized": "the gradient is simpler if sizes are static",
-    "scores": "leads from scores of an attention to its Softmax; more than forms",
+    "scores": "leads from scores of an attention to its Softmax; callers add `moves`, `view` and `masks`",
     "random": "draws at random",
     # what exporters use it for
     "sizes": "exporters compute sizes with it",
     "pads": "exporters arrange pads with it",
     # gradients
     "source": "returns floats that do not depend on the floats that it reads",
-    "quantized": "its rule allows quantized values; not only views and layouts",
+    "quantized": "its rule allows quantized values; callers add `view` and `layout`",
     "holds": "puts tensors into a sequence or optional, until another operator reads them",
     # kernels of onnxruntime on the CPU
     "int8": "has an integer kernel",
-    "exact": "computes the same bytes however many entries it gets at once; not only broadcasts and predicates",
+    "exact": "computes the same bytes however many entries it gets at once; callers add `broadcasts` and `predicate`",
     "no_double": "has no float64 kernel",
 }
 TABLE = {  # operators with the same facts share a row

@@ -1,4 +1,4 @@
-"""penalty: a loss model → a loss model with Σ l1·|w| + l2·w² added to its loss."""
+"""penalty: a loss model → a loss model with penalties of its parameters added: l1, l2, group, or a user's own."""
 
 from typing import TYPE_CHECKING
 
