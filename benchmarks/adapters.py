@@ -39,7 +39,7 @@ from ortpipe import (
     split,
     train,
 )
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.graph.forms.adapters import Adapter, apart, to_bytes
 from ortpipe.stages.convert.changes.config import NewHead
 from ortpipe.stages.convert.sources.networks.transformer import Transformer
@@ -102,7 +102,7 @@ def measure(way: str, file: Path, rate: float, epochs: int) -> dict[str, float]:
     cut = next(node.input[0] for node in nodes if "output.weight" in node.input)
     config = ConvertConfig(OnnxFile(str(file)), head=NewHead(({"linear": 5}, "softmax"), cut))
     result, seconds, memory = trained(convert(None, config, data=data), WAYS[way], data, rate, epochs)
-    moved, shipped = under("optimizer/mean", result.tensors) or under("parameter", result.tensors), 0
+    moved, shipped = in_folder("optimizer/mean", result.tensors) or in_folder("parameter", result.tensors), 0
     if result.facts.adapters:
         adapters = {name: Adapter.of(fact) for name, fact in result.facts.adapters.items()}
         shipped = len(to_bytes(apart(result.ir_model(), adapters, result.tensors)))

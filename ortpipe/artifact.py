@@ -185,10 +185,10 @@ def _sealed_tensors(arrays: Arrays) -> Arrays:
     return types.MappingProxyType({name: sealed(np.asarray(array)) for name, array in sorted(arrays.items())})
 
 
-def under(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def in_folder(folder: str, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return the tensors of a folder, by their names without it.
 
-    >>> under("parameter", {"parameter/w": np.ones(1), "initial/w": np.zeros(1)})
+    >>> in_folder("parameter", {"parameter/w": np.ones(1), "initial/w": np.zeros(1)})
     {'w': array([1.])}
     """
     return {k.removeprefix(f"{folder}/"): v for k, v in tensors.items() if k.startswith(f"{folder}/")}

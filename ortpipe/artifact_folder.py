@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from ortpipe.artifact import Artifact, under
+from ortpipe.artifact import Artifact, in_folder
 from ortpipe.bounded import MOST_BYTES, file_below, parse_json, read_below
 from ortpipe.errors import ModelError
 from ortpipe.facts_json import in_metadata, read_facts
@@ -60,7 +60,7 @@ def save_artifact(
 def _in_model(artifact: Artifact) -> list[str]:
     """Return the names of `source/…` tensors that equal the model's initializers bit by bit."""
     names = []
-    for name, array in under("source", artifact.tensors).items():
+    for name, array in in_folder("source", artifact.tensors).items():
         initializer = artifact.initializers.get(name)
         if initializer is None or (array.dtype, array.shape) != (initializer.dtype, initializer.shape):
             continue

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from ortpipe import Artifact, CheckpointConfig, Data, Rows, TrainConfig, train
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.compat.devices import array_of, cpu, get_ort_device
 from ortpipe.compat.initializers import replace_initializers_into_onnx
 from ortpipe.compat.learning_rates import BaseLearningRate
@@ -226,7 +226,7 @@ class Estimator(Parameters, ABC):
             raise NotFittedError(
                 "There are no trained weights before fit has run.", got="no fit yet", fix="Call fit(X, y)."
             )
-        state = {name: array.copy() for name, array in under(folder, self.tensors_).items()}
+        state = {name: array.copy() for name, array in in_folder(folder, self.tensors_).items()}
         first = [name for name in self.weights_to_train or () if name in state]
         return {name: state[name] for name in dict.fromkeys([*first, *state])}
 

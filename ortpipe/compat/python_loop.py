@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ortpipe import Artifact, Data, Rows, TrainConfig
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.compat.devices import array_of, get_ort_device, numpy_to_ort_value
 from ortpipe.compat.forward_backward import OrtGradientForwardBackward
 from ortpipe.compat.learning_base import is_own, put
@@ -88,12 +88,12 @@ class _Training:
     def __init__(self, forward: Artifact, config: TrainConfig, parts: Parts, start: Arrays) -> None:
         facts, self._parts, self._device, self._size = forward.facts, parts, get_ort_device("cpu"), config.batch_size
         self._names, self._inputs, self._initial = facts.parameters, facts.inputs, first_weights(forward, config)
-        first = under("parameter", start) or self._initial
-        velocity = under("optimizer/velocity", start) or {name: np.zeros_like(first[name]) for name in self._names}
+        first = in_folder("parameter", start) or self._initial
+        velocity = in_folder("optimizer/velocity", start) or {name: np.zeros_like(first[name]) for name in self._names}
         states = {"parameter": first} | ({"optimizer/velocity": velocity} if parts.rate.needs_grad else {})
         self._states = {k: [numpy_to_ort_value(arrays[name]) for name in self._names] for k, arrays in states.items()}
         self.weights = self._states["parameter"]
-        self.losses = {key: list(map(float, under("losses", start).get(key, ()))) for key in LOSSES}
+        self.losses = {key: list(map(float, in_folder("losses", start).get(key, ()))) for key in LOSSES}
         model = OrtGradientForwardBackward(forward.model, self._names, facts.inputs, [facts.prediction])
         self._function = model.new_instance()
 

@@ -22,7 +22,7 @@ from ortpipe.app.run.environment import continuing
 from ortpipe.app.run.record import COMMAND, FAILED, FINISHED, KILLED, RUNNING, RunRecord, StageRecord, read_config
 from ortpipe.app.run.report import log_of, write_report
 from ortpipe.app.run.screen import source_of
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.bounded import check_size, file_below, files_below, has_file
 from ortpipe.data import npz_arrays
 from ortpipe.doors import later
@@ -295,7 +295,7 @@ def losses_parquet(artifact: Artifact) -> bytes:
 
     tensors = artifact.tensors
     epochs = {kind: tensors[f"losses/{kind}"] for kind in ("train", "validation") if f"losses/{kind}" in tensors}
-    kinds = {"step": tensors["losses/step"], **epochs, **under("monitor", tensors)}
+    kinds = {"step": tensors["losses/step"], **epochs, **in_folder("monitor", tensors)}
     lengths = [len(values) for values in kinds.values()]
     rates = np.full(sum(lengths), np.nan)
     rates[: len(tensors.get("losses/rate", ()))] = tensors.get("losses/rate", ())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.artifact import Artifact, under
+from ortpipe.artifact import Artifact, in_folder
 from ortpipe.metrics.survival import kaplan_meier
 from ortpipe.metrics.titles import label
 from ortpipe.picture import picture
@@ -36,7 +36,7 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
     if "evaluation/label" in artifact.tensors and artifact.facts.blank is None:
         if artifact.facts.task in ("binary", "multiclass"):
             pictures["confusion"] = [partial(_confusion, artifact)]
-            have = {name.partition("/")[0] for name in under("evaluation", artifact.tensors)}
+            have = {name.partition("/")[0] for name in in_folder("evaluation", artifact.tensors)}
             curves = {"roc": _roc, "precision_recall": _precision_recall, "reliability": _reliability}
             pictures["curves"] = [partial(draw, artifact) for name, draw in curves.items() if name in have]
         elif artifact.facts.link in PANELS:
@@ -52,7 +52,7 @@ def panels(artifact: Artifact) -> dict[str, list[Panel]]:
     ]
     by_column = {name: (value,) for name, value in last.get("sensitivity", {}).items()}
     pictures["sensitivity"] = [partial(_bars, "Sensitivity", moves, by_column)] if by_column else []
-    for name, entries in under("evaluation/sensitivity", artifact.tensors).items():
+    for name, entries in in_folder("evaluation/sensitivity", artifact.tensors).items():
         if (image := flat(entries)) is not None:
             pictures["sensitivity"].append(partial(_map, name, image))
     return {name: drawn for name, drawn in pictures.items() if drawn}
@@ -109,7 +109,7 @@ def _losses(artifact: Artifact, axes: Axes) -> None:
             at = early_stop["epoch"]
             axes.axvline(at, color="0.4", linestyle="--", linewidth=1, label=f"kept: epoch {at}")
     axes.grid(alpha=0.3)
-    for metric, values in under("monitor", artifact.tensors).items():
+    for metric, values in in_folder("monitor", artifact.tensors).items():
         right_axes, at = axes.twinx(), np.flatnonzero(~np.isnan(values))
         right_axes.plot(at + 1, values[at], color="C2", marker="." if len(at) < len(values) else "")
         name = label(metric, artifact.facts.metrics)
@@ -151,7 +151,7 @@ def _shares(axes: Axes, *, diagonal: bool = True, **words: str) -> None:
 def _lines(artifact: Artifact, kind: str, corner: str, axes: Axes) -> None:
     """Draw a curve of each class, with their names in the corner that good ones keep free."""
     classes = artifact.facts.classes or ()
-    curves = under(f"evaluation/{kind}", artifact.tensors)
+    curves = in_folder(f"evaluation/{kind}", artifact.tensors)
     for k in sorted(map(int, curves)):
         axes.plot(*curves[str(k)].T, linewidth=1.2, label=str(classes[k]) if k < len(classes) else str(k))
     if len(curves) > 1:

@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from ortpipe.artifact import Arrays, Artifact, Facts, under
+from ortpipe.artifact import Arrays, Artifact, Facts, in_folder
 from ortpipe.data.feeds import feed_inputs, name_head
 from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
@@ -113,7 +113,7 @@ class Work(NamedTuple):
     def proto(self, state: str) -> tuple[onnx.ModelProto, Weights]:
         """Return a copy of the model with the weights of a state, the large ones separately."""
         copy = self.model.clone()
-        set_initializers(copy, under(STATES[state], self.artifact.tensors))
+        set_initializers(copy, in_folder(STATES[state], self.artifact.tensors))
         return proto_apart(copy, deep=True)
 
     def session(self, state: str) -> Session:
@@ -166,7 +166,7 @@ def _joined(pieces: Sequence[Arrays]) -> dict[str, np.ndarray]:
 def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, Answers], dict[str, float]]:
     """Return predictions of each state on the test rows, and the trained model's metrics on the validation rows."""
     artifact, facts, model = work.artifact, work.artifact.facts, work.artifact.signature
-    states = [state for state, folder in STATES.items() if state == "trained" or under(folder, artifact.tensors)]
+    states = [state for state, folder in STATES.items() if state == "trained" or in_folder(folder, artifact.tensors)]
     states += [INT8] if is_quantized(model) else []
     is_large = sum(array.nbytes for array in artifact.initializers.values()) > protos.LARGE_MODEL
     tested, validation = dict[str, Answers](), dict[str, float]()

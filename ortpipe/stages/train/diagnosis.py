@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ortpipe.artifact import Arrays, Artifact, under
+from ortpipe.artifact import Arrays, Artifact, in_folder
 from ortpipe.data.feeds import feed_inputs, feed_label
 from ortpipe.data.rows import Data
 from ortpipe.errors import ConvergenceError, DataError
@@ -76,7 +76,11 @@ def largest_gradients(training: Training, step: TrainStep, load: Callable[[], Ru
     if all(len(begun[name]) for name in step.scanned):  # repeat the run up to the step
         values = load().run(begun)[: len(values)]
     tensors = step.unpack(dict(zip(step.carried, values, strict=True)))
-    arrays = {**{name: run[name][at] for name in step.batch}, **under(PARAMETER, tensors), **under(ITERATE, tensors)}
+    arrays = {
+        **{name: run[name][at] for name in step.batch},
+        **in_folder(PARAMETER, tensors),
+        **in_folder(ITERATE, tensors),
+    }
     model, names = gradients_of(training.artifact, training.config), training.artifact.facts.gradients
     set_seeds(model, 1)
     types = input_types(model)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.artifact import Arrays, under
+from ortpipe.artifact import Arrays, in_folder
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.core.check import finish_apart
@@ -30,7 +30,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     from scipy import optimize
 
     rows, before = training.feed(in_memory(training.data)), training.before
-    initial = training.first_values() if before is None else under("parameter", before)
+    initial = training.first_values() if before is None else in_folder("parameter", before)
     search = _Search(training, rows, initial)
     settings = vars(training.config.optimizer)
     result = optimize.minimize(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ortpipe.artifact import Arrays, under
+from ortpipe.artifact import Arrays, in_folder
 from ortpipe.data.batches import Batches
 from ortpipe.doors import later
 from ortpipe.stages.train.config import LOSS
@@ -54,7 +54,7 @@ def solve(training: Training) -> dict[str, np.ndarray]:
     loop: EpochLoop = kind(training, step, initial, values)
     stop = EarlyStop(config.early_stop, loop.whole)
     stop(loop.losses.watched, loop.whole)
-    if best := under("best", before or {}):
+    if best := in_folder("best", before or {}):
         stop.best_values = step.pack(best)
     saved, every, minutes = time.monotonic(), config.checkpoint.epochs, config.checkpoint.minutes
     try:

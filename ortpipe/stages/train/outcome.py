@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.artifact import Arrays, Artifact, under
+from ortpipe.artifact import Arrays, Artifact, in_folder
 from ortpipe.graph.forms.adapters import Adapter, merged, without_adapters
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 from ortpipe.stages.train.training import EarlyStop, Training
@@ -79,7 +79,7 @@ def still_note(tensors: Arrays) -> str | None:
     A single epoch has no other loss to compare, so return None if its weights changed.
     """
     losses, steps = tensors["losses/train"], len(tensors["losses/step"])
-    after = under("parameter", tensors)
+    after = in_folder("parameter", tensors)
     moves = (np.abs(a.astype(np.float64) - tensors[f"initial/{name}"]).max(initial=0.0) for name, a in after.items())
     change = float(max(moves, default=0.0))
     if len(losses) < 2 and change > 0:
@@ -101,7 +101,7 @@ def rounding_note(tensors: Arrays, kinds: Mapping[str, np.dtype]) -> str | None:
     """
     names = " and ".join(sorted({kind.name for kind in kinds.values() if kind.itemsize == 2}))
     moved = lost = 0
-    for name, after in under("parameter", tensors).items() if names else ():
+    for name, after in in_folder("parameter", tensors).items() if names else ():
         before, kind = tensors[f"initial/{name}"], kinds.get(name, after.dtype)
         change = after != before
         moved += int(change.sum())
@@ -122,7 +122,7 @@ def merge_adapters(artifact: Artifact, forward: ir.Model, tensors: Arrays) -> di
     adapters = {name: Adapter(**fact) for name, fact in artifact.facts.adapters.items()}
     without_adapters(forward, adapters)
     weights = artifact.initializers
-    trained = {**weights, **under("parameter", tensors)}  # some have no gradient
+    trained = {**weights, **in_folder("parameter", tensors)}  # some have no gradient
     return {f"initial/{name}": weights[name] for name in adapters} | {
         f"parameter/{name}": merged(weights[name], trained[left_factor], trained[right_factor], scale)
         for name, (left_factor, right_factor, scale) in adapters.items()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from ortpipe.artifact import Arrays, Artifact, under
+from ortpipe.artifact import Arrays, Artifact, in_folder
 from ortpipe.data.rows import Data, check_data
 from ortpipe.doors import later
 from ortpipe.errors import ModelError, TrainError
@@ -108,7 +108,7 @@ def _trained_model(artifact: Artifact, tensors: Arrays) -> tuple[ir.Model, dict[
     forward = artifact.ir_model(artifact.facts.outputs)
     merged = merge_adapters(artifact, forward, tensors) if artifact.facts.adapters else {}
     tensors = {**tensors, **merged}
-    set_initializers(forward, under("parameter", tensors))
+    set_initializers(forward, in_folder("parameter", tensors))
     if any(node.op_type in ("BatchNormalization", "Dropout") for node in forward.graph.all_nodes()):
         to_inference(forward)
     return forward, tensors

@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from ortpipe import own
-from ortpipe.artifact import Arrays, Artifact, Facts, under
+from ortpipe.artifact import Arrays, Artifact, Facts, in_folder
 from ortpipe.doors import later
 from ortpipe.errors import TrainError
 from ortpipe.graph.core import query
@@ -72,7 +72,7 @@ class TrainStep:
 
     def pack(self, tensors: Arrays) -> dict[str, np.ndarray]:
         """Return the carried values by name."""
-        packed = {folder: self.layout.pack(under(folder, tensors)) for folder in self.folders}
+        packed = {folder: self.layout.pack(in_folder(folder, tensors)) for folder in self.folders}
         values = {name: packed[folder][variable] for (folder, variable), name in self.variables.items()}
         return values | {name: tensors[f"{PARAMETER}/{name}"] for name in self.statistics}
 
@@ -86,11 +86,11 @@ class TrainStep:
 
     def weights(self, values: Arrays) -> dict[str, np.ndarray]:
         """Return the parameters that the next step starts from: not their averages."""
-        return under(ITERATE if ITERATE in self.folders else PARAMETER, self.unpack(values))
+        return in_folder(ITERATE if ITERATE in self.folders else PARAMETER, self.unpack(values))
 
     def parameters(self, values: Arrays) -> dict[str, np.ndarray]:
         """Return the result of training from carried values: parameters or their averages, and statistics."""
-        return under(PARAMETER, self.unpack(values))
+        return in_folder(PARAMETER, self.unpack(values))
 
 
 def gradients_of(artifact: Artifact, config: TrainConfig) -> ir.Model:

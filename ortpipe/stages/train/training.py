@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from ortpipe import own
-from ortpipe.artifact import Arrays, Artifact, Facts, under
+from ortpipe.artifact import Arrays, Artifact, Facts, in_folder
 from ortpipe.data.feeds import Feed, feeds
 from ortpipe.data.rows import Data
 from ortpipe.doors import later
@@ -64,7 +64,7 @@ class Training:
         They are the model's own, or random parameters; float16 and bfloat16 parameters are trained in float32.
         """
         if self.before is not None:
-            return under("initial", self.before)
+            return in_folder("initial", self.before)
         facts, arrays = self.artifact.facts, self.artifact.initializers
         parameters = {name: arrays[name] for name in facts.gradients}
         if self.config.init == "random":

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from sklearn.neural_network import MLPRegressor
 
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.data.feeds import feeds
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import DeriveError, TrainError
@@ -59,7 +59,7 @@ def test_only_adapters_train_and_the_result_is_the_source_with_other_weights(
     assert [a.tobytes() for a in first] == [a.tobytes() for a in adapted]
 
     trained = train(gradient, TrainConfig(ADAM, epochs=3), data=diabetes)
-    weights = under("parameter", trained.tensors)
+    weights = in_folder("parameter", trained.tensors)
     rows = {name: array for name, array in rows.items() if name in trained.facts.inputs}
     opened = {name: array for name, array in weights.items() if name in gradient.facts.gradients}
     label = feeds(gradient.model, gradient.facts, diabetes.test)
@@ -136,7 +136,7 @@ def test_adapters_inside_a_body_get_the_chain_rules_gradients_and_are_merged(kin
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-6)
 
     trained = train(adapted, TrainConfig(ADAM, epochs=3, batch_size=4), data=Data(Rows({"X": X}, y)))
-    now = under("parameter", trained.tensors)
+    now = in_folder("parameter", trained.tensors)
     assert not np.array_equal(now["w"], arrays["w"].astype(np.float32))
     for tensor in model.graph.initializer:
         tensor.CopyFrom(

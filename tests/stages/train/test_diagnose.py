@@ -11,7 +11,7 @@ import onnx
 import pytest
 from stages.train.updates import STEPWISE
 
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.data import batches
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError
@@ -72,7 +72,7 @@ def test_the_largest_gradients_are_numpys_at_the_step_that_diverged(
     assert f"at step {bad + 1}" in str(error.value)
     values = {t.name: onnx.numpy_helper.to_array(t) for t in source.model.graph.initializer}
     if bad:  # the rows before it alone lead to the same parameters
-        values |= under("parameter", train(source, config, data=Data(rows.take(np.arange(bad * SIZE)))).tensors)
+        values |= in_folder("parameter", train(source, config, data=Data(rows.take(np.arange(bad * SIZE)))).tensors)
     batch = rows.take(np.arange(bad * SIZE, min((bad + 1) * SIZE, COUNT)))
     assert_largest(norms_in(error), gradients(values, batch, reduction))
 
@@ -110,7 +110,7 @@ def test_parts_around_the_optimizer_leave_the_gradients_those_of_the_weights_the
     error = diverging(source, config, Data(rows))
     first = 17 // (SIZE * several) * SIZE * several
     tensors = train(source, config, data=Data(rows.take(np.arange(first)))).tensors
-    values = under("parameter", tensors) | under("optimizer/iterate", tensors)
+    values = in_folder("parameter", tensors) | in_folder("optimizer/iterate", tensors)
     batches = [rows.take(np.arange(first + i * SIZE, first + (i + 1) * SIZE)) for i in range(several)]
     each = [gradients(values, batch, "mean") for batch in batches]
     assert_largest(norms_in(error), {name: np.mean([g[name] for g in each], axis=0) for name in each[0]})
@@ -142,7 +142,7 @@ def test_a_model_that_draws_is_taken_to_the_same_step_by_the_same_draws():
     source = derive(add_loss(convert(model, data=Data(rows)), AddLossConfig(LOSSES["l2"]())))
     config = TrainConfig(OPTIMIZERS["sgd"](0.01), epochs=1, batch_size=2, shuffle=False)
     error = diverging(source, config, Data(rows))
-    before = under("parameter", train(source, config, data=Data(rows.take(np.arange(16)))).tensors)
+    before = in_folder("parameter", train(source, config, data=Data(rows.take(np.arange(16)))).tensors)
     h = rows.inputs["X"][17] @ before["w"]
     possible = [FAR * np.linalg.norm(2 * h * kept) for kept in itertools.product([0, 1], repeat=2)]
     assert min(abs(norms_in(error)["u"] / np.array(possible)[1:] - 1)) < 1e-4

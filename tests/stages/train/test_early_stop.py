@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.data.rows import Data
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
@@ -117,7 +117,7 @@ def test_lbfgs_that_ends_before_its_first_validation_keeps_what_it_found(diabete
     data = validated(diabetes)
     free = dataclasses.replace(config, early_stop=EarlyStopConfig())
     stopping, running = train(derived, config, data=data), train(derived, free, data=data)
-    for name, array in under("parameter", running.tensors).items():
+    for name, array in in_folder("parameter", running.tensors).items():
         np.testing.assert_array_equal(stopping.tensors[f"parameter/{name}"], array)
     assert said(stopping)[1]["epoch"] == len(running.tensors["losses/train"])
 

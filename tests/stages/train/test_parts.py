@@ -9,7 +9,7 @@ import onnx
 import pytest
 from stages.train.parts import BATCH, CASES, EPOCHS, ROWS, START, WEIGHTS, rows, trained, updates
 
-from ortpipe.artifact import under
+from ortpipe.artifact import in_folder
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, TrainError
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -153,7 +153,7 @@ def test_a_continued_training_has_the_bytes_of_a_whole_one(case):
 def test_a_model_of_halves_is_trained_in_float32(optimizer):
     half = train(gradients("float16"), config(optimizer, epochs=5), data=data(np.float32))
     full = train(gradients("float"), config(optimizer, epochs=5), data=data(np.float32))
-    assert {str(array.dtype) for array in under("parameter", half.tensors).values()} == {"float32"}
+    assert {str(array.dtype) for array in in_folder("parameter", half.tensors).values()} == {"float32"}
     assert {t.data_type for t in half.model.graph.initializer} == {onnx.TensorProto.FLOAT16}
     moved = abs(full.tensors["parameter/w"] - full.tensors["initial/w"]).max()
     assert abs(half.tensors["parameter/w"] - full.tensors["parameter/w"]).max() < 0.02 * moved

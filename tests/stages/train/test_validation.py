@@ -9,7 +9,7 @@ import pytest
 from sklearn import metrics
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
-from ortpipe.artifact import Facts, under
+from ortpipe.artifact import Facts, in_folder
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConfigError, EvaluateError, TrainError
 from ortpipe.graph.core.check import finish
@@ -79,7 +79,7 @@ def test_what_is_watched_is_scikit_learns_number_of_each_epochs_weights(case, mo
     for checkpoint in [report for report in told if isinstance(report, Checkpoint)]:
         forward = source.ir_model()
         keep_outputs(forward, facts.outputs)
-        set_initializers(forward, under("parameter", checkpoint.tensors))
+        set_initializers(forward, in_folder("parameter", checkpoint.tensors))
         model = finish(forward)
         [output] = Session(model).run({"X": part.inputs["X"].astype(np.float32)}, [facts.prediction])
         expected.append(published(y, output, part.sample_weight))
@@ -97,7 +97,7 @@ def test_training_stops_when_it_is_no_longer_better_and_keeps_the_best_weights(c
     at = int(best(seen))  # the first of the best
     assert len(seen) == at + 1 + 3 < 80
     shorter = train(source, dataclasses.replace(config, epochs=at + 1), data=data)
-    for name, value in under("parameter", shorter.tensors).items():
+    for name, value in in_folder("parameter", shorter.tensors).items():
         np.testing.assert_array_equal(result.tensors[f"parameter/{name}"], value)
 
 
