@@ -78,7 +78,7 @@ class Metrics(Catalogue[Metric]):
 
     def __getitem__(self, name: str) -> Metric:
         named = None if super().__contains__(name) else named_metric(self, name)
-        return named or super().__getitem__(part_of(name)[1])
+        return named or super().__getitem__(head_and_metric(name)[1])
 
     def of_own(self, part: Any) -> Metric:
         """Return the metric of a user's function."""
@@ -137,10 +137,10 @@ METRICS = Metrics(
 UNWEIGHTED = "_unweighted"  # the suffix of a metric that counts each row once, next to the weighted one
 
 
-def part_of(name: str) -> tuple[str, str]:
+def head_and_metric(name: str) -> tuple[str, str]:
     """Return the head of a metric's name ("" for the prediction) and its plain name.
 
-    >>> part_of("digit_1/accuracy"), part_of("accuracy")
+    >>> head_and_metric("digit_1/accuracy"), head_and_metric("accuracy")
     (('digit_1', 'accuracy'), ('', 'accuracy'))
     """
     head, _, plain = name.rpartition("/")

@@ -7,7 +7,7 @@ from typing import Any
 from ortpipe import own
 from ortpipe.errors import ConfigError, EvaluateError, nearest
 from ortpipe.facts import Facts
-from ortpipe.metrics import LABELS, METRICS, UNWEIGHTED, VALUES, Metric, part_of, shown
+from ortpipe.metrics import LABELS, METRICS, UNWEIGHTED, VALUES, Metric, head_and_metric, shown
 from ortpipe.own_code import loaded
 from ortpipe.settings import Must
 
@@ -35,7 +35,7 @@ def own_metric(part: Any) -> Metric:
 
 def named_metric(catalogue: Mapping[str, Metric], name: str) -> Metric | None:
     """Return the metric of a name with a head before it or a number behind it, such as `mean_pinball_loss_0.9`."""
-    head, plain = part_of(name)
+    head, plain = head_and_metric(name)
     if head:
         return catalogue.get(plain)
     base, _, number = plain.rpartition("_")
@@ -58,7 +58,7 @@ def greater_is_better(name: str, *, recorded: bool = False) -> bool:
     >>> greater_is_better("accuracy"), greater_is_better("accuracy_unweighted"), greater_is_better("loss")
     (True, True, False)
     """
-    plain = part_of(name.removesuffix(UNWEIGHTED))[1]
+    plain = head_and_metric(name.removesuffix(UNWEIGHTED))[1]
     if recorded and own.is_path(plain) and loaded(plain) is None:
         return False
     metric = METRICS.get(plain)
@@ -67,7 +67,7 @@ def greater_is_better(name: str, *, recorded: bool = False) -> bool:
 
 def check_fits(name: str, facts: Facts, key: str | None = None) -> None:
     """Raise if a metric, named by the setting `key`, does not fit the task of the model or of its head."""
-    head, plain = part_of(name)
+    head, plain = head_and_metric(name)
     if head not in facts.predictions:
         rule, fix = "A metric with the prefix of a head must name one of the model's heads.", nearest(head, facts.heads)
         raise EvaluateError(

@@ -10,7 +10,7 @@ import numpy as np
 from ortpipe.artifact import Facts
 from ortpipe.doors import later
 from ortpipe.errors import EvaluateError
-from ortpipe.metrics import METRICS, UNWEIGHTED, Metric, part_of
+from ortpipe.metrics import METRICS, UNWEIGHTED, Metric, head_and_metric
 
 if TYPE_CHECKING:
     from ortpipe.data.labels import class_index
@@ -83,7 +83,7 @@ def predicted(facts: Facts, prediction: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 def of_head(names: Iterable[str], head: str) -> dict[str, Metric]:
     """Return the metrics of a head by name; "" is the prediction."""
-    return {name: METRICS[name] for name in names if part_of(name)[0] == head}
+    return {name: METRICS[name] for name in names if head_and_metric(name)[0] == head}
 
 
 def measured(

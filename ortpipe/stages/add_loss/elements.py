@@ -24,7 +24,7 @@ from ortpipe.graph.core.builder import Builder
 from ortpipe.stages.add_loss.config import AddLossConfig, HeadLoss
 from ortpipe.stages.add_loss.early import path_of
 from ortpipe.stages.add_loss.losses import LOSSES, Scores
-from ortpipe.stages.add_loss.stage import LossPart, is_of_rows, label_input, part_of, terms_of, with_columns
+from ortpipe.stages.add_loss.stage import LossPart, is_of_rows, label_input, terms_of, with_columns, write_loss
 
 
 def terms_of_more(
@@ -165,7 +165,7 @@ def add_heads(op: Builder, facts: Facts, config: AddLossConfig, part: LossPart) 
     parts, heads = {"": part}, dict(facts.heads)
     for head, head_facts in list(facts.predictions.items())[1:]:
         with under(*path_of(config, head)):
-            parts[head] = part_of(op, head_facts, config, head, part.weight)
+            parts[head] = write_loss(op, head_facts, config, head, part.weight)
         heads[head] = dataclasses.replace(heads[head], **parts[head].facts)
     total, words = part.loss, list[str]()
     for head, head_facts in facts.predictions.items():

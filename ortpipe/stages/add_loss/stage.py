@@ -51,7 +51,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     if _is_special(facts, config, data):
         config, notes = checked_losses(facts, config, data)
     op = Builder(model.graph, "loss")
-    part = part_of(op, facts, config)
+    part = write_loss(op, facts, config)
     part = add_heads(op, facts, config, part) if facts.heads or config.weight != 1 else part
     op.rename(part.loss, config.loss_name)
     model.graph.outputs.insert(0, part.loss)
@@ -87,7 +87,7 @@ class LossPart(NamedTuple):
     notes: list[str]
 
 
-def part_of(
+def write_loss(
     op: Builder, facts: Facts, config: AddLossConfig, head: str = "", weight: ir.Value | None = None
 ) -> LossPart:
     """Write a label input and the loss of one prediction: the terms of its rows, weighted and reduced."""

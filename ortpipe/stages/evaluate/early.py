@@ -11,7 +11,7 @@ from ortpipe.data.slices import check_columns
 from ortpipe.doors import later
 from ortpipe.errors import EvaluateError, nearest
 from ortpipe.facts import Facts
-from ortpipe.metrics import CLASSES, METRICS, part_of
+from ortpipe.metrics import CLASSES, METRICS, head_and_metric
 from ortpipe.metrics.named import check_fits
 from ortpipe.metrics.predictions import truth
 from ortpipe.stages.evaluate.config import DECIDING, EvaluateConfig
@@ -57,7 +57,7 @@ def _check_adjustable(facts: Facts, config: EvaluateConfig, rows: RowSet | None)
             rule, fix = "{key} is fitted once, to the model as trained.", "Give the artifact that train returned."
             raise EvaluateError(rule, key=key, got="a calibrated model, or one with a threshold", fix=fix)
         _check_counts(facts, key, rows)
-    if (name := config.threshold) is not None and (part_of(name)[0] or METRICS[name].reads != "label"):
+    if (name := config.threshold) is not None and (head_and_metric(name)[0] or METRICS[name].reads != "label"):
         rule = "{key} needs a metric of predicted classes, by its plain name."
         raise EvaluateError(rule, key="threshold", got=name, fix=nearest(name, DECIDING))
     if name is not None:

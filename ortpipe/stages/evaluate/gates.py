@@ -10,7 +10,7 @@ from ortpipe.artifact import Facts
 from ortpipe.data.row_set import RowSet
 from ortpipe.data.slices import column_of
 from ortpipe.graph.core.protos import Weights
-from ortpipe.metrics import METRICS, PAIRS, part_of
+from ortpipe.metrics import METRICS, PAIRS, head_and_metric
 from ortpipe.metrics.predictions import Compared, rows_at_most, value_of
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
@@ -28,7 +28,7 @@ class Scored(NamedTuple):
 
     def value(self, name: str, where: np.ndarray | None = None) -> float | None:
         """Return a metric, on some of the rows if `where` selects them; None if it has no value."""
-        entries = self.entries[part_of(name)[0]]
+        entries = self.entries[head_and_metric(name)[0]]
         value = value_of(METRICS[name], entries if where is None else at(entries, where))
         return value if np.isfinite(value) else None
 
@@ -58,7 +58,7 @@ def paired(new: Scored, old: Scored, name: str, seed: int) -> Mapping[str, Any]:
     a, b = new.value(name), old.value(name)
     if a is None or b is None:
         return {"value": a, "champion": b, "difference": None, "interval": None}
-    head, metric, rng = part_of(name)[0], METRICS[name], np.random.default_rng(seed)
+    head, metric, rng = head_and_metric(name)[0], METRICS[name], np.random.default_rng(seed)
     entries, others = new.entries[head], old.entries[head]
     differences = []
     for _ in range(DRAWS if len(entries.truth) == new.rows and metric.tasks != PAIRS else 0):

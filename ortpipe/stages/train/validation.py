@@ -11,7 +11,7 @@ from ortpipe.data.row_set import RowSet
 from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import EvaluateError, TrainError
 from ortpipe.graph.forms.modes import to_inference
-from ortpipe.metrics import METRICS, part_of
+from ortpipe.metrics import METRICS, head_and_metric
 from ortpipe.metrics.named import check_fits
 from ortpipe.metrics.predictions import compared, rows_at_most, truth
 from ortpipe.runtime.config import RuntimeConfig
@@ -30,7 +30,7 @@ class Validation:
     ) -> None:
         self._feed, self._facts, self._rows, self._count = feed, artifact.facts, rows, len(rows)
         self._metric = monitor if monitor != LOSS else None
-        self._head = part_of(monitor)[0]  # the head whose prediction the metric measures
+        self._head = head_and_metric(monitor)[0]  # the head whose prediction the metric measures
         self._watched = artifact.facts.predictions[self._head]
         outputs = [artifact.facts.loss, self._watched.prediction if self._metric else None]
         model = artifact.ir_model([name for name in outputs if name is not None])
@@ -95,7 +95,7 @@ def check_monitor(name: str, facts: Facts, data: Data) -> None:
         fix = f"Set {{@data.split.validation}}=0.1, or {{at}}early_stop.monitor={LOSS}."
         raise TrainError("A monitored metric needs validation rows.", got=f"{name} without validation rows", fix=fix)
     check_fits(name, facts, "early_stop.monitor")
-    head, _ = part_of(name)
+    head, _ = head_and_metric(name)
     facts, rows = facts.predictions[head], data.validation.of(head).sample()
     label = truth(facts, rows.label)
     if facts.class_axis is not None or facts.link not in (None, "log"):  # the first pass shows whether it has a value
