@@ -47,8 +47,9 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     >>> [output.name for output in model.model.graph.output]
     ['loss', 'prediction']
     """
-    facts, model, notes = artifact.facts, artifact.ir_model(), list[str]()
-    if _is_special(facts, config, data):
+    facts, model = artifact.facts, artifact.ir_model()
+    notes: list[str] = []
+    if _needs_checks(facts, config, data):
         config, notes = checked_losses(facts, config, data)
     op = Builder(model.graph, "loss")
     part = write_loss(op, facts, config)
@@ -70,7 +71,7 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
         )
 
 
-def _is_special(facts: Facts, config: AddLossConfig, data: Data | None) -> bool:
+def _needs_checks(facts: Facts, config: AddLossConfig, data: Data | None) -> bool:
     """Return whether a loss follows from the model, or must be checked against it, the labels or other settings."""
     of_data = data is not None and (data.class_weight or data.train.head(1).heads)
     unfit = facts.task not in getattr(config.loss, "tasks", (facts.task,))  # a user's own loss need not declare them
@@ -91,10 +92,12 @@ def write_loss(
     op: Builder, facts: Facts, config: AddLossConfig, head: str = "", weight: ir.Value | None = None
 ) -> LossPart:
     """Write a label input and the loss of one prediction: the terms of its rows, weighted and reduced."""
-    of_head, about = config.of(head), {"class_axis": facts.class_axis, "blank": None, "link": None, "levels": ()}
+    of_head = config.of(head)
+    about = {"class_axis": facts.class_axis, "blank": None, "link": None, "levels": ()}
     scores = _scores(op, facts)._replace(label_columns=getattr(of_head.loss, "label_columns", None))
     name = f"{config.label_name}_{head}" if head else config.label_name
-    if _is_plain(facts, of_head, scores.prediction):
+    weighted = facts.members or facts.class_weight or "class_weight" in facts.objective
+    if is_of_rows(facts, of_head, scores.prediction) and not weighted:
         label = label_input(op, facts, name, scores)
         terms, columns = with_columns(op, facts, config, terms_of(op, of_head, label, scores))
     else:
@@ -123,12 +126,6 @@ def _scores(op: Builder, facts: Facts) -> Scores:
     )
 
 
-def _is_plain(facts: Facts, config: HeadLoss, prediction: ir.Value) -> bool:
-    """Return whether each row has one label or a vector of them, [N, K], that all count the same."""
-    more = facts.members or facts.class_weight or "class_weight" in facts.objective
-    return not more and is_of_rows(facts, config, prediction)
-
-
 def is_of_rows(facts: Facts, config: HeadLoss, prediction: ir.Value) -> bool:
     """Return whether each row has a label or a vector of them, [N, K], of which none is left out."""
     matrix = prediction.shape is not None and prediction.shape.rank() == 2 and facts.class_axis in (None, 1)
@@ -147,7 +144,9 @@ def label_input(op: Builder, facts: Facts, name: str, scores: Scores, elements: 
 
 def with_columns(op: Builder, facts: Facts, config: AddLossConfig, terms: ir.Value) -> tuple[ir.Value, Any]:
     """Return terms and their number of columns, which a mean needs: terms of unknown width are summed first."""
-    columns: Any = 1 if facts.task == "binary" else terms.shape[-1] if terms.shape is not None else None
+    if facts.task == "binary":
+        return terms, 1
+    columns: Any = None if terms.shape is None else terms.shape[-1]
     if config.reduction == "mean" and not isinstance(columns, int):
         return op.ReduceSum(terms, [-1], keepdims=1), 1
     return terms, columns
