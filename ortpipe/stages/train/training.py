@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # for adapters, parts of batches, text, and validation rows
 else:
     later(__name__)
 
-Values = TypeVar("Values")
+Carried = TypeVar("Carried")
 
 
 @dataclass(frozen=True)
@@ -205,15 +205,15 @@ class Losses:
         }
 
 
-class EarlyStop(Generic[Values]):
+class EarlyStop(Generic[Carried]):
     """Checks the monitored values (`Losses.watched`) after each epoch, with the epoch's carried values."""
 
-    def __init__(self, config: EarlyStopConfig, values: Values) -> None:
+    def __init__(self, config: EarlyStopConfig, values: Carried) -> None:
         self.over = False  # whether patience is exhausted
         self.best, self.best_values = -1, values  # the index of the lowest value, and the carried values there
         self._config, self._lowest, self._seen = config, np.inf, 0
 
-    def __call__(self, watched: Sequence[float], values: Values) -> None:
+    def __call__(self, watched: Sequence[float], values: Carried) -> None:
         """Process all monitored values so far; carried values are only known for the last one."""
         for place in range(self._seen, len(watched)):
             if watched[place] < self._lowest - self._config.min_delta:
