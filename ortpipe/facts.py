@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ortpipe.graph.core.protos import PREFIX
 
 Task = Literal["regression", "binary", "multiclass", "multilabel"]
-Link = Literal["log", "pairs", "quantiles", "risk", "survival"]  # see stages/add_loss/forms.py
+Form = Literal["log", "pairs", "quantiles", "risk", "survival"]  # see stages/add_loss/forms.py
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class HeadFacts:
     class_axis: int | None = None
     logits: str | None = None
     opposite: bool | None = None
-    link: Link | None = None
+    link: Form | None = None
     levels: tuple[float, ...] = ()
     classes: tuple[int | str, ...] | None = None
     label: str | None = None
@@ -48,7 +48,7 @@ class Facts:
     logits: str | None = None  # the value before the last Sigmoid or Softmax, if there is one
     members: str | None = None  # an ensemble's raw values [N, members, K]; prediction and loss: the means over members
     opposite: bool | None = None  # True: the logits are [−s, s] with the logit s
-    link: Link | None = None  # of a regression that predicts something else than the label's values
+    link: Form | None = None  # of a regression that predicts something else than the label's values
     levels: tuple[float, ...] = ()  # of each column of the prediction: its quantile, or the time of its survival
     classes: tuple[int | str, ...] | None = None  # the label of each class index
     label: str | None = None  # the label input

@@ -14,7 +14,7 @@ from ortpipe.graph.core.operators import having
 from ortpipe.settings import Must
 
 # log: the prediction is log μ, any number; identity: it is μ, which must be positive
-Link = Literal["log", "identity"]
+LinkFunction = Literal["log", "identity"]
 POSITIVE_RESULT, NOT_NEGATIVE_RESULT = having("positive"), having("not_negative")
 SAME_SIGN = having("moves", "view")
 # bounds of label arrays
@@ -48,7 +48,7 @@ def _outside(label: np.ndarray, bound: Must, padding: int | float | str | None) 
     return np.flatnonzero(~fits)
 
 
-def check_link(prediction: ir.Value, link: Link, loss: str) -> None:
+def check_link(prediction: ir.Value, link: LinkFunction, loss: str) -> None:
     """Raise LossError for a mean that may be negative, and for a logarithm that is always positive: it is a mean."""
     if link == "log" and is_positive(prediction):
         rule = f"{loss} with link=log needs a prediction that is the logarithm of the mean, any number."

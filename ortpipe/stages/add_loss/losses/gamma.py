@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ortpipe.stages.add_loss.domains import POSITIVE, Link, check_link
+from ortpipe.stages.add_loss.domains import POSITIVE, LinkFunction, check_link
 from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
 
 
@@ -14,7 +14,7 @@ class Gamma(LossConfig):
         link: `log`: the prediction is log μ, any number; `identity`: it is μ, which the graph must keep above 0.
     """
 
-    link: Link = "log"
+    link: LinkFunction = "log"
     labels = POSITIVE
 
     def __call__(self, op: Builder, label: Value, scores: Scores) -> Value:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ortpipe.errors import ConfigError
 from ortpipe.settings import Must
-from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE, Link, check_link
+from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE, LinkFunction, check_link
 from ortpipe.stages.add_loss.losses.gamma import Gamma
 from ortpipe.stages.add_loss.losses.poisson import Poisson
 from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
@@ -20,7 +20,7 @@ class Tweedie(LossConfig):
     """
 
     power: float = 1.5
-    link: Link = "log"
+    link: LinkFunction = "log"
 
     def __post_init__(self) -> None:
         if not -10 <= self.power <= 10 or 0 < self.power < 1:
