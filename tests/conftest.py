@@ -57,7 +57,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the fast tests, and begin with the files that take longest, so that no worker is alone with one at the end.
 
-    Fast is the first case of each test in this process, and where tests train, the first test of each file.
+    Fast is the first case of each test in this process; where tests train, only the first test of each file, and tests
+    that have the mark already.
     """
     files, tests = set[str](), set[str]()
     for item in items:

@@ -19,7 +19,7 @@ from ortpipe.stages.train.continued import planned, watches
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 from ortpipe.stages.train.schedules import SCHEDULES
 from ortpipe.stages.train.stage import train
-from ortpipe.stages.train.training import steps_per_epoch
+from ortpipe.stages.train.training import rates, steps_per_epoch
 
 UNIMPRESSED = {"reduce_on_plateau": {"threshold": 1e3, "patience": 1}, "adaptive": {"tolerance": 1e6, "patience": 2}}
 WAYS = [{}, {"warmup": 9}, {"schedule_per": "epoch", "warmup": 2}, {"accumulate": 3}, {"validate_every": 2}]
@@ -40,6 +40,15 @@ def test_they_are_the_rates_of_a_training_in_which_nothing_improves(source, diab
         assert len(taken) == 7 * steps_per_epoch(config, len(data.train))
         np.testing.assert_array_equal(steps, np.arange(1, len(taken) + 1))
         np.testing.assert_allclose(rates, taken, rtol=1e-6)
+
+
+@pytest.mark.fast
+def test_rates_rise_linearly_to_the_first_of_the_schedule():
+    steps = np.arange(1, 7)
+    constant = TrainConfig(OPTIMIZERS["sgd"](0.4), warmup=3)
+    np.testing.assert_allclose(rates(constant, steps, 1, 6), [0.1, 0.2, 0.3, 0.4, 0.4, 0.4])
+    halved = TrainConfig(OPTIMIZERS["sgd"](0.4), SCHEDULES["exponential"](0.5), warmup=3)
+    np.testing.assert_allclose(rates(halved, steps, 1, 6), [0.1, 0.2, 0.3, 0.4, 0.2, 0.1])
 
 
 def test_of_very_many_steps_some_are_picked_from_the_first_to_the_last():
