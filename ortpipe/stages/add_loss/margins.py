@@ -5,8 +5,9 @@ from typing import ClassVar
 import numpy as np
 
 from ortpipe.errors import LossError
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 def required(scores: Scores, loss: str) -> Value:

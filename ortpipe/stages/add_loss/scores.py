@@ -1,10 +1,8 @@
-"""The names that a loss is written with: its base, the builder, and the values that it compares with the label."""
+"""The base of losses, and the values that a loss compares with the label."""
 
 from typing import Any, ClassVar, NamedTuple
 
-from ortpipe.graph.core.formulas import Builder as Builder
-from ortpipe.graph.core.formulas import DataType
-from ortpipe.graph.core.formulas import Value as Value
+from ortpipe.graph.core.formulas import DataType, Value
 from ortpipe.settings import Config
 
 

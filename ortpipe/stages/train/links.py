@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ortpipe.graph.core.formulas import Builder as Builder
-from ortpipe.graph.core.formulas import Value as Value
+from ortpipe.graph.core.formulas import Builder, Value
 
 AVERAGE = "average"  # the slot of averaged parameters, which training returns instead of the parameters
 Outputs = tuple[Value, Sequence[Value]]  # u and the next state

@@ -2,8 +2,8 @@
 
 from typing import Any, Protocol
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import Catalogue
-from ortpipe.stages.add_loss.scores import Builder, Value
 from ortpipe.stages.add_loss.scores import Scores as Scores
 
 

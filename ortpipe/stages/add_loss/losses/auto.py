@@ -6,8 +6,9 @@ from typing import Any
 
 from ortpipe.errors import LossError
 from ortpipe.facts import Facts
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.stages.add_loss.losses import LOSSES, Loss
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 BY_TASK = {"regression": "l2", "binary": "log", "multiclass": "cross_entropy", "multilabel": "log"}
 

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import Positive
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.graph.core.formulas import Builder, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from annotated_types import Ge
 
 from ortpipe.errors import ConfigError, LossError
 from ortpipe.facts import Facts
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import Positive
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

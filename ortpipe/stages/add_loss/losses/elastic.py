@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from ortpipe.errors import ConfigError
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import NotNegative
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,11 @@ import numpy as np
 from annotated_types import Gt, Lt
 
 from ortpipe.errors import LossError
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import NotNegative, Positive
 from ortpipe.stages.add_loss.domains import ZERO_OR_ONE
 from ortpipe.stages.add_loss.margins import logit, one_column, truth
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 Weight = Annotated[float, Gt(0), Lt(1)]
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.stages.add_loss.domains import POSITIVE, LinkFunction, check_link
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.stages.add_loss.margins import MarginLoss, required, truth
-from ortpipe.stages.add_loss.scores import Builder, Scores, Value
+from ortpipe.stages.add_loss.scores import Scores
 
 
 @dataclass(frozen=True)

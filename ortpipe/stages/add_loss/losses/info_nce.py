@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 
 from ortpipe.errors import LossError
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import Positive
 from ortpipe.stages.add_loss.domains import NUMBER
 from ortpipe.stages.add_loss.losses.cosine import norm
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 EPS = 1e-12  # the smallest norm, as in torch.nn.functional.normalize
 

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.graph.core.formulas import Builder, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

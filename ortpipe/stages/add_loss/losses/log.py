@@ -5,9 +5,10 @@ from typing import Annotated, Any
 
 from annotated_types import Gt, Lt
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import Share
 from ortpipe.stages.add_loss.margins import one_column, two_columns
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

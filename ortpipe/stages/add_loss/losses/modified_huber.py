@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.stages.add_loss.margins import MarginLoss
-from ortpipe.stages.add_loss.scores import Builder, Value
 
 
 @dataclass(frozen=True)

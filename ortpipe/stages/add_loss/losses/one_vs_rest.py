@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import one_of
 from ortpipe.stages.add_loss.losses.hinge import Hinge
 from ortpipe.stages.add_loss.losses.log import Log
@@ -11,7 +12,7 @@ from ortpipe.stages.add_loss.losses.perceptron import Perceptron
 from ortpipe.stages.add_loss.losses.squared_hinge import SquaredHinge
 from ortpipe.stages.add_loss.losses.squared_margin import SquaredMargin
 from ortpipe.stages.add_loss.margins import log_sigmoid_input, required, truth
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 TWO_CLASS_LOSSES = {
     "hinge": Hinge,

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from ortpipe.errors import LossError, under
 from ortpipe.graph.core import query
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.graph.files import serial
 from ortpipe.graph.importing.lower import inline, prepared
 from ortpipe.stages.add_loss.margins import required
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

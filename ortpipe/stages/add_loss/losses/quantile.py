@@ -9,7 +9,8 @@ import onnx_ir as ir
 from annotated_types import Gt, Lt
 
 from ortpipe.errors import ConfigError
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.graph.core.formulas import Builder, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

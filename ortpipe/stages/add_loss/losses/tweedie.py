@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from ortpipe.errors import ConfigError
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import Must
 from ortpipe.stages.add_loss.domains import NOT_NEGATIVE, POSITIVE, LinkFunction, check_link
 from ortpipe.stages.add_loss.losses.gamma import Gamma
 from ortpipe.stages.add_loss.losses.poisson import Poisson
-from ortpipe.stages.add_loss.scores import Builder, LossConfig, Scores, Value
+from ortpipe.stages.add_loss.scores import LossConfig, Scores
 
 
 @dataclass(frozen=True)

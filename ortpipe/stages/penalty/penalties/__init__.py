@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ortpipe import own
 from ortpipe.errors import PenaltyError
-from ortpipe.graph.core.formulas import Builder as Builder
-from ortpipe.graph.core.formulas import Value as Value
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import Catalogue
 
 Penalty = Callable[[Builder, Value], Value]  # (builder, parameter) → a scalar

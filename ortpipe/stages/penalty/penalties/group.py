@@ -1,6 +1,6 @@
 """Group penalty: Σⱼ ‖wⱼ‖ of the rows j of a weight."""
 
-from ortpipe.stages.penalty.penalties import Builder, Value
+from ortpipe.graph.core.formulas import Builder, Value
 
 TINY = 1e-30  # below its square root a row's norm has derivative 0, as at 0
 

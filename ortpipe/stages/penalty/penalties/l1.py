@@ -1,6 +1,6 @@
 """L1 penalty: Σ |w|."""
 
-from ortpipe.stages.penalty.penalties import Builder, Value
+from ortpipe.graph.core.formulas import Builder, Value
 
 
 def l1(op: Builder, parameter: Value) -> Value:

@@ -1,6 +1,6 @@
 """L2 penalty: Σ w²."""
 
-from ortpipe.stages.penalty.penalties import Builder, Value
+from ortpipe.graph.core.formulas import Builder, Value
 
 
 def l2(op: Builder, parameter: Value) -> Value:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ortpipe.graph.core.formulas import Builder, Value
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs, Scalar, Value
+from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar
 from ortpipe.stages.train.optimizers import Optimizer
 
 

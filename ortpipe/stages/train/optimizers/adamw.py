@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ortpipe.graph.core.formulas import Builder
 from ortpipe.settings import NotNegative
-from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs
+from ortpipe.stages.train.links import Inputs, Link, Outputs
 from ortpipe.stages.train.optimizers.adam import Adam, scale_by_adam
 
 

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ortpipe.graph.core.formulas import Builder
 from ortpipe.settings import NotNegative, Positive, Share
-from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs, scale_by_rate
+from ortpipe.stages.train.links import Inputs, Link, Outputs, scale_by_rate
 from ortpipe.stages.train.optimizers import Optimizer
 from ortpipe.stages.train.optimizers.adamw import decay
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ortpipe.graph.core.formulas import Builder
 from ortpipe.settings import Positive, Share
-from ortpipe.stages.train.links import Builder, Inputs, Link, Outputs, Scalar
+from ortpipe.stages.train.links import Inputs, Link, Outputs, Scalar
 from ortpipe.stages.train.optimizers.adam import Adam, moments
 
 
