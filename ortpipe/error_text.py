@@ -12,7 +12,15 @@ AT = re.compile(r"\{at\}([\w.]*)")  # a setting in the group of the error's sett
 def filled(text: str, key: str, at: str, words: Mapping[str, str]) -> str:
     """Return a rule or fix with the names of settings and arguments in place of its marks (see `OrtpipeError`).
 
-    `key` is the error's setting with its path `at`; `words` are the caller's for settings and arguments.
+    `key` is the error's setting with its path `at`; `words` are the caller's for settings and arguments. A word
+    replaces the name of a mark, or the beginning of a setting's name. A word that ends with = is followed by the mark's
+    value.
+
+    >>> fix = "Freeze it{@freeze:[w]}, or set {@train.epochs}=1."
+    >>> filled(fix, "", "", {})
+    "Freeze it, or set train's epochs=1."
+    >>> filled(fix, "", "", {"": "", "freeze": "derive.frozen="})
+    'Freeze it (derive.frozen=[w]), or set train.epochs=1.'
     """
 
     def argument(mark: re.Match[str]) -> str:

@@ -25,7 +25,7 @@ class OrtpipeError(Exception):
         fix: an action for the user.
         key: the setting that the error is about, if any. In rule and fix, `{key}` is replaced by it, `{at}name` by a
             setting in its group, and `{group}` by its config group. `{@train.epochs}` is a setting of another stage,
-            and `{@cut}` the caller's argument for the preceding advice, or nothing (see `words`).
+            and `{@cut}` the caller's argument for the preceding advice, or nothing (see `error_text.filled`).
 
     >>> error = OrtpipeError("{key} must be at least 1.", key="epochs", got="0", fix="Set {key}=1 or {at}average=null.")
     >>> print(error)
@@ -52,17 +52,7 @@ class OrtpipeError(Exception):
         return self
 
     def said_in(self, words: Mapping[str, str]) -> Self:
-        """Name settings and arguments by a caller's words, unless an inner caller has its own; return the error.
-
-        A word replaces the name of a mark, or the beginning of a setting's name. A word that ends with = is followed by
-        the mark's value.
-
-        >>> error = OrtpipeError("A rule.", fix="Freeze it{@freeze:[w]}, or set {@train.epochs}=1.")
-        >>> error.fix
-        "Freeze it, or set train's epochs=1."
-        >>> error.said_in({"": "", "freeze": "derive.frozen="}).fix
-        'Freeze it (derive.frozen=[w]), or set train.epochs=1.'
-        """
+        """Name settings and arguments by a caller's words, unless an inner caller has its own; return the error."""
         self._words = {**words, **self._words}
         return self
 
