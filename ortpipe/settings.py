@@ -137,6 +137,7 @@ class Config:
         return super().__new__(cls)
 
     def __init_subclass__(cls, **keywords: Any) -> None:
+        """Let a subclass's `__post_init__` read checked values, without a call of this class's."""
         super().__init_subclass__(**keywords)
         rules = cls.__dict__.get("__post_init__")
         if rules is not None:
@@ -161,7 +162,7 @@ class Config:
 
 @functools.cache
 def hint_of(cls: type, name: str) -> Any:
-    """Return the annotation of a dataclass's field."""
+    """Return the annotation of a dataclass's field, evaluated alone: others may name classes not imported yet."""
     owner = next(base for base in cls.__mro__ if name in vars(base).get("__annotations__", {}))
     field = types.SimpleNamespace(__annotations__={name: owner.__annotations__[name]})
     names = LateNames(vars(sys.modules[owner.__module__]))

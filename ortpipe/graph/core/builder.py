@@ -196,9 +196,11 @@ _WRITES: ContextVar[Builder] = ContextVar("writes")
 
 
 class _Arithmetic:
-    """onnx-ir's handler for a + b of two values, in the whole process, while any thread writes formulas.
+    """onnx-ir's handler for a + b of two values, while any thread writes formulas.
 
-    Threads that write none get the previous handler, which is restored when no thread writes formulas any more.
+    onnx-ir has one handler for the whole process, but each thread may write another graph. So this handler stays the
+    same, and `_WRITES` holds each thread's builder. Threads without one get the previous handler, which is restored
+    when the last thread has finished.
     """
 
     def __init__(self) -> None:
