@@ -27,7 +27,8 @@ from ortpipe.graph.core.builder import Builder, Names, used_names
 from ortpipe.graph.core.protos import graphs
 from ortpipe.graph.core.rewrite import rewrite
 from ortpipe.runtime.config import RuntimeConfig
-from ortpipe.stages.train.speed import Layout, Speed
+from ortpipe.stages.train.layout import Layout
+from ortpipe.stages.train.speed import Speed
 from ortpipe.stages.train.training import Training
 
 GEMM_TYPES = (ir.DataType.FLOAT, ir.DataType.DOUBLE)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ortpipe.artifact import Arrays
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.graph.core.builder import Builder, Names
-from ortpipe.stages.train.speed import Layout, Shapes, Values
+from ortpipe.stages.train.layout import Layout, Shapes, Values
 from ortpipe.stages.train.vector import concat, split
 
 

@@ -18,8 +18,8 @@ from ortpipe.stages.convert.stage import convert
 from ortpipe.stages.derive.stage import derive
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
 from ortpipe.stages.train.epoch_graph import build_epoch
+from ortpipe.stages.train.layout import Layout
 from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.speed import Layout
 from ortpipe.stages.train.stage import train
 from ortpipe.stages.train.step import build_step
 from ortpipe.stages.train.vector import VECTOR

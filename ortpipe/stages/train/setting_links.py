@@ -11,9 +11,9 @@ from ortpipe.graph.core import selection
 from ortpipe.graph.core.builder import Builder
 from ortpipe.graph.core.query import HALVES
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
+from ortpipe.stages.train.layout import Shapes
 from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Outputs
 from ortpipe.stages.train.optimizers.adamw import decay
-from ortpipe.stages.train.speed import Shapes
 
 
 def links_of_settings(links: Sequence[Link], config: TrainConfig, shapes: Shapes, narrow: ir.DataType) -> list[Link]:

@@ -15,8 +15,9 @@ from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names, gc_paused, used_names
 from ortpipe.graph.core.query import HALVES
 from ortpipe.stages.train.config import ClipConfig, TrainConfig
+from ortpipe.stages.train.layout import Layout, Shapes, Values
 from ortpipe.stages.train.links import AVERAGE, Inputs, Link, Scalar
-from ortpipe.stages.train.speed import Layout, Shapes, Values, speed
+from ortpipe.stages.train.speed import speed
 
 if TYPE_CHECKING:  # for settings beyond the optimizer
     from ortpipe.stages.train.accumulate import accumulated

@@ -11,7 +11,7 @@ from ortpipe.artifact import Arrays
 from ortpipe.graph.core import query
 from ortpipe.graph.core.builder import Builder, Names
 from ortpipe.graph.core.reach import dependents
-from ortpipe.stages.train.speed import Layout, Values
+from ortpipe.stages.train.layout import Layout, Values
 
 VECTOR = "parameters"  # the name of the vector
 
