@@ -257,16 +257,16 @@ class Plan:
 
 
 def packed(spans: Sequence[tuple[int, int, int]], first: int) -> tuple[list[int], int]:
-    """Return a place for each array, given as (bytes, first use, last use), and the end of all of them."""
-    taken, places = list[tuple[int, int, int, int]](), list[int]()
-    end = first
-    for size, begin, last in spans:
+    """Return a place for each array, given as (bytes, first use, last use), and the end of all of them.
+
+    The largest come first, and each takes the lowest place that is free while it is used.
+    """
+    taken, places = list[tuple[int, int, int, int]](), [first] * len(spans)
+    for number in sorted(range(len(spans)), key=lambda n: -spans[n][0]):
+        size, begin, last = spans[number]
         size = -(-size // ALIGNED) * ALIGNED
-        place = first
         for low, high, other_begin, other_last in sorted(taken):
-            if other_begin <= last and begin <= other_last and low < place + size and place < high:
-                place = high
-        taken.append((place, place + size, begin, last))
-        places.append(place)
-        end = max(end, place + size)
-    return places, end
+            if other_begin <= last and begin <= other_last and low < places[number] + size and places[number] < high:
+                places[number] = high
+        taken.append((places[number], places[number] + size, begin, last))
+    return places, max([first, *(high for _, high, _, _ in taken)])

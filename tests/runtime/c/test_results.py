@@ -11,6 +11,7 @@ from runtime.c.epochs import needs_engine
 
 from ortpipe.errors import EngineError
 from ortpipe.runtime.c import CompiledEpoch, emit
+from ortpipe.runtime.c.plan import packed
 
 pytestmark = needs_engine
 RNG = np.random.default_rng(0)
@@ -246,3 +247,7 @@ def test_a_repeated_constant_is_in_memory_once():
     rows, c = floats(64, 32), floats(32)[:1]
     compare(body, [rows], c=c)
     assert not emit(epoch(body, [], [rows], c=c), {}, {"x0": (64, 32)}).constants
+
+
+def test_the_largest_arrays_get_a_place_first():
+    assert packed([(64, 0, 1), (128, 1, 2), (192, 2, 3)], 64) == ([64, 256, 64], 384)  # 448 in the order of their use
