@@ -26,6 +26,10 @@ class TableSource(Config, ABC):
     Each column is an input [N] of its own (see `RawColumn`), which the model encodes: numbers, words or dates, also
     missing ones. For a model whose input holds several columns, `inputs` lists them by input; these are numbers.
 
+    A source of files also has `path`, `endings` (a class attribute: the endings of their names) and
+    `new_rows(columns)`. With these, `ortpipe predict` reads files without labels. `new_rows` returns the schema and the
+    `Group` of rows of the file at `path`; `columns` are the columns that the model reads. See `sources/parquet.py`.
+
     Attributes:
         label: the column of labels, or several.
         sample_weight: the column of row weights; null: none.

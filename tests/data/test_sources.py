@@ -1,4 +1,5 @@
 import os
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -16,7 +17,9 @@ from ortpipe.data.sources.npy import Npy
 from ortpipe.data.sources.npz import Npz
 from ortpipe.data.sources.parquet import Parquet
 from ortpipe.data.sources.synthetic import Synthetic
+from ortpipe.data.table import TableSource
 from ortpipe.errors import ConfigError, DataError, under
+from ortpipe.settings import fields_of
 
 SHAPES = {
     "breast_cancer": ((569, 30), (569,)),
@@ -36,6 +39,15 @@ def test_rows_that_are_changed_leave_those_of_the_next_job_as_they_are():
     again = Bundled("digits")()
     np.testing.assert_array_equal(again.inputs["X"], x)
     np.testing.assert_array_equal(again.label, y)
+
+
+def test_a_source_of_files_has_what_predict_reads_new_files_with():
+    of_files = [SOURCES[name] for name in SOURCES if "path" in fields_of(SOURCES[name])]
+    without = {cls.__name__ for cls in of_files if not isinstance(getattr(cls, "endings", None), tuple)}
+    tables = [cls for cls in of_files if issubclass(cls, TableSource)]
+    assert not without | {
+        cls.__name__ for cls in tables if [*signature(cls.new_rows).parameters] != ["self", "columns"]
+    }
 
 
 def test_the_catalogue_names_every_source():
