@@ -277,6 +277,7 @@ PLACES = (
 PLACES += ("stages/convert/sources/onnx_file.py", "stages/convert/sources/stored_estimator.py")
 OWN_FILES = {  # what a file may still read: what this process or this installation wrote, and names in a folder
     "app/claim.py": "names in the run's own folder",
+    "app/command_list.py": "names of the package's own modules",
     "app/commands/cache.py": "the number of damaged entries",
     "app/commands/export.py": "the package's own code",
     "app/commands/init.py": "the packaged project",
