@@ -1,4 +1,4 @@
-"""The rules of the house, as tests: catalogues, conf files and test tables agree; configs compose; imports are late."""
+"""The rules of the house, as tests: configs compose, imports are late, files are short, and names are clear."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import collections
 import functools
 import importlib.util
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -20,16 +19,7 @@ from sample import ALL
 
 import ortpipe.app.compose  # noqa: F401 -- it registers the resolvers of conf/
 from ortpipe.app.schema import build
-from ortpipe.app.tracking.recorders import RECORDERS
-from ortpipe.data.sources import SOURCES as DATA_SOURCES
 from ortpipe.flow import FLOW
-from ortpipe.metrics import METRICS
-from ortpipe.stages.add_loss.losses import LOSSES
-from ortpipe.stages.convert.sources import SOURCES as CONVERT_SOURCES
-from ortpipe.stages.derive.engines import ENGINES
-from ortpipe.stages.penalty.penalties import PENALTIES
-from ortpipe.stages.train.optimizers import OPTIMIZERS
-from ortpipe.stages.train.schedules import SCHEDULES
 
 ROOT = Path(__file__).resolve().parents[1]
 CONF = ROOT / "conf"
@@ -39,55 +29,6 @@ EXPERIMENTS = sorted(
 # those that no other test runs: test_readme.py and test_tutorials.py run all files of the other folders
 COMPOSED = [name for name in EXPERIMENTS if ALL or name.partition("/")[0] in ("files", "networks")]
 SEARCHES = sorted(path.stem for path in (CONF / "hparams_search").glob("*.yaml"))
-
-# catalogue → (its conf group, where a file of the group says the member's name, the table of tests that lists it)
-CATALOGUES = {
-    "data sources": (DATA_SOURCES, "data", ("source", "name"), "tests/data/test_sources.py"),
-    "convert sources": (CONVERT_SOURCES, "convert", ("source", "name"), None),
-    "losses": (LOSSES, "add_loss", ("loss", "name"), "tests/stages/add_loss/test_losses.py"),
-    "engines": (ENGINES, "derive", ("engine", "name"), None),
-    "optimizers": (OPTIMIZERS, "train/optimizer", ("name",), "tests/stages/train/test_optimizers.py"),
-    "schedules": (SCHEDULES, "train/schedule", ("name",), "tests/stages/train/test_schedules.py"),
-    "recorders": (RECORDERS, "recorder", ("name",), None),
-}
-
-
-@pytest.mark.parametrize("name", CATALOGUES)
-def test_every_member_of_a_catalogue_has_a_conf_file_and_the_reverse(name: str) -> None:
-    catalogue, group, keys, _ = CATALOGUES[name]
-    named = set()
-    for path in (CONF / group).glob("*.yaml"):
-        node = yaml.safe_load(path.read_text())
-        for key in keys:
-            node = node[key]
-        named.add(node)
-    missing, unknown = sorted(set(catalogue) - named), named - {"???"} - set(catalogue)
-    assert not missing, f"add a file to conf/{group}/ for each of {missing}"
-    assert not unknown, f"conf/{group}/ names {unknown}, which the catalogue lacks"  # data/own.yaml: the user's
-
-
-@pytest.mark.parametrize("name", [name for name, row in CATALOGUES.items() if row[3] is not None])
-def test_every_member_of_a_catalogue_is_named_in_its_test_table(name: str) -> None:
-    catalogue, _, _, table = CATALOGUES[name]
-    text = (ROOT / table).read_text()
-    missing = [m for m, cls in catalogue.items() if f'"{m}"' not in text and cls.__name__ not in text]
-    assert not missing, f"add {missing} to the table in {table}"
-
-
-@pytest.mark.parametrize(
-    ("folder", "catalogue"),
-    [
-        ("stages/add_loss/losses", LOSSES),
-        ("stages/penalty/penalties", PENALTIES),
-        ("stages/train/optimizers", OPTIMIZERS),
-        ("stages/train/schedules", SCHEDULES),
-        ("app/tracking/recorders", RECORDERS),
-        ("data/sources", DATA_SOURCES),
-    ],
-)
-def test_one_member_is_one_file_of_its_name(folder: str, catalogue: dict[str, object]) -> None:
-    files = {path.stem for path in (ROOT / "ortpipe" / folder).glob("*.py")} - {"__init__"}
-    assert files == set(catalogue)
 
 
 @pytest.mark.parametrize("experiment", COMPOSED)
@@ -136,64 +77,6 @@ def _choosing(group: str, path: Path) -> list[str]:
     return overrides
 
 
-def test_the_page_of_catalogues_names_every_member() -> None:
-    text = (ROOT / "docs" / "reference" / "catalogues.md").read_text()
-    members = [*LOSSES, *METRICS, *PENALTIES, *ENGINES, *OPTIMIZERS, *SCHEDULES, *RECORDERS, *CONVERT_SOURCES]
-    members += [name for name in DATA_SOURCES if name != "bundled"]  # its sets are choices of their own
-    missing = [m for m in members if f"`{m}`" not in text]
-    assert not missing, f"add {missing} to docs/reference/catalogues.md"
-
-
-@pytest.mark.parametrize("words", ["--help", "plan", "plan data=csv data.source.path=rows.csv convert=mlp"])
-def test_a_command_that_computes_nothing_imports_no_package_that_only_computing_needs(words: str) -> None:
-    heavy = "mlflow sklearn skl2onnx matplotlib pydantic pandas scipy sqlalchemy torch jax"
-    heavy += " onnx onnx_ir onnxruntime numpy pyarrow" if words == "--help" else ""
-    code = (
-        "import sys, ortpipe.app.cli as cli\n"
-        f"sys.argv[1:] = {words.split()}\n"
-        "try: cli.main()\n"
-        "finally: print('heavy:', [m for m in HEAVY.split() if m in sys.modules])"
-    ).replace("HEAVY", repr(heavy))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert "heavy: []" in done.stdout, done.stdout + done.stderr
-
-
-def test_training_an_onnx_file_imports_neither_scikit_learn_nor_matplotlib() -> None:
-    code = (
-        "import sys, numpy as np\n"
-        "from ortpipe import AddLossConfig, Data, LOSSES, Rows, SplitConfig, add_loss, convert, derive, split, train\n"
-        "X = np.random.default_rng(0).random((64, 8, 8), np.float32)\n"
-        "data = split(Rows({'X': X.reshape(64, 64)}, np.arange(64) % 10), SplitConfig(test=0.25))\n"
-        "loss = add_loss(convert('conf/models/digits.onnx', data=data), AddLossConfig(LOSSES['cross_entropy']()))\n"
-        "train(derive(loss), data=data)\n"
-        "print([m for m in ('sklearn', 'scipy', 'pandas', 'matplotlib') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]", done.stderr
-
-
-def test_a_whole_run_looks_for_no_package_of_an_extra(tmp_path: Path) -> None:
-    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    lines = [line for name in wanted if name not in ("test", "dev") for line in wanted[name]]
-    names = {name for line in lines for name in re.findall(r"^[\w-]+", line)}
-    extras = sorted(name.replace("hydra-", "hydra_plugins.hydra-").replace("-", "_") for name in names)
-    assert {"torch", "tokenizers", "optuna", "hydra_plugins.hydra_joblib_launcher"} <= set(extras)
-    code = (
-        "import sys\n"
-        f"asked, extras = [], {[*extras, 'ray', 'submitit']}\n"
-        "class Watch:\n"
-        "    def find_spec(name, path=None, target=None):\n"
-        "        asked.extend([name] if name in extras else [])\n"
-        "sys.meta_path.insert(0, Watch)  # it finds nothing, and writes down who is looked for\n"
-        "from ortpipe.app.cli import main\n"
-        "sys.argv = ['ortpipe', 'experiment=linear_regression', 'train.epochs=1', 'recorder=none']\n"
-        "main()\n"
-        "print(asked)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
-
-
 def test_every_python_file_explains_itself_in_its_first_line() -> None:
     for path in (ROOT / "ortpipe").rglob("*.py"):
         assert re.match(r'"""[^\n]+', path.read_text()), path
@@ -224,23 +107,6 @@ def test_text_is_read_and_written_as_utf_8_whatever_the_locale() -> None:
     assert text_without_encoding(ast.parse(code)) == [1, 2, 3, 4]
     found = {str(path): text_without_encoding(module) for path, module in parsed().items()}
     assert {path: lines for path, lines in found.items() if lines} == {}
-
-
-def test_metrics_name_functions_that_scikit_learn_has() -> None:
-    from sklearn import metrics
-
-    assert [
-        m.function for m in METRICS.values() if isinstance(m.function, str) and not hasattr(metrics, m.function)
-    ] == []
-
-
-def test_the_page_of_operators_holds_the_table_that_the_rules_print() -> None:
-    from ortpipe.autodiff.rules.__main__ import table
-
-    page = (ROOT / "docs" / "reference" / "operators.md").read_text()
-    shown = re.search(r"<!-- operators:[^>]*-->\n(.*?)<!-- end of operators -->", page, re.S)
-    assert shown is not None
-    assert shown.group(1).strip() == table()
 
 
 PATHS = [*(ROOT / "ortpipe").rglob("*.py")]
