@@ -24,7 +24,12 @@ SOFTWARE = "https://pypi.org/project/ortpipe"
 ORTPIPE = {"@type": "SoftwareApplication", "name": "ortpipe", "url": SOFTWARE}
 STATUS = "http://schema.org/{}ActionStatus"
 GIVEN = ("config.yaml", "environment.json", "inputs")  # the other files are results
-TYPES = {".log": "text/plain", ".parquet": "application/vnd.apache.parquet", ".yaml": "application/yaml"}
+TYPES = {  # which Python 3.11 does not know
+    ".log": "text/plain",
+    ".md": "text/markdown",
+    ".parquet": "application/vnd.apache.parquet",
+    ".yaml": "application/yaml",
+}
 UNLICENSED = "No license was given: ask the author for permission to use the contents."
 
 

@@ -51,6 +51,14 @@ def test_a_crate_has_the_files_of_the_run_and_names_who_ran_what(folder: Path) -
         assert "run.zip" not in zipped.namelist()
 
 
+def test_a_file_of_a_crate_has_its_media_type(folder: Path) -> None:
+    types = {".log": "text/plain", ".md": "text/markdown", ".png": "image/png", ".yaml": "application/yaml"}
+    for suffix in types:
+        (folder / f"of{suffix}").touch()
+    by_id = entities(write_crate(folder, folder / "run.zip", "none"))
+    assert {suffix: by_id[f"of{suffix}"]["encodingFormat"] for suffix in types} == types
+
+
 def test_a_license_without_a_crate_is_rejected() -> None:
     with pytest.raises(ConfigError, match="--license is the license of a crate"):
         show(["model.onnx", "--license", "MIT"])
