@@ -32,7 +32,7 @@ def later(module: str) -> None:
     Type checkers and import-linter see plain imports. A file uses it for features that a plain model does not need.
     """
     for local, (home, name) in _homes(module).items():
-        setattr(sys.modules[module], local, _later(home, name))
+        setattr(sys.modules[module], local, _Late(home, name))
 
 
 def optional(module: str, name: str) -> Any:
@@ -45,15 +45,17 @@ def optional(module: str, name: str) -> Any:
         return None
 
 
-def _later(module: str, name: str) -> Callable[..., Any]:
-    def target() -> Any:
-        return getattr(importlib.import_module(module), name)
+class _Late:
+    """A function or class of a module that is imported when it is called."""
 
-    def call(*values: Any, **named: Any) -> Any:
-        return target()(*values, **named)
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
 
-    call.target = target  # type: ignore[attr-defined]
-    return call
+    def target(self) -> Any:
+        return getattr(importlib.import_module(self._module), self._name)
+
+    def __call__(self, *values: Any, **named: Any) -> Any:
+        return self.target()(*values, **named)
 
 
 class LateNames(dict[str, Any]):
@@ -61,7 +63,7 @@ class LateNames(dict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
-        return value.target() if hasattr(value, "target") else value
+        return value.target() if isinstance(value, _Late) else value
 
 
 def _homes(module: str) -> dict[str, tuple[str, str]]:

@@ -248,3 +248,17 @@ def test_a_word_where_a_list_belongs_is_shown_in_brackets():
 
 def test_a_name_of_digits_needs_no_quotes_which_the_command_line_has_not():
     assert MODEL_SOURCES["onnx"](path="a.onnx", batch_axis={387: 1}).batch_axis == {"387": 1}
+
+
+@dataclasses.dataclass
+class Goal(Config):
+    target: float = 1.0
+
+
+@dataclasses.dataclass
+class Aimed(Config):
+    goal: "Goal"
+
+
+def test_a_class_of_settings_may_have_a_setting_target():
+    assert Aimed(Goal(2)).goal.target == 2.0
