@@ -153,7 +153,7 @@ class Config:
         cls: type = type(self)
         for entry in dataclasses.fields(cls):
             value = getattr(self, entry.name)
-            if value is None and entry.default is None:
+            if value is None and entry.default is None and str(entry.type).endswith("| None"):
                 continue  # so that the class of a group of settings is imported only if they are set
             in_type = checked(value, hint_of(cls, entry.name), entry.name, entry.default)
             if in_type is not value:

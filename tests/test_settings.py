@@ -262,3 +262,13 @@ class Aimed(Config):
 
 def test_a_class_of_settings_may_have_a_setting_target():
     assert Aimed(Goal(2)).goal.target == 2.0
+
+
+@dataclasses.dataclass
+class Unset(Config):
+    rate: float = None  # type: ignore[assignment]
+
+
+def test_a_setting_whose_type_has_no_none_must_be_given():
+    with pytest.raises(ConfigError, match="rate must be a number"):
+        Unset()
