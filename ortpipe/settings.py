@@ -165,8 +165,8 @@ def hint_of(cls: type, name: str) -> Any:
     """Return the annotation of a dataclass's field, evaluated alone: others may name classes not imported yet."""
     owner = next(base for base in cls.__mro__ if name in vars(base).get("__annotations__", {}))
     field = types.SimpleNamespace(__annotations__={name: owner.__annotations__[name]})
-    names = LateNames(vars(sys.modules[owner.__module__]))
-    return typing.get_type_hints(field, names, names, include_extras=True)[name]
+    names = LateNames(getattr(sys.modules.get(owner.__module__), "__dict__", {}))
+    return typing.get_type_hints(field, dict(vars(owner)), names, include_extras=True)[name]
 
 
 @functools.cache

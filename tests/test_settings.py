@@ -272,3 +272,24 @@ class Unset(Config):
 def test_a_setting_whose_type_has_no_none_must_be_given():
     with pytest.raises(ConfigError, match="rate must be a number"):
         Unset()
+
+
+def test_a_class_of_settings_may_be_executed_outside_a_module():
+    names = {"Config": Config, "__name__": "nowhere"}
+    exec("class Executed(Config):\n    rate: float", names)
+    executed = dataclasses.dataclass(names["Executed"])
+    assert executed(1).rate == 1.0
+    with pytest.raises(ConfigError, match="rate must be a number"):
+        executed("fast")
+
+
+@dataclasses.dataclass
+class Coloured(Config):
+    Colour = str
+
+    colour: "Colour"
+
+
+def test_a_type_of_a_setting_may_be_named_in_its_class():
+    with pytest.raises(ConfigError, match="colour must be text"):
+        Coloured(1)
