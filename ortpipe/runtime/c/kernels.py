@@ -39,7 +39,7 @@ class KernelWriter:
                 getattr(self, f"_write_{kernel.kind}")(kernel.values[0])
         for copied, place in self._plan.copied:
             if copied is level:
-                self.store(level.states[place], level.following[place].plain)
+                self.store(level.states[place], level.following[place])
 
     def _groups(self, domain: Shape, write: Callable[[LoopBody], None], apart: int = 0) -> list[list[int]]:
         """Return the loops that can be one, because all entries follow each other."""

@@ -251,3 +251,11 @@ def test_a_repeated_constant_is_in_memory_once():
 
 def test_the_largest_arrays_get_a_place_first():
     assert packed([(64, 0, 1), (128, 1, 2), (192, 2, 3)], 64) == ([64, 256, 64], 384)  # 448 in the order of their use
+
+
+@pytest.mark.parametrize(("state", "following"), [((6, 1), (1, 6)), ((2, 3), (6,)), ((1, 6, 1), (3, 2))])
+def test_a_next_state_in_another_shape_is_copied_after_the_state_was_read(state, following):
+    one, two = (",".join(map(str, shape)) for shape in (state, following))
+    body = f"(float[{one}] s, float[{two}] x) => (float[{one}] t, float[{two}] v, float y) <int64[{len(state)}] n, "
+    body += "int64[1] all = {-1}> { u = Tanh(x) t = Reshape(u, n) v = Neg(u) f = Reshape(s, all) y = MatMul(f, f) }"
+    compare(body, [floats(*following)], [floats(*state)[0]], n=np.array(state))
