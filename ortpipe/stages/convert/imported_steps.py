@@ -105,7 +105,7 @@ def with_source_facts(
     if converted.objective is not None:
         objective |= objective_facts(converted.objective, facts, data)
         notes += objective_notes(objective)
-    elif getattr(config.source, "pair", ()):
+    elif config.head is None and getattr(config.source, "pair", None):
         objective["loss"] = {"name": "info_nce"}  # for the automatic loss: the task of a pair, regression, means l2
     notes += _notes_of_copies(forward, converted.choice, config) if forward.meaning is None else []
     notes += [note for head in converted.heads.values() for note in head.notes]

@@ -28,6 +28,7 @@ from ortpipe import (
 from ortpipe.errors import ConvertError, EvaluateError, LossError, TrainError
 from ortpipe.metrics.pairs import hit_rate, mean_reciprocal_rank, ranks
 from ortpipe.stages.add_loss.early import checked_losses
+from ortpipe.stages.convert.changes.config import NewHead
 from ortpipe.stages.derive.config import DeriveConfig
 
 RNG = np.random.default_rng(0)
@@ -146,6 +147,15 @@ def test_the_automatic_loss_of_a_pair_is_info_nce(two_towers) -> None:
     config, notes = checked_losses(model.facts, AddLossConfig(LOSSES["auto"]()), data)
     assert config.loss == LOSSES["info_nce"]()
     assert notes == ["the automatic loss is info_nce (temperature=0.05, symmetric=True)"]
+
+
+def test_the_automatic_loss_of_a_pair_with_a_new_head_is_that_of_the_head(two_towers) -> None:
+    inputs = two_towers[0].train.inputs
+    data = Data(Rows(inputs, np.arange(32.0) % 2))
+    config = ConvertConfig(Given(pair=("u", "v")), head=NewHead(({"linear": 1}, "sigmoid"), cut="pair"))
+    model = convert(file(TOWERS), config, data=data)
+    chosen, _ = checked_losses(model.facts, AddLossConfig(LOSSES["auto"]()), data)
+    assert chosen.loss == LOSSES["log"]()
 
 
 def test_one_output_is_that_of_both_inputs_of_a_row(run) -> None:
