@@ -158,6 +158,13 @@ def test_a_rewritten_operator_computes_what_the_runtimes_own_computes(text):
         )
 
 
+def test_a_row_with_nan_gets_the_label_that_the_runtimes_own_machines_give_it():
+    model = onnx.parser.parse_model(TEXTS["three machines"])
+    x = np.array([[np.nan, 0, 0], [0.5, -1, 1]], np.float32)
+    found, expected = (Session(m).run({"X": x}, ["label"])[0] for m in (convert(model).model, model))
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_every_rule_is_tested():
     assert all(any(f"ai.onnx.ml.{name} " in text for text in TEXTS.values()) for name in RULES)
 

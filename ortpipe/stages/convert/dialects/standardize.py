@@ -185,7 +185,7 @@ def svm_classifier(op: Builder, node: ir.Node) -> list[ir.Value] | None:
     weight = _parameter(op, node, "dual_coefficient", "coefficients", coefficients.reshape(shape), ["reshape", *shape])
     intercept = _parameter(op, node, "intercept", "rho", floats(node, "rho"))
     scores = scores_of_pairs(op, values, weight, intercept, sizes)
-    votes = votes_of_pairs(op, op.Cast(op.LessOrEqual(scores, 0), to=FLOAT), classes)
+    votes = votes_of_pairs(op, 1 - op.Cast(op.Greater(scores, 0), to=FLOAT), classes)  # NaN is for the second one
     if platt[0].size:
         slope, shift = (_parameter(op, node, f"platt_{n}", f"prob_{n}", p) for n, p in zip("ab", platt, strict=True))
         second = op.Sigmoid(scores * slope + shift)
