@@ -31,8 +31,10 @@ UNSUPPORTED = {  # why a transformer has no graph → classes: they need trainin
     "it looks for neighbours among the training rows: take PCA or KernelPCA": "Isomap LocallyLinearEmbedding",
     "it fits a model per column and turn: take SimpleImputer": "IterativeImputer",
     "it is made of trees: take KBinsDiscretizer or SplineTransformer": "RandomTreesEmbedding",
-    "it solves a problem for each row: take TruncatedSVD": "NMF MiniBatchNMF LatentDirichletAllocation",
-    "it solves a problem for each row: take SparsePCA": "DictionaryLearning MiniBatchDictionaryLearning SparseCoder",
+    "it solves a problem for each row: take PCA or TruncatedSVD": "NMF MiniBatchNMF",
+    "it solves a problem for each row: take TruncatedSVD": "LatentDirichletAllocation",
+    "it solves a problem for each row: take SparsePCA": "DictionaryLearning SparseCoder",
+    "it solves a problem for each row: take MiniBatchSparsePCA": "MiniBatchDictionaryLearning",
 }
 
 

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.datasets import load_diabetes, load_iris, load_linnerud
-from sklearn.decomposition import NMF
+from sklearn.decomposition import NMF, MiniBatchDictionaryLearning
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.impute import KNNImputer
@@ -339,7 +339,11 @@ def test_a_tolerance_is_positive(tolerance):
         (OneClassSVM, r"outliers"),
         (lambda: make_pipeline(KNNImputer(), Ridge()), r"before the last(.|\n)*KNNImputer(.|\n)*SimpleImputer"),
         (lambda: make_pipeline(StandardScaler()), "StandardScaler"),
-        (lambda: make_pipeline(make_pipeline(NMF()), Ridge()), r"sklearn\.decomposition\.NMF"),
+        (
+            lambda: make_pipeline(make_pipeline(NMF()), Ridge()),
+            r"sklearn\.decomposition\.NMF(.|\n)*PCA or TruncatedSVD",
+        ),
+        (lambda: make_pipeline(MiniBatchDictionaryLearning(), Ridge()), "take MiniBatchSparsePCA"),
         (lambda: Pipeline([("nothing", "passthrough")]), "end in an estimator"),
         (dict, "dict"),
         (lambda: 3, "int"),
