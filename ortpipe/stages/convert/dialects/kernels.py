@@ -34,7 +34,7 @@ def kernel(
 
 
 def scores_of_pairs(
-    op: Builder, values: ir.Value, dual: ir.Value, intercept: ir.Value, sizes: Sequence[int] | np.ndarray | np.ndarray
+    op: Builder, values: ir.Value, dual: ir.Value, intercept: ir.Value, sizes: Sequence[int] | np.ndarray
 ) -> ir.Value:
     """Return libsvm's score of each pair of classes, [N, pairs]; above 0 it is for the first one.
 
