@@ -2,6 +2,7 @@
 
 import functools
 import math
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -158,27 +159,39 @@ def _box_cox(op: Builder, log: ir.Value, lambdas: np.ndarray) -> ir.Value:
 
 
 def spline(op: Builder, step: Any, x: ir.Value) -> ir.Value:
-    """B-splines of each column, as polynomials around the last knot below x; in float64, as scikit-learn's.
+    """B-splines of each column, as polynomials around the last knot t below x; in float64, as scikit-learn's.
 
-    B(x) = Σₘ B⁽ᵐ⁾(t)/m! · (x − t)ᵐ. Beyond the knots t is the first or the last one, and `extrapolation` tells how many
-    terms count there.
+    B(x) = Σₘ B⁽ᵐ⁾(t)/m! · (x − t)ᵐ, of the degree + 1 splines that are not 0 next to t; beyond the knots t is the first
+    or the last one, and x too where `extrapolation` is constant.
     """
     original, x, degree = x, op.Cast(x, to=ir.DataType.DOUBLE), step.degree
-    splines = [type(s)(rounded(s.t, original), s.c, degree) for s in step.bsplines_]
-    knots = np.stack([s.t[degree : len(s.t) - degree] for s in splines])  # [F, T]
+    is_missing = op.Unsqueeze(op.IsNaN(x), [2])
+    all_knots = [rounded(s.t, original) for s in step.bsplines_]
+    splines = [type(s)(t, np.eye(len(t) - degree - 1), degree) for s, t in zip(step.bsplines_, all_knots, strict=True)]
+    knots = np.stack([t[degree : len(t) - degree] for t in all_knots])  # [F, T]
+    low, high = knots[:, 0], knots[:, -1]
     if step.extrapolation == "periodic":
-        low, period = knots[:, 0], np.ptp(knots, axis=1)
-        turns = op.Floor((x - op.const(low)) / op.const(np.where(period > 0, period, 1)))
-        x = x - turns * op.const(period)
-    tables = Tables(op, knots, x)
-    places = np.clip(np.arange(tables.size) - 1, 0, knots.shape[1] - 1)  # of the knot t for each number of knots ≤ x
-    terms_beyond = {"linear": 2, "constant": 1, "error": 1}.get(step.extrapolation, degree + 1)
+        turns = op.Floor((x - op.const(low)) / op.const(np.where(high > low, high - low, 1)))
+        x = x - turns * op.const(high - low)
+    elif step.extrapolation in ("constant", "error"):
+        x = op.Max(op.Min(x, op.const(high)), op.const(low))
+    tables, count = Tables(op, knots, x), knots.shape[1]
+    points = knots[:, np.clip(np.arange(tables.size) - 1, 0, count - 1)]  # t for each number of knots ≤ x
+    first = np.stack([np.searchsorted(t[1:-1], p, side="right") for t, p in zip(knots, points, strict=True)])
+    numbers = first[..., None] + np.arange(degree + 1)  # of the splines that are not 0, [F, size, degree + 1]
     place, coefficients = tables.search(right=True), list[ir.Value]()
     for m in reversed(range(degree + 1)):
-        terms = np.stack([s(t[places], nu=m) for s, t in zip(splines, knots, strict=True)]) / math.factorial(m)
-        if m >= terms_beyond:
-            terms[:, [0, *range(knots.shape[1], tables.size)]] = 0
-        coefficients.append(tables.at(place, tables.flat(terms[..., : terms.shape[-1] - (not step.include_bias)])))
-    y = horner(coefficients, op.Unsqueeze(x - tables.at(place, tables.flat(knots[:, places])), [2]))
-    y = op.Where(op.Unsqueeze(op.IsNaN(x), [2]), 0, y)
-    return op.cast(op.Reshape(y, [0, -1]), original)
+        derivatives = [s(p, nu=m) for s, p in zip(splines, points, strict=True)]
+        terms = np.stack([np.take_along_axis(d, n, 1) for d, n in zip(derivatives, numbers, strict=True)])
+        if step.extrapolation == "linear" and m > 1:
+            terms[:, [0, *range(count, tables.size)]] = 0
+        coefficients.append(tables.at(place, tables.flat(terms / math.factorial(m))))
+    y = horner(coefficients, op.Unsqueeze(x - tables.at(place, tables.flat(points)), [2]))
+    total = step.bsplines_[0].c.shape[1]  # with `periodic`, the last splines are the first ones
+    columns = op.const(np.arange(total if step.include_bias else total - 1, dtype=np.float64))
+    number = tables.at(place, tables.flat(numbers % total))
+    parts = [
+        op.Where(op.Equal(op.Slice(number, [i], [i + 1], [2]), columns), op.Slice(y, [i], [i + 1], [2]), 0)
+        for i in range(degree + 1)
+    ]
+    return op.cast(op.Flatten(op.Where(is_missing, 0, functools.reduce(operator.add, parts)), axis=1), original)

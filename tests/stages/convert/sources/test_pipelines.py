@@ -125,6 +125,39 @@ def test_a_step_gives_in_the_graph_what_it_gives_in_scikit_learn(step, dtype):
     np.testing.assert_allclose(found[:, 0], expected.reshape(-1), atol=tolerance * np.abs(expected).max(), rtol=0)
 
 
+def splines(**settings):
+    x, y = numbers()
+    return x, make_pipeline(SplineTransformer(**settings), Ridge()).fit(x, y)
+
+
+def test_splines_of_no_rows_are_no_rows():
+    x, pipeline = splines()
+    [found] = Session(convert(pipeline).model).run({"X": x[:0].astype(np.float32)}, ["prediction"])
+    assert found.shape == (0, 1)
+
+
+def test_splines_that_are_constant_beyond_the_knots_are_so_up_to_infinity():
+    x, pipeline = splines(extrapolation="constant")
+    rows = np.repeat(x[:1].astype(np.float32), 4, axis=0)
+    rows[:, 2] = [-np.inf, -1e3, np.inf, 1e3]
+    [found] = Session(convert(pipeline).model).run({"X": rows}, ["prediction"])
+    np.testing.assert_allclose(found[:, 0], pipeline.predict(np.clip(rows, -1e3, 1e3).astype(float)), rtol=1e-4)
+
+
+@quiet
+def test_the_size_of_splines_is_linear_in_their_knots():
+    sizes = [convert(splines(n_knots=count)[1]).model.ByteSize() for count in (100, 400)]
+    assert sizes[1] < 4.1 * sizes[0]
+
+
+def test_splines_of_repeated_knots_give_what_they_give_in_scikit_learn():
+    x, y = np.repeat([[0.0], [1], [2], [5]], [9, 1, 5, 4], axis=0), np.arange(19.0)
+    pipeline = make_pipeline(SplineTransformer(6, knots="quantile"), Ridge()).fit(x, y)
+    new = np.array([[-0.5], [0], [0.5], [1], [1.5], [2], [3], [5], [5.5]])
+    [found] = Session(convert(pipeline).model).run({"X": new.astype(np.float32)}, ["prediction"])
+    np.testing.assert_allclose(found[:, 0], pipeline.predict(new), rtol=1e-4)
+
+
 def test_every_transformer_of_the_table_is_tried():
     tried = {type(step).__name__ for step in STEPS} | {"LinearDiscriminantAnalysis", "NeighborhoodComponentsAnalysis"}
     assert {path.rpartition(".")[2] for path in TRANSFORMERS} <= tried
