@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import numpy as np
@@ -17,18 +18,30 @@ MOST_COLUMNS = 20  # of a column of words as numbers; rarer words share one
 
 
 def frame_of(rows: Rows) -> pd.DataFrame:
-    """Return rows as a frame: numbers as they are, words and dates as text, nan if missing, as pandas reads them."""
-    columns: dict[str, Any] = {}
+    """Return rows as a frame: numbers as they are, words and dates as text, nan if missing, as pandas reads them.
+
+    An underscore follows a column's name if an input or a column before it has the same.
+    """
+    frames, taken = [], {name for name, array in rows.inputs.items() if array.ndim == 1}
     for name, array in rows.inputs.items():
         if array.ndim == 1:
             text = array.dtype.kind in "OSU"
-            columns[name] = pd.Series(array, dtype=object).where(array != "", np.nan) if text else array
+            cells = pd.Series(array, dtype=object).where(array != "", np.nan) if text else array
+            frames.append(pd.DataFrame({name: cells}))
             continue
-        flat = array.reshape(len(array), -1)
+        flat, names = array.reshape(len(array), -1), list[str]()
         listed = rows.columns.get(name, ())
-        names = listed if len(listed) == flat.shape[1] else [f"{name}_{place}" for place in range(flat.shape[1])]
-        columns |= dict(zip(names, flat.T, strict=True))
-    return pd.DataFrame(columns)
+        for column in listed if len(listed) == flat.shape[1] else [f"{name}_{i}" for i in range(flat.shape[1])]:
+            names.append(_free(column, taken))
+            taken.add(names[-1])
+        frames.append(pd.DataFrame(flat, columns=names))  # at once: a picture has many thousand columns
+    return pd.concat(frames, axis=1)
+
+
+def _free(name: str, taken: Container[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
 
 
 class Features:
@@ -39,7 +52,7 @@ class Features:
         self._dates = [name for name, column in train.kept.items() if column.kind == "date"]
         self._is_pipeline = isinstance(estimator, pipeline.Pipeline)
         frame = self._plain(train)
-        words = [name for name in frame if frame[name].dtype.kind not in "biuf"]
+        words = [name for name, dtype in frame.dtypes.items() if dtype.kind not in "biuf"]
         self.categories: dict[str, Any] = {}  # column of words → those that the estimator reads as categories
         self._encoder = None
         if kind.startswith(READS_CATEGORIES):
@@ -77,7 +90,8 @@ def with_numbers_of_dates(frame: pd.DataFrame, dates: list[str]) -> pd.DataFrame
     for name in dates:
         moments = pd.to_datetime(frame[name], format="ISO8601", utc=True, errors="coerce")
         frame[name] = (moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
-        frame[f"{name} month"], frame[f"{name} weekday"] = moments.dt.month, moments.dt.day_of_week
+        for part, numbers in (("month", moments.dt.month), ("weekday", moments.dt.day_of_week)):
+            frame[_free(f"{name} {part}", frame)] = numbers
     return frame
 
 

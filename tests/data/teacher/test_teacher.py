@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import dataclasses
 import importlib
 from pathlib import Path
@@ -27,7 +28,8 @@ from ortpipe.artifact import Artifact
 from ortpipe.data.feeds import feeds
 from ortpipe.data.raw_columns import RawColumn
 from ortpipe.data.rows import SHARES, Data, Rows
-from ortpipe.data.teacher import TeacherConfig, taught
+from ortpipe.data.teacher import Features, TeacherConfig, taught
+from ortpipe.data.teacher.features import frame_of
 from ortpipe.errors import ConfigError, DataError, LossError, ModelError
 from ortpipe.facts import Facts, metadata_of
 from ortpipe.pipeline.store import Store
@@ -348,3 +350,22 @@ def test_a_pickle_needs_trust_and_a_teacher_a_source(tmp_path):
         TeacherConfig(path=str(tmp_path / "none.pkl"), trust=True)
     with pytest.raises(ConfigError, match="A teacher is an estimator or a file"):
         TeacherConfig()
+
+
+def test_no_column_replaces_another_of_the_same_name():
+    three = {"X": X[:, :2], "X_1": X[:, 2], "when": np.full(COUNT, "2020-03-02"), "when month": 10 * X[:, 0]}
+    rows = Rows(
+        three, VALUES, kept={"when": RawColumn("date"), "X_1": RawColumn("number"), "when month": RawColumn("number")}
+    )
+    days = (np.datetime64("2020-03-02") - np.datetime64("1970-01-01")).astype(int)
+    expected = [X[:, 0], X[:, 1], X[:, 2], np.full(COUNT, days), 10 * X[:, 0], np.full(COUNT, 3), np.full(COUNT, 0)]
+    np.testing.assert_array_equal(Features(HistGradientBoostingRegressor(), rows)(rows), np.stack(expected, axis=1))
+    assert list(frame_of(rows)) == ["X_0", "X_1_", "X_1", "when", "when month"]
+
+
+def test_pictures_become_features_at_once():
+    rows = Rows({"X": np.arange(300_000.0).reshape(2, 3, 50_000)}, np.zeros(2))
+    profile = cProfile.Profile()
+    features = profile.runcall(Features(HistGradientBoostingRegressor(), rows), rows)
+    np.testing.assert_array_equal(features, np.arange(300_000.0).reshape(2, -1))
+    assert sum(entry.callcount for entry in profile.getstats()) < 5 * 150_000  # a Series of each column takes 50 calls
