@@ -304,3 +304,20 @@ def test_heads_may_be_inside_of_the_graph(path):
         None, source(path, prediction="h", task="regression", heads={"size": OutputSettings()}), data=Data(rows())
     )
     assert cut.facts.outputs == ("h", "size")
+
+
+class Innocent:
+    def __call__(self, op, label, scores):
+        return op.Abs(scores.prediction)
+
+
+class Guilty:
+    def __call__(self, op, label, scores):
+        return op.Subb(label, scores.prediction)
+
+
+def test_an_error_in_the_graph_names_all_own_losses(path):
+    config = AddLossConfig(Innocent(), heads={"size": HeadLoss(Guilty())})
+    with pytest.raises(Exception, match="Subb") as error:
+        loss_model(path, config, Data(rows()))
+    assert [note.rpartition(":")[2] for note in error.value.__notes__] == ["Guilty", "Innocent"]

@@ -4,6 +4,7 @@ loss = Σᵢ wᵢ·lᵢ over rows i, divided by N if the reduction is `mean`; l�
 numbers [N, K] for a regression, class indices [N, 1] (int64) for a classifier.
 """
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import onnx_ir as ir
@@ -56,9 +57,9 @@ def add_loss(artifact: Artifact, config: AddLossConfig, *, data: Data | None = N
     part = add_heads(op, facts, config, part) if facts.heads or config.weight != 1 else part
     op.rename(part.loss, config.loss_name)
     model.graph.outputs.insert(0, part.loss)
-    kinds = [type(config.of(head).loss) for head in ("", *facts.heads)]
-    own_kind = next(filter(own.is_own, kinds), kinds[0])  # errors in its nodes appear in the check of the whole graph
-    with own.blamed(own_kind, "loss", LossError):
+    with contextlib.ExitStack() as stack:  # errors in nodes of own losses appear in the check of the whole graph
+        for kind in {type(config.of(head).loss): None for head in ("", *facts.heads)}:
+            stack.enter_context(own.blamed(kind, "loss", LossError))
         return artifact.next(
             "add_loss",
             VERSION,
