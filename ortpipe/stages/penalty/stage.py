@@ -35,8 +35,8 @@ def penalty(artifact: Artifact, config: PenaltyConfig) -> Artifact:
         for name in selection.select([pattern], facts.parameters, PenaltyError, "terms", artifact.initializers)
         if any(strengths.values())
     ]
-    if not terms and not config.auto:
-        return artifact.next("penalty", VERSION)
+    if not terms and not (config.auto and facts.objective.get("penalty")):
+        return artifact.next("penalty", VERSION, notes=["penalty=auto: nothing"] if config.auto else [])
     if facts.loss is None:
         raise PenaltyError("penalty needs a model with a loss.", got="a model without one", fix="Run add_loss first.")
     model = artifact.ir_model()

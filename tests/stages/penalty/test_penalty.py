@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.linear_model import LinearRegression
+from sklearn.linear_model import LinearRegression, Ridge
 
 from ortpipe.errors import ConfigError, PenaltyError
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -111,6 +111,15 @@ def test_auto_needs_no_rows_if_the_source_has_no_penalty():
     source = LinearRegression().fit(X, Y.ravel())
     loss_model = add_loss(convert(source), AddLossConfig(LOSSES["l2"](), "sum"))  # the source's objective is a mean
     assert penalty(loss_model, PenaltyConfig(auto=True)).digest() == loss_model.digest()
+
+
+def test_auto_needs_no_loss_if_the_source_has_no_penalty():
+    model = convert(LinearRegression().fit(X, Y.ravel()))
+    after = penalty(model, PenaltyConfig(auto=True))
+    assert after.digest() == model.digest()
+    assert after.facts.lineage[-1]["notes"] == ["penalty=auto: nothing"]
+    with pytest.raises(PenaltyError, match="needs a model with a loss"):
+        penalty(convert(Ridge().fit(X, Y.ravel())), PenaltyConfig(auto=True))
 
 
 def test_a_pattern_that_matches_no_parameter_names_the_nearest(loss_model):
