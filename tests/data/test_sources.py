@@ -296,8 +296,9 @@ def test_made_up_rows_can_be_weighed():
 
 @pytest.mark.parametrize("params", [{"colour": 1}, {"noise": "much"}])
 def test_an_unknown_keyword_of_a_maker_is_refused(params):
-    with pytest.raises(DataError, match=r"keyword arguments of sklearn\.datasets\.make_regression"):
+    with pytest.raises(DataError, match=r"keyword arguments of sklearn\.datasets\.make_regression") as error:
         Synthetic(params=params)()
+    assert "set rows, features and seed by their own keys" in str(error.value)
 
 
 def test_an_unknown_task_is_refused_with_a_guess():

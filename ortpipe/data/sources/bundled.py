@@ -59,14 +59,14 @@ class Bundled(Config):
         return Rows(inputs={"X": features}, label=label, sample_weight=weights, columns={"X": tuple(names)})
 
 
-def call_sklearn(name: str, arguments: Mapping[str, Any]) -> Any:
+def call_sklearn(name: str, arguments: Mapping[str, Any], fix: str = "Correct {key} or leave it empty.") -> Any:
     """Return what a function of `sklearn.datasets` returns; reject wrong arguments, which are a source's `params`."""
     from sklearn import datasets
 
     try:
         return getattr(datasets, name)(**arguments)
     except (TypeError, ValueError) as error:
-        rule, fix = f"{{key}} must be keyword arguments of sklearn.datasets.{name}.", "Correct {key} or leave it empty."
+        rule = f"{{key}} must be keyword arguments of sklearn.datasets.{name}."
         raise DataError(rule, key="params", got=error, fix=fix) from error
 
 

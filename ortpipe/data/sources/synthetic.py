@@ -42,6 +42,7 @@ class Synthetic(Config):
         ((3, 2), (3,), True)
         """
         settings = {"n_samples": self.rows, "n_features": self.features, "random_state": self.seed}
-        features, label = call_sklearn(MAKERS[self.task], {**self.params, **settings})
+        fix = "Correct {key}; set rows, features and seed by their own keys."
+        features, label = call_sklearn(MAKERS[self.task], {**self.params, **settings}, fix)
         weights = np.random.default_rng(self.seed).uniform(0.5, 1.5, self.rows) if self.sample_weight else None
         return Rows(inputs={"X": features}, label=label, sample_weight=weights)
