@@ -34,17 +34,20 @@ class FileReader(ABC):
         self._stream, self._rows = stream, dict[int, list[Rows]]()
         self.row_bytes = row_bytes([(np.dtype(np.float32), (1, *shape))])
 
-    def _learn(self, groups: int, rule: str, fix: str) -> None:
-        """Read all groups once; raise an error with this rule and fix for files that cannot be read."""
+    def _learn(self, kind: str, groups: int, rule: str, fix: str) -> None:
+        """Read all groups once; raise an error with this rule and fix for files that cannot be read.
+
+        The digest depends on the kind: a piece of sounds is of one file, so of one part.
+        """
         self.counts = np.zeros((groups, len(PARTS)), np.int64)
-        hasher, distinct, faults = Hasher("files"), Labels(), list[str]()
+        hasher, distinct, faults = Hasher(kind), Labels(), list[str]()
         for group in range(groups):
             self._rows[group] = list(self._pieces(group, faults))
             for piece in self._rows[group]:
-                part = np.zeros(len(piece), np.int8) if piece.part is None else piece.part
+                part = np.zeros(len(piece), np.int64) if piece.part is None else piece.part
                 self.counts[group] += np.bincount(part, minlength=len(PARTS))
                 distinct.update(piece.label)
-                hasher.add(piece.digest(), part)
+                hasher.add(piece.digest(), int(part[0]) if kind == "sounds" else part)
             if self._stream or self.counts.sum() * self.row_bytes > LIMIT:
                 self._rows.clear()
         if faults:

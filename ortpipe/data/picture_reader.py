@@ -33,7 +33,7 @@ class PictureReader(FileReader):
         self._size = max(1, PIECE // self.row_bytes)  # of a group
         rule = "All pictures must be readable and, after {at}resize and {at}crop, of one size."
         fix = "Repair or remove them; set {at}resize and {at}crop for pictures of several sizes."
-        self._learn(-(-len(files) // self._size), rule, fix)
+        self._learn("pictures", -(-len(files) // self._size), rule, fix)
 
     def read_labels(self, group: int) -> Iterator[Labelled]:
         """Yield a group's labels and parts, in one piece."""

@@ -55,7 +55,7 @@ class SoundReader(FileReader):
         self._takes, self._noises = _takes(source, files), _noises(source)
         rule = "All sound files must be readable, of one rate, and as long as a window."
         fix = "Repair or remove them; set {at}rate, lower {at}samples, or set {at}pad."
-        self._learn(len(self._takes), rule, fix)
+        self._learn("sounds", len(self._takes), rule, fix)
         if not self.counts.sum():
             rule = "A window must have a label: its middle must be in a segment."
             fix = "Correct the times, or set {at}outside."

@@ -255,3 +255,8 @@ def test_a_file_is_rows_to_predict_and_the_model_says_how_its_sounds_were_prepar
     assert size == 4
     prepared = {"source": "audio", "rate": RATE, "channels": 1, "samples": 100, "hop": 50, "scale": 1.0}
     assert read_metadata(model)["prepared"] == prepared
+
+
+def test_the_digest_of_streamed_sounds_stays(parts):
+    """An earlier release had this digest."""
+    assert Audio(path=str(parts), **SIZES, stream=True)(BY_FOLDER).digest()[:16] == "ee4bbd0b961680fa"

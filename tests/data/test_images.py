@@ -303,3 +303,14 @@ def test_the_model_says_how_its_pictures_were_prepared(folder):
     prepared = {"source": "images", "resize": [4, 4], "filter": "bilinear", "color": "rgb", "dtype": "float32"}
     prepared |= {"layout": "channels_first", "scale": 255.0, "mean": [0.5]}
     assert read_metadata(model)["prepared"] == prepared
+
+
+def test_the_digest_of_streamed_pictures_stays(tmp_path):
+    """An earlier release had these digests."""
+    for name in ("train/a/1", "train/b/2", "validation/a/3", "test/b/4"):
+        picture(tmp_path / "parts" / f"{name}.png")
+    for name in ("a/a1", "a/a2", "a/a3", "b/b1", "b/b2", "b/b3"):
+        picture(tmp_path / "classes" / f"{name}.png")
+    parts = Images(path=str(tmp_path / "parts"), stream=True)(SplitConfig(test=None, column="folder"))
+    classes = Images(path=str(tmp_path / "classes"), stream=True)(SplitConfig(test=0.5))
+    assert [rows.digest()[:16] for rows in (parts, classes)] == ["24664a1226c82493", "e3b36a209c9500a6"]
