@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from ortpipe.errors import ConvertError
 from ortpipe.graph.core.builder import Builder
 
 THRESHOLD = 1e-7  # sklearn.preprocessing._data.BOUNDS_THRESHOLD
@@ -164,6 +165,7 @@ def spline(op: Builder, step: Any, x: ir.Value) -> ir.Value:
     B(x) = Σₘ B⁽ᵐ⁾(t)/m! · (x − t)ᵐ, of the degree + 1 splines that are not 0 next to t; beyond the knots t is the first
     or the last one, and x too where `extrapolation` is constant.
     """
+    _check_beyond_knots(step)
     original, x, degree = x, op.Cast(x, to=ir.DataType.DOUBLE), step.degree
     is_missing = op.Unsqueeze(op.IsNaN(x), [2])
     all_knots = [rounded(s.t, original) for s in step.bsplines_]
@@ -195,3 +197,22 @@ def spline(op: Builder, step: Any, x: ir.Value) -> ir.Value:
         for i in range(degree + 1)
     ]
     return op.cast(op.Flatten(op.Where(is_missing, 0, functools.reduce(operator.add, parts)), axis=1), original)
+
+
+def _check_beyond_knots(step: Any) -> None:
+    """Reject splines that scikit-learn 1.9 extends in its own way.
+
+    Its linear extrapolation raises degrees 0 and 1 once for each column, and then takes the wrong knots as the ends of
+    the next one. Between two equal knots at an end there is no polynomial to continue.
+    """
+    degree, beyond, columns = step.degree, step.extrapolation, len(step.bsplines_)
+    knots = [s.t[degree : len(s.t) - degree] for s in step.bsplines_]
+    repeats = any(t[0] == t[1] or t[-2] == t[-1] for t in knots)
+    if beyond == "linear" and degree < 2 and columns > 1:
+        got = f"degree={degree} and extrapolation='linear' for {columns} columns"
+    elif repeats and (beyond == "continue" or (beyond in ("constant", "linear") and degree < 2)):
+        got = f"degree={degree} and extrapolation={beyond!r} with two equal knots at an end"
+    else:
+        return
+    rule = "SplineTransformer must have values beyond its knots that are those of its polynomials there."
+    raise ConvertError(rule, got=got, fix="Set extrapolation to 'constant' and degree to 2 or more, and fit again.")

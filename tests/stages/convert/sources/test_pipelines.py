@@ -158,6 +158,23 @@ def test_splines_of_repeated_knots_give_what_they_give_in_scikit_learn():
     np.testing.assert_allclose(found[:, 0], pipeline.predict(new), rtol=1e-4)
 
 
+@quiet
+@pytest.mark.parametrize(
+    ("degree", "extrapolation", "columns", "got"),
+    [
+        (1, "linear", 2, "degree=1 and extrapolation='linear' for 2 columns"),
+        (0, "linear", 2, "degree=0 and extrapolation='linear' for 2 columns"),
+        (3, "continue", 1, "degree=3 and extrapolation='continue' with two equal knots at an end"),
+        (1, "constant", 1, "degree=1 and extrapolation='constant' with two equal knots at an end"),
+    ],
+)
+def test_splines_that_scikit_learn_extends_in_its_own_way_are_rejected(degree, extrapolation, columns, got):
+    x, y = np.repeat([[0.0], [1], [2], [5]], [9, 1, 5, 4], axis=0).repeat(columns, axis=1), np.arange(19.0)
+    step = SplineTransformer(6, degree=degree, knots="quantile", extrapolation=extrapolation)
+    with pytest.raises(ConvertError, match=got):
+        convert(make_pipeline(step, Ridge()).fit(x, y))
+
+
 def test_every_transformer_of_the_table_is_tried():
     tried = {type(step).__name__ for step in STEPS} | {"LinearDiscriminantAnalysis", "NeighborhoodComponentsAnalysis"}
     assert {path.rpartition(".")[2] for path in TRANSFORMERS} <= tried
