@@ -53,7 +53,8 @@ def drawn_steps(step: onnx.ModelProto, state: Arrays, feeds: Sequence[Arrays], k
     def draw(node: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
         of_node = _folded(_folded(key, len(losses)), nodes.index(node.output[0]))
         bits = threefry(of_node, np.arange(np.prod(shape), dtype=np.uint64))
-        return (((bits >> np.uint64(32) ^ bits).astype(np.uint32) >> 9) * np.float32(2**-23)).reshape(shape)
+        numbers = (bits >> np.uint64(32) ^ bits).astype(np.uint32) >> 9
+        return (numbers.astype(np.float32) * np.float32(2**-23)).reshape(shape)
 
     reference = ReferenceEvaluator(step, new_ops=_operators(draw))
     with np.errstate(all="ignore"):
@@ -76,7 +77,7 @@ def _operators(draw: Draw) -> list[type[Any]]:
         return np.where(stays, x / np.asarray(1 - ratio if training else 1, x.dtype), np.zeros((), x.dtype)), stays
 
     def uniform(op: Any, x: Any, low: float = 0.0, high: float = 1.0, **_: Any) -> tuple[Any, ...]:
-        return (draw(op.onnx_node, x.shape) * np.float32(high - low) + np.float32(low),)
+        return ((draw(op.onnx_node, x.shape) * np.float32(high - low) + np.float32(low)).astype(x.dtype),)
 
     def bernoulli(op: Any, x: Any, **_: Any) -> tuple[Any, ...]:
         return ((draw(op.onnx_node, x.shape) < x).astype(x.dtype),)

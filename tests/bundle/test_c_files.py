@@ -29,6 +29,7 @@ from ortpipe import (
 )
 from ortpipe.bundle import c_sources
 from ortpipe.bundle.c_files import CFiles
+from ortpipe.bundle.draws import drawn_steps
 from ortpipe.data.raw_columns import RawColumn
 from ortpipe.errors import TrainError
 from ortpipe.stages.convert.sources.networks.mlp import MLP
@@ -147,6 +148,20 @@ def test_a_convolution_is_rejected_by_name() -> None:
     artifact = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
     with pytest.raises(TrainError, match=r"dense networks(.|\n)*Conv(.|\n)*for onnxruntime"):
         c_sources(artifact, TrainConfig(OPTIMIZERS["sgd"]()))
+
+
+@pytest.mark.parametrize("operator", ["RandomUniformLike", "Bernoulli", "Dropout"])
+@pytest.mark.parametrize("dtype", ["float", "double"])
+def test_drawn_numbers_have_the_type_of_their_input(operator: str, dtype: str) -> None:
+    rest = ", ratio, training" if operator == "Dropout" else ""
+    step = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> g ({dtype}[3] w, {dtype}[3] X) => ({dtype}[3] end, {dtype} loss)
+        <float ratio = {{0.5}}, bool training = {{1}}>
+        {{ r = {operator}(X{rest}) end = Add(w, r) loss = ReduceSum<keepdims=0>(end) }}"""
+    )
+    x = np.full(3, 0.5, np.float32 if dtype == "float" else np.float64)
+    end, losses = drawn_steps(step, {"w": x}, [{"X": x}, {"X": x}], key=7)
+    assert (end.dtype, losses.dtype) == (x.dtype, x.dtype)
 
 
 def test_text_is_rejected_by_the_names_of_its_columns() -> None:
