@@ -16,12 +16,13 @@ import onnx_ir as ir
 
 from ortpipe.artifact import Arrays, Artifact, Facts
 from ortpipe.bundle.checks import STEPS, rows_of
-from ortpipe.bundle.draws import drawn_steps
+from ortpipe.bundle.draws import RANDOM, drawn_steps
 from ortpipe.bundle.graphs import BundleGraphs, training_graphs
 from ortpipe.bundle.reading import scalars_at
 from ortpipe.errors import EngineError, TrainError
 from ortpipe.graph import clean
 from ortpipe.runtime.c import C_TYPES, Argument, CSource, emit, number
+from ortpipe.runtime.node_order import in_order
 from ortpipe.runtime.session import Session
 from ortpipe.stages.train.config import TrainConfig
 
@@ -55,7 +56,8 @@ def c_sources(
         example: rows of the model's inputs for the test program; by default, random ones.
 
     Raises:
-        TrainError: an input is text, or an operator cannot be written as C; the optimizer needs all rows at once.
+        TrainError: an input is text, or an operator cannot be written as C; predictions draw random numbers; the
+            optimizer needs all rows at once.
     """
     graphs, output = training_graphs(artifact, config, steps), str(artifact.facts.prediction)
     batch = config.batch_size * config.accumulate
@@ -66,6 +68,7 @@ def c_sources(
     predict = _emitted(graphs, _by_row(graphs, output), "model_predict_rows", one_row)
     high, low = np.random.SeedSequence([config.seed, 1, batch]).generate_state(2).tolist()  # of the first epoch
     key = high << 32 | low
+    _check_draws(graphs, predict)
     work = max(8, -(-max(train.workspace, predict.workspace) // 8) * 8)
     words = {
         **_words_of_model(graphs, train, predict),
@@ -95,6 +98,14 @@ def _check_numbers(rows: Arrays, facts: Facts) -> None:
         fix = "Export it for onnxruntime, not as C"
         fix += f", or train with columns of numbers alone: data.source.inputs=[{numbers}]." if numbers else "."
         raise TrainError("C sources read numbers.", got=f"text in the columns {', '.join(words)}", fix=fix)
+
+
+def _check_draws(graphs: BundleGraphs, predict: CSource) -> None:
+    """Raise if predictions draw random numbers, for which `model_predict` has neither a key nor a count of calls."""
+    if predict.seeded:
+        drawing = RANDOM.intersection(node.op_type for node in in_order(graphs.models["predict"].graph.node))
+        rule, fix = "C sources predict without random numbers.", "Export it for onnxruntime, not as C."
+        raise TrainError(rule, got=f"{', '.join(sorted(drawing))} in predictions", fix=fix)
 
 
 def _by_row(graphs: BundleGraphs, output: str) -> onnx.ModelProto:

@@ -19,6 +19,7 @@ from ortpipe import (
     Artifact,
     ConvertConfig,
     Data,
+    Given,
     Rows,
     RuntimeConfig,
     TrainConfig,
@@ -148,6 +149,21 @@ def test_a_convolution_is_rejected_by_name() -> None:
     artifact = derive(add_loss(convert(model, data=data), AddLossConfig(LOSSES["l2"]())))
     with pytest.raises(TrainError, match=r"dense networks(.|\n)*Conv(.|\n)*for onnxruntime"):
         c_sources(artifact, TrainConfig(OPTIMIZERS["sgd"]()))
+
+
+@pytest.mark.parametrize("operator", ["RandomUniformLike", "Bernoulli"])
+def test_predictions_that_draw_are_rejected_by_the_name_of_their_operator(operator: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 18]> g (float[N,5] X) => (float[N,1] y)
+        <float[5,1] w = {{1, 2, 3, 4, 5}}>
+        {{ s = Sigmoid(X) r = {operator}<seed=1.0>(s) z = Mul(X, r) y = MatMul(z, w) }}"""
+    )
+    config = ConvertConfig(Given(), tolerance=1e6)  # two runs of the source differ
+    artifact = derive(
+        add_loss(convert(model, config, data=Data(Rows({"X": X}, X[:, 0]))), AddLossConfig(LOSSES["l2"]()))
+    )
+    with pytest.raises(TrainError, match=rf"without random numbers(.|\n)*{operator}(.|\n)*for onnxruntime"):
+        c_sources(artifact, TrainConfig(OPTIMIZERS["sgd"](), batch_size=8))
 
 
 @pytest.mark.parametrize("operator", ["RandomUniformLike", "Bernoulli", "Dropout"])
