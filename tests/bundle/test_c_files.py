@@ -110,6 +110,20 @@ def test_a_wrong_number_fails_the_test_program(tmp_path: Path) -> None:
 
 
 @needs_cc
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+@pytest.mark.parametrize("loss", ["cox", "l2"])
+def test_a_gradient_of_rounding_alone_differs_in_no_comparison(loss: str, dropout: float, tmp_path: Path) -> None:
+    """Adam moves Cox's last bias, and one before batch normalization, by its rate in a direction of chance."""
+    times = np.stack([RNG.exponential(size=64), CLASSES > 0], axis=1).astype(np.float32)
+    data = Data(Rows({"X": X}, times if loss == "cox" else X[:, 0]))
+    settings = LOSSES["cox"]().network if loss == "cox" else {"norm": "batch", "task": "regression"}
+    network = convert(None, ConvertConfig(MLP(hidden=(4,), dropout=dropout, **settings)), data=data)
+    artifact = derive(add_loss(network, AddLossConfig(LOSSES[loss]()), data=data))
+    files = c_sources(artifact, TrainConfig(OPTIMIZERS["adam"](), batch_size=8), steps=5, example={"X": X})
+    assert printed(written(tmp_path, files)).splitlines()[-1] == "equal"
+
+
+@needs_cc
 @needs_engine
 def test_dropout_draws_as_in_python(tmp_path: Path) -> None:
     artifact = gradient(dropout=0.5)
