@@ -38,7 +38,7 @@ class CFiles:
     Attributes:
         files: name → content.
         flash: what → bytes of numbers that stay in flash; the code adds to them.
-        ram: what → bytes that change; the caller's rows and the stack add to them.
+        ram: what → bytes that change; the caller's rows, the stack and, if it is used, CMSIS-DSP add to them.
     """
 
     files: Mapping[str, str]
@@ -153,6 +153,7 @@ def _words_of_model(graphs: BundleGraphs, train: CSource, predict: CSource) -> d
     filled = [x for x in states if graphs.state[x.name].any()]
     places = {x.name: f"{x.c_name} + {_last(len(graphs.scalars[x.name]))}" for x in scalars}
     products = re.findall(r" multiply_\w+\(\d+, (\d+), (\d+)", train.text + predict.text)
+    widest = max([1, *(int(size) for pair in products for size in pair)])
     return {
         "train": train.text,
         "predict": predict.text,
@@ -172,7 +173,8 @@ def _words_of_model(graphs: BundleGraphs, train: CSource, predict: CSource) -> d
         "rows_of_batch": ", ".join(f"{x.c_name} + i * {_size(x)}" for x in rows),
         "row_names": ", ".join(x.c_name for x in rows),
         "input_names": ", ".join(x.c_name for x in inputs),
-        "widest": max([1, *(int(size) for pair in products for size in pair)]),
+        "widest": widest,
+        "cmsis": 2 * widest * np.dtype(np.float32).itemsize,
     }
 
 

@@ -237,6 +237,9 @@ def test_products_by_the_functions_of_cmsis_dsp_are_the_same(case: str, tmp_path
     assert printed(folder, *SAFE, "-DMODEL_CMSIS_DSP", "-I.").splitlines()[-1] == "equal"
     done = subprocess.run([folder / "model_test"], capture_output=True, text=True, check=True)
     assert {*done.stderr.split("\n")} == {"product", ""}
+    widest = max(5, 4, 3, config.batch_size)  # of the network's layers, and of the products of gradients
+    assert f"add {2 * 4 * widest} bytes to the RAM" in (folder / "cmsis.h").read_text()
+    assert f"left[{widest}], row[{widest}];" in (folder / "cmsis.h").read_text()
 
 
 @pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="needs gcc-arm-none-eabi")

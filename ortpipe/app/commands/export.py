@@ -152,7 +152,7 @@ def _write_c(
     sources = c_sources(model, config, steps=options.steps, example=subject.example)
     for name, parts, rest in (
         ("flash", sources.flash, "the code adds"),
-        ("RAM", sources.ram, "the stack and rows add"),
+        ("RAM", sources.ram, "the stack, rows and, if used, CMSIS-DSP add"),
     ):
         listed = ", ".join(f"{what} {size:,}" for what, size in parts.items() if size)
         print(f"{name:5}  {sum(parts.values()):,} bytes: {listed}; {rest} to it")

@@ -1,5 +1,6 @@
 /* Products of matrices by CMSIS-DSP, row by row; `multiply_float` of train.c calls it where MODEL_CMSIS_DSP is defined.
- * It returns false if b is no matrix of its own in memory, so that the loops there compute the product. */
+ * It returns false if b is no matrix of its own in memory, so that the loops there compute the product.
+ * Its two rows add $cmsis bytes to the RAM of each file that includes it. */
 #include "arm_math.h"
 #include <stdbool.h>
 #include <stdint.h>
