@@ -59,6 +59,7 @@ SHOWN = {  # a command → how the block begins that a page shows of what it pri
     "ortpipe fit patients.csv --label target teacher=boosting": "data: teacher HistGradient",
     "ortpipe validate experiment=networks/mlp data=csv data.source.path=sales.csv": "data: 4 columns",
     "ortpipe fit orders.csv": "error: The config has 4 errors.",
+    "ortpipe export ready --target c --output firmware": "flash  ",
     "ortpipe restore tuned": "written  4 of 4 weights: coefficient1",
     "ortpipe '~experiment' data=npz data.source.path=mirrored.npz": "metric             before  trained  baseline  o",
     "ortpipe restore scans": "written  4 of 4 weights: coefficient,",
