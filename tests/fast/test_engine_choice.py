@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import onnx.parser
 import pytest
+from runtime.c.epochs import needs_engine
 
 from ortpipe import (
     LOSSES,
@@ -29,7 +30,6 @@ from ortpipe.fast import engine_choice
 from ortpipe.fast.thresholds import THRESHOLDS
 from ortpipe.parallel import ParallelConfig, check_engine
 from ortpipe.pipeline.digest import identity
-from ortpipe.runtime.c import check_compiler
 from ortpipe.stages.convert.sources.networks.mlp import MLP
 from ortpipe.stages.train.training import plan
 
@@ -60,16 +60,6 @@ def line(artifact: Artifact, data: Data = DATA, runtime: RuntimeConfig = AUTO) -
     return str(said[0].text)  # type: ignore[attr-defined]
 
 
-def can_compile() -> bool:
-    """Return whether there are a C compiler and a BLAS."""
-    try:
-        check_compiler(RuntimeConfig(engine="c"))
-    except EngineError:
-        return False
-    return True
-
-
-needs_c = pytest.mark.skipif(not can_compile(), reason="no C compiler or no BLAS")
 needs_xla = pytest.mark.skipif(find_spec("jax") is None, reason="no JAX")
 
 
@@ -105,7 +95,7 @@ def test_the_transport_of_parallel_training_decides(gradient: Artifact, transpor
     check_engine(parallel, "auto")
 
 
-@needs_c
+@needs_engine
 @pytest.mark.usefixtures("only_c")
 def test_a_form_that_c_does_not_compile_stays_in_onnxruntime() -> None:
     model = onnx.parser.parse_model(
@@ -117,7 +107,7 @@ def test_a_form_that_c_does_not_compile_stays_in_onnxruntime() -> None:
     assert re.match(r"engine: onnxruntime \(.*; not c: Pad .*reflect", line(artifact))
 
 
-@needs_c
+@needs_engine
 @pytest.mark.usefixtures("only_c")
 def test_two_threads_and_a_missing_compiler_stay_in_onnxruntime(
     gradient: Artifact, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +133,7 @@ def test_the_choice_is_said_in_one_line_before_training_and_recorded(gradient: A
     assert "engine" not in plain.facts.lineage[-1]
 
 
-@pytest.mark.parametrize("engine", [pytest.param("c", marks=needs_c), pytest.param("xla", marks=needs_xla)])
+@pytest.mark.parametrize("engine", [pytest.param("c", marks=needs_engine), pytest.param("xla", marks=needs_xla)])
 def test_the_chosen_engine_gives_the_bytes_that_it_gives_by_name(
     gradient: Artifact, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,7 +144,7 @@ def test_the_chosen_engine_gives_the_bytes_that_it_gives_by_name(
     assert by_rule.facts.lineage[-1]["engine"] == engine
 
 
-@needs_c
+@needs_engine
 @needs_xla
 def test_the_cache_key_of_auto_holds_the_versions_of_all_engines() -> None:
     engines = [RuntimeConfig(engine=engine) for engine in ("onnxruntime", "xla", "c", "auto")]
