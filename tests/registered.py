@@ -38,7 +38,7 @@ class Registered(NamedTuple):
             return run("~experiment", *MODEL, *ROWS, *place, f"recorder.tracking_uri={self.uri}", *settings)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def registered(tmp_path_factory: pytest.TempPathFactory) -> Registered:
     """Return an MLflow whose registered model `churn` has a champion."""
     schema_once.patch()
