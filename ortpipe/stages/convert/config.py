@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-VERSION = 28  # raised whenever the stage's results change
+VERSION = 29  # raised whenever the stage's results change
 
 
 @dataclass(frozen=True)

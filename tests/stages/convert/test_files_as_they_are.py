@@ -399,6 +399,18 @@ def test_each_input_may_have_its_rows_on_another_axis(tmp_path, x, h, moved):
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
+def test_axes_of_rows_are_to_be_named_if_there_are_too_many_to_try(tmp_path):
+    names = [f"x{i}" for i in range(9)]  # each may have its rows on either axis: 512 combinations
+    text = f"g ({', '.join(f'float[A, B] {n}' for n in names)}) => (float[B, A] Y) "
+    text += f"<float w = {{2}}, int64 zero = {{0}}> {{ s = Sum({', '.join(names)}) "
+    text += "c = CumSum(s, zero) t = Mul(c, w) Y = Transpose(t) }"
+    rows = {n: rng.normal(size=(5, 4)).astype(np.float32) for n in names}
+    with pytest.raises(ConvertError, match=r"source\.batch_axis"):
+        converted(tmp_path, text, rows)
+    [got] = Session(converted(tmp_path, text, rows, batch_axis=dict.fromkeys(names, 1)).model).run(rows, ["Y"])
+    np.testing.assert_allclose(got, 2 * sum(rows.values()).cumsum(axis=1), rtol=1e-4, atol=1e-5)
+
+
 def test_a_constant_input_has_as_many_rows_as_the_data_on_another_axis(tmp_path):
     text = "g (float[T, batch, 3] X, float[batch, 3] state) => (float[T, batch, 2] Y) "
     text += "<float[3, 2] w = {1, 2, 3, 4, 5, 6}> { a = Add(X, state)  Y = MatMul(a, w) }"

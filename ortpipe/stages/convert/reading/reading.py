@@ -208,6 +208,10 @@ def put_rows_first(reading: Reading) -> None:
         if is_only or Original.of(trial, data).has_rows_first(inputs.fixed_batch(trial.graph)):
             break
     else:
+        if len(candidates) > inputs.MOST_AXES:
+            rule, fix = "The axis of rows of every input must be known.", "Set {key} to it, for all inputs or by name."
+            actual = f"{len(candidates)} combinations of axes tried, none with independent rows"
+            raise ConvertError(rule, key="batch_axis", got=actual, fix=fix)
         axes, trial = candidates[0], trials[0]
     changes += inputs.moved(axes)
     is_as_read = reading.low is not None and not changes and not constant_inputs

@@ -21,7 +21,7 @@ from ortpipe.graph.pictures.draw import type_of
 Axes = int | Mapping[str, int] | None
 STATIC = having("sized")  # with static sizes their gradients use constant matrices
 SAME_ENTRIES, INDEXED = having("moves", "view"), having("indexed")
-MOST_AXES = 256  # combinations of axes that are looked at
+MOST_AXES = 256  # combinations of axes that are tried
 ROWS_NAMES = ("batch", "batch_size", "batchsize", "batch_dim")  # exporters' names for the axis of rows
 
 
@@ -172,20 +172,30 @@ def axes_of_rows(inputs: Sequence[ir.Value], axes: Axes, rows: Mapping[str, np.n
     likeliest = {str(v.name): axis_of(v, axes) for v in inputs}
     sizes = {str(v.name): query.sizes(v) or [] for v in inputs}
 
-    def fits(axis: Mapping[str, int]) -> bool:
-        return all(_agree(d[: axis[n]] + d[axis[n] + 1 :], rows[n].shape[1:]) for n, d in sizes.items())
+    def fits(name: str, axis: int) -> bool:
+        return _agree(sizes[name][:axis] + sizes[name][axis + 1 :], rows[name].shape[1:])
 
     def agree(axis: Mapping[str, int]) -> bool:
         return len({(d[axis[n]] if d else None) for n, d in sizes.items()}) < 2
 
-    if not sizes or not sizes.keys() <= rows.keys() or (axes is not None and fits(likeliest)):
+    if not sizes or not sizes.keys() <= rows.keys():
         return [likeliest]
-    named, is_possible = axes if isinstance(axes, Mapping) else {}, fits(likeliest) and agree(likeliest)
+    is_fitting = all(fits(*item) for item in likeliest.items())
+    if axes is not None and is_fitting:
+        return [likeliest]
+    named, is_possible = axes if isinstance(axes, Mapping) else {}, is_fitting and agree(likeliest)
     by_input = [[named[n]] if n in named else range(max(len(dims), 1)) for n, dims in sizes.items()]
-    each = itertools.islice(itertools.product(*by_input), MOST_AXES)
-    others = [axis for axis in (dict(zip(sizes, chosen, strict=True)) for chosen in each) if fits(axis) and agree(axis)]
-    fixed = {(name, i) for name, dims in sizes.items() for i, d in enumerate(dims) if d and is_possible}
-    others = [axis for axis in others if axis != likeliest and fixed.isdisjoint(axis.items())]
+    fitting = [
+        [(i, dims[i] if dims else None) for i in each if fits(n, i)]
+        for (n, dims), each in zip(sizes.items(), by_input, strict=True)
+    ]
+    counts = [None] if is_possible else dict.fromkeys(count for _, count in fitting[0])
+    each = (
+        dict(zip(sizes, chosen, strict=True))
+        for count in counts
+        for chosen in itertools.product(*([i for i, size in axes if size == count] for axes in fitting))
+    )
+    others = list(itertools.islice((axis for axis in each if axis != likeliest), MOST_AXES))
     return [likeliest, *others] if agree(likeliest) else [*others, likeliest]
 
 
