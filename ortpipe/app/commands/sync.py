@@ -16,8 +16,8 @@ from ortpipe.errors import ConfigError
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not
 complete. Complete records are left unchanged. Folders are read as data: no code in them is
-executed, no ${…} is resolved, and no link is followed. A server or a registered model that only the
-folder names is used with --trust, or if an argument names it too."""
+executed, no ${…} is resolved, and no link is followed. A server, a folder of artifacts or a registered
+model that only the run names is used with --trust, or if an argument names it too."""
 EXAMPLES = (
     "ortpipe sync outputs/runs",
     "ortpipe sync outputs/runs recorder.tracking_uri=http://127.0.0.1:5000",
@@ -31,7 +31,7 @@ def run(arguments: Sequence[str]) -> None:
     about = "the folder of a run or a sweep, or a parent of several; recorder.key=value overrides the run's config"
     parser.add_argument("folders", nargs="+", metavar="FOLDER|recorder.key=value", help=about)
     parser.add_argument(
-        "--trust", action="store_true", help="use the server and the registered model that the folders name"
+        "--trust", action="store_true", help="use the server, artifacts folder and registered model that the runs name"
     )
     options = parser.read(arguments)
     settings = [argument for argument in options.folders if argument.startswith(GROUP) and "=" in argument]
@@ -75,12 +75,11 @@ def _target(folder: Path, settings: Sequence[str], mlflow_config: dict[str, Any]
             rule = "A run's folder alone does not decide where the run is recorded."
             raise ConfigError(rule, got=uri, fix=fix)
     artifacts = values.get("artifacts")
-    if (
-        "artifacts" not in overrides
-        and not trust
-        and not _is_in_outputs(artifacts and Path(artifacts), folder, mlflow_config)
-    ):
-        values["artifacts"] = mlflow_config["artifacts"]
+    is_chosen = trust or "artifacts" in overrides or values["tracking_uri"].startswith("http")
+    if artifacts is not None and not is_chosen and not _is_in_outputs(Path(artifacts), folder, mlflow_config):
+        fix = f"Give recorder.artifacts={artifacts}, another folder, or --trust."
+        rule = "A run's folder alone does not decide where its artifacts are written."
+        raise ConfigError(rule, got=f"recorder.artifacts={artifacts} in {folder}", fix=fix)
     if values.get("register") is not None and "register" not in overrides and not trust:
         fix = f"Give recorder.register={values['register']}, recorder.register=null, or --trust."
         rule = "A run's folder alone does not decide which registered model the run becomes."

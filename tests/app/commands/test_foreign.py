@@ -139,6 +139,9 @@ def test_sync_resolves_nothing_and_asks_before_it_sends_elsewhere(
     edit(folder, recorder={**own, "tracking_uri": f"sqlite:///{tmp_path}/outputs/mlflow.db", "register": "best"})
     with pytest.raises(ConfigError, match="does not decide which registered model"):
         sync([str(folder)])
+    edit(folder, recorder={**own, "tracking_uri": f"sqlite:///{tmp_path}/outputs/mlflow.db", "artifacts": "s3://a/b"})
+    with pytest.raises(ConfigError, match=r"(?s)does not decide where its artifacts.*recorder\.artifacts=s3://a/b"):
+        sync([str(folder)])
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
 
 
