@@ -57,8 +57,9 @@ def _checked(train: RowSet) -> Rows:
     if not isinstance(train, Rows):
         rule, fix = "A teacher needs rows in memory.", "Set {@data.source.stream}=false."
         raise DataError(rule, got=f"{len(train):,} streamed rows", fix=fix)
-    if train.label.ndim > 2 or (train.label.ndim == 2 and train.label.dtype.kind not in "iuf") or SHARES in train.heads:
-        rule, fix = "A teacher needs rows with a class, or with values, as the only label.", "Train without a teacher."
+    if train.label.ndim > 2 or (train.label.ndim == 2 and train.label.dtype.kind not in "iuf") or train.heads:
+        rule = "A teacher needs rows with a class, or with values, as the only label."
+        fix = f"{'Remove {@data.source.heads}, or set' if train.heads else 'Set'} {{@data.teacher}}=null."
         raise DataError(rule, got=f"labels of shape {train.label.shape}, heads {list(train.heads)}", fix=fix)
     return train
 
@@ -113,7 +114,7 @@ def _joined(train: Rows, alpha: float, arrays: Arrays, classes: np.ndarray | Non
     truth = train.label if classes is None else (train.label.reshape(-1, 1) == classes).astype(np.float64)
     targets = np.concatenate([alpha * predictions + (1 - alpha) * truth, new])
     if classes is None:
-        return rows.replace(label=targets, heads={})
+        return rows.replace(label=targets)
     return rows.replace(label=np.concatenate([train.label, classes[new.argmax(axis=1)]]), heads={SHARES: targets})
 
 

@@ -338,6 +338,11 @@ def test_a_teacher_that_does_not_fit_is_rejected_before_training(settings, label
         taught(data(label), TeacherConfig(**settings))
 
 
+def test_labels_of_heads_are_not_dropped_by_a_teacher():
+    with pytest.raises(DataError, match=r"only label[\s\S]*heads \['size'\][\s\S]*Remove .*heads.*teacher.*"):
+        taught(data(CLASSES, heads={"size": VALUES}), TeacherConfig(**BOOSTING))
+
+
 def known_classes():
     return DummyClassifier(strategy="prior").fit([[0], [1]], ["x", "y"])
 
