@@ -22,8 +22,9 @@ HEAD = """\
 #else
 #define INDEPENDENT
 #endif
-#define LARGER(a, b) ((a) > (b) || (a) != (a) ? (a) : (b)) /* nan stays nan */
-#define SMALLER(a, b) ((a) < (b) || (a) != (a) ? (a) : (b))
+/* nan stays nan; | needs no branch */
+#define LARGER(a, b) (((a) > (b)) | ((a) != (a)) ? (a) : (b))
+#define SMALLER(a, b) (((a) < (b)) | ((a) != (a)) ? (a) : (b))
 
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
 #if __GLIBC_PREREQ(2, 35) /* computes these for several numbers at once, within 4 units in the last place */
