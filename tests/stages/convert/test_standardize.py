@@ -362,6 +362,9 @@ def test_an_svc_of_a_file_predicts_what_scikit_learns_does(count, tmp_path):
     np.testing.assert_allclose(p, fitted.predict_proba(x), atol=5e-3)  # where libsvm's iteration ends
     np.testing.assert_array_equal(label, fitted.predict(x))
     assert {"platt_b", "dual_coefficient"} <= {*artifact.facts.parameters}
+    x_inf = np.where(np.eye(4, dtype=bool), np.float32(-np.inf), x[:4])  # infinitely far from every support vector
+    for got, expected in zip(*(Session(m).run({"X": x_inf}) for m in (artifact.model, model)), strict=True):
+        np.testing.assert_allclose(got, expected, atol=5e-3)
     x, model, fitted = exported(SVC(), y, raw_scores=True)
     onnx.save(model, tmp_path / "svc.onnx")
     settings = ConvertConfig(OnnxFile(path=str(tmp_path / "svc.onnx"), scores="logits"))
