@@ -28,7 +28,7 @@ class PictureReader(FileReader):
     def __init__(self, source: Images, files: Sequence[LabelledFile]) -> None:
         self._source, self._files = source, files
         self._labels = label_array(files, table=source.labels is not None)
-        self._shape = _first_shape(source, files)
+        self._first, self._shape = _first_picture(source, files)
         super().__init__(source.stream, self._shape)
         self._size = max(1, PIECE // self.row_bytes)  # of a group
         rule = "All pictures must be readable and, after {at}resize and {at}crop, of one size."
@@ -47,8 +47,8 @@ class PictureReader(FileReader):
             try:
                 array = pixels(file.path, self._source)
                 if array.shape != self._shape:
-                    sizes = [_size(shape, self._source) for shape in (array.shape, self._shape)]
-                    raise ValueError(", others ".join(sizes))
+                    size, first = (_size(shape, self._source) for shape in (array.shape, self._shape))
+                    raise ValueError(f"{size}, but {self._first} has {first}")
                 arrays.append(array)
             except ValueError as error:
                 faults.append(f"{file.path}: {error}")
@@ -58,14 +58,14 @@ class PictureReader(FileReader):
             yield Rows(inputs, labels[""], prepared=prepared, origin=json.dumps(prepared), part=part)
 
 
-def _first_shape(source: Images, files: Sequence[LabelledFile]) -> tuple[int, ...]:
-    """Return the shape of the first picture that can be read; () if there is none."""
+def _first_picture(source: Images, files: Sequence[LabelledFile]) -> tuple[Path, tuple[int, ...]]:
+    """Return the path and the shape of the first picture that can be read; () as the shape if there is none."""
     for file in files:
         try:
-            return pixels(file.path, source).shape
+            return file.path, pixels(file.path, source).shape
         except ValueError:
             continue
-    return ()
+    return Path(), ()
 
 
 def _size(shape: tuple[int, ...], source: Images) -> str:

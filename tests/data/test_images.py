@@ -114,7 +114,7 @@ def test_streamed_rows_are_those_in_memory(folder, monkeypatch):
         rows = [np.concatenate([piece.inputs["X"] for piece in getattr(of, part).read()]) for of in (streamed, kept)]
         np.testing.assert_array_equal(*rows)
     Image.new("RGB", (3, 3)).save(folder / "cat" / "c0.png")
-    with pytest.raises(DataError, match=r"must not change(.|\n)*c0\.png: 3 × 3 pixels, others 12 × 8"):
+    with pytest.raises(DataError, match=r"must not change(.|\n)*c0\.png: 3 × 3 pixels, but \S+png has 12 × 8"):
         list(streamed.train.read())
 
 
@@ -175,7 +175,7 @@ BROKEN = {
         "no picture in one of the formats",
     ),
     "16 bits": (lambda p: Image.fromarray(np.full((8, 12), 300, np.uint16)).save(p), "more than 8 bits per channel"),
-    "another size": (lambda p: picture(p, (13, 8)), "13 × 8 pixels, others 12 × 8"),
+    "another size": (lambda p: picture(p, (13, 8)), "13 × 8 pixels, but "),
 }
 
 
@@ -188,6 +188,13 @@ def test_all_pictures_that_cannot_be_read_are_listed_by_file_name(folder):
         lines = [part for part in str(error.value).split("; ") if f"{name}.png: " in part]
         assert len(lines) == 1
         assert words in lines[0]
+
+
+def test_the_first_picture_is_named_if_the_others_have_another_size(folder):
+    first = Images(path=str(folder)).files(None)[0].path
+    picture(first, (13, 8))
+    with pytest.raises(DataError, match=rf"png: 12 × 8 pixels, but {first} has 13 × 8 pixels"):
+        Images(path=str(folder))()
 
 
 def test_a_picture_that_is_too_large_after_resizing_is_rejected(folder):
