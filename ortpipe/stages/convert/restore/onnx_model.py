@@ -112,7 +112,8 @@ def decide(
             got=f"{label} has none for {some(missing)}" + (f"; it has {some(names)}" if names else ""),
             fix=SOURCE
             + " For weights that convert created, give the run, for its model.onnx does not record their origin. "
-            "A head that convert added has no place in the file.",
+            "Weights that convert added, such as a new head, are only in the run's model.onnx; a new .safetensors file "
+            "gets all weights.",
         )
     slots = {name: slot for name, slot in slot_by_name.items() if slot is not None}
     arrays, rounding = _new_arrays(find, label, slots, trained, origins)
