@@ -50,7 +50,7 @@ def origin_of(name: str, recorder: Any) -> Origin:
         return Origin(name, f"{name}/{GRAPH}/model.onnx", f"{name}/{WEIGHTS}/model.onnx", name)
     if not is_uri(name) and not ID.fullmatch(name):
         fix = "Write models:/NAME@ALIAS, the id of an MLflow run, or a run's folder. To train a file, set convert=onnx."
-        raise ConfigError("{key} must name the run or the registered model to start from.", got=name, fix=fix)
+        raise ConfigError("{key} must name a run or a registered model.", got=name, fix=fix)
     if name.startswith("runs:"):
         raise ConfigError("{key} takes the run's id alone.", got=name, fix=f"Write {{key}}={name.split('/')[1]}.")
     uri = tracking_uri(recorder)

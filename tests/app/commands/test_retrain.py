@@ -122,7 +122,7 @@ def test_broken_rows_are_rejected_before_a_run_begins(
         ("models:/churn@champion", ("~figures",), "retrain changes single keys"),
         ("models:/churn@champion", ("data.check.ps=1", *BETTER), "Did you mean 'psi'?"),
         ("models:/churn@nobody", (), "Only a model of ortpipe can be retrained."),
-        ("no run", (), "MODEL must name the run or the registered model to start from."),
+        ("no run", (), "MODEL must name a run or a registered model."),
         ("UNPROFILED", (), "A retrained run must have its profile.json."),
         ("THEIRS", BETTER, "executed only with your consent"),
     ],

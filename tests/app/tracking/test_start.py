@@ -51,7 +51,7 @@ def test_every_name_of_a_model_reads_the_same_files(registered: Registered) -> N
 @pytest.mark.parametrize(
     ("start", "settings", "message"),
     [
-        ("nothing", (), "start must name the run or the registered model to start from."),
+        ("nothing", (), "start must name a run or a registered model."),
         ("runs:/0123/model", (), "start takes the run's id alone."),
         ("models:/churn@nobody", (), "MLflow must have the model"),
         ("models:/other@champion", (), "MLflow must have the model"),
