@@ -27,6 +27,7 @@ from ortpipe.app.run.record import RunRecord, read_config
 from ortpipe.app.schema import build
 from ortpipe.app.sweep import Summary, read_jobs, read_sweep
 from ortpipe.app.sweep import panels as sweep_panels
+from ortpipe.app.tracking import forget_aliases
 from ortpipe.errors import ConfigError, TrackingError, nearest, words
 from ortpipe.graph import write_atomically
 from ortpipe.picture import figure
@@ -218,6 +219,7 @@ def run(*overrides: str, config_dir: str | None = None) -> Run:
         _check_override(override)
     know_command(overrides)
     check_working_folder()
+    forget_aliases()
     composition = Composition(overrides, config_dir)
     try:
         values, record, where = composition.values, composition.record, composition.where

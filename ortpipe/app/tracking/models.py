@@ -77,20 +77,14 @@ def fetch(uri: str, tracking_uri: str) -> FetchedModel:
         fix = "Set recorder.tracking_uri, or MLFLOW_TRACKING_URI, to the address where the model is registered."
         rule = "The database of a model in MLflow must exist."
         raise TrackingError(rule, key="path", got=f"no database {tracking_uri}", fix=fix)
-    import mlflow.artifacts
+    from mlflow import MlflowException
 
-    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     with reached(tracking_uri):
         client = client_at(tracking_uri)
         try:
             place, exact = _location(client, uri)
-            check_packages(place)
-            folder = Path(tempfile.mkdtemp(prefix="ortpipe-model-"))
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
-            mlflow.artifacts.get_artifact_repository(place, tracking_uri=tracking_uri).download_artifacts(
-                "", str(folder)
-            )
-        except mlflow.exceptions.MlflowException as error:
+            return FetchedModel(_download(place, tracking_uri), exact)
+        except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
             raise TrackingError(
@@ -99,7 +93,23 @@ def fetch(uri: str, tracking_uri: str) -> FetchedModel:
                 got=f"{uri} in {tracking_uri}: {str(error).partition(chr(10))[0][:200]}",
                 fix=_suggestion(client, uri),
             ) from error
-    return FetchedModel(folder, exact)
+
+
+def forget_aliases() -> None:
+    """Look up the version of each model again, as a new run must: its alias may have moved."""
+    fetch.cache_clear()
+
+
+@functools.cache  # also for the next run of this process
+def _download(place: str, tracking_uri: str) -> Path:
+    import mlflow.artifacts
+
+    check_packages(place)
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    folder = Path(tempfile.mkdtemp(prefix="ortpipe-model-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    mlflow.artifacts.get_artifact_repository(place, tracking_uri=tracking_uri).download_artifacts("", str(folder))
+    return folder
 
 
 def _location(client: MlflowClient, uri: str, passed: tuple[str, ...] = ()) -> tuple[str, str]:

@@ -15,6 +15,7 @@ import pytest
 import schema_once
 from sklearn.linear_model import Ridge
 
+import ortpipe
 from ortpipe.app.compose import Composition
 from ortpipe.app.run.folder import SOURCE, keep_inputs, kept_input
 from ortpipe.app.tracking.client import client_at
@@ -181,6 +182,24 @@ def test_a_run_reads_keeps_and_converts_it_as_its_file(registry: Registry, tmp_p
         ConfigError, match=r"(?s)models:/ridge/9.*set: convert\.source\.path=models:/ridge/9 on the comm"
     ):
         Composition([*common, "convert.source.path=models:/ridge/9"]).config  # noqa: B018
+
+
+def test_the_next_run_of_a_process_reads_the_version_that_has_the_alias_now(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    client = client_at(registry.uri)
+    client.create_registered_model("moved")
+    for version, file in {"1": "model.skops", "2": "model.pkl"}.items():
+        client.create_model_version("moved", client.get_model_version("ridge", version).source, registry.run)
+        client.set_registered_model_alias("moved", "champion", version)
+        run = ortpipe.run(
+            *("~experiment", "data=diabetes", "convert=sklearn", "convert.source.trust=true", "add_loss=l2"),
+            *("convert.source.path=models:/moved@champion", "figures=false", f"hydra.run.dir={version}"),
+            f"recorder.tracking_uri={registry.uri}",
+        )
+        assert run.config["convert"]["source"]["path"] == f"models:/moved/{version}"
+        assert [path.name for path in (run.folder / "inputs").iterdir()] == [file]
 
 
 def test_a_version_on_s3_without_its_package_names_the_package(registry: Registry) -> None:
