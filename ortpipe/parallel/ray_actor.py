@@ -3,7 +3,9 @@
 import functools
 import importlib.util
 import os
+import signal
 import socket
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -69,7 +71,10 @@ class Actors:
             if port.isdigit():  # Ray itself tries for minutes
                 socket.create_connection((host, int(port)), timeout=10).close()
             if not ray.is_initialized():
+                on_sigterm = signal.getsignal(signal.SIGTERM)
                 ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, on_sigterm)  # Ray's handler aborts the run without a checkpoint
         except OSError as error:
             fix = "Start one by ray start --head, or unset RAY_ADDRESS to start Ray on this machine only."
             raise EngineError("RAY_ADDRESS must name a running cluster.", got=f"{address}: {error}", fix=fix) from error

@@ -147,21 +147,25 @@ def test_ray_actors_give_the_same_bytes_as_processes_also_when_one_is_killed(tmp
     import ray
 
     data = digits(tmp_path, stream=True)
-    model, config, killed = gradient_model(data), dataclasses.replace(ADAM, epochs=3), []
+    model, config, killed, received = gradient_model(data), dataclasses.replace(ADAM, epochs=3), [], []
     expected = train(model, parallel(config), data=data)
+    before = signal.signal(signal.SIGTERM, lambda *_: received.append(True))  # as the command line sets one
 
     def kill(report):
         if getattr(report, "number", 0) == 1:
             actors = [p for p in psutil.Process().children(recursive=True) if p.name().startswith("ray::_Holder")]
             killed.append(actors[0].name())
             actors[0].kill()
+            os.kill(os.getpid(), signal.SIGTERM)
 
     try:
         settings = {"transport": "ray", "workers": 2}
         assert train(model, parallel(config, **settings), data=data, report=kill).digest() == expected.digest()
     finally:
         ray.shutdown()
+        signal.signal(signal.SIGTERM, before)
     assert killed
+    assert received == [True]
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_at_once(monkeypatch):
