@@ -19,6 +19,7 @@ from sample import few_of_each
 
 from ortpipe.errors import ModelError
 from ortpipe.graph.importing.opsets import at_opset
+from ortpipe.runtime.config import RuntimeConfig
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="runtime.engine=xla needs jax: pip install 'ortpipe[xla]'"
@@ -89,7 +90,10 @@ def in_jax():
     """Compute in 64 bits, precisely, on the device that is tested."""
     import jax
 
-    device = jax.devices(os.environ.get("ORTPIPE_TEST_PROVIDER", "cpu"))[0]
+    from ortpipe.runtime.xla.client import devices
+
+    provider = os.environ.get("ORTPIPE_TEST_PROVIDER", "cpu")
+    device = devices(RuntimeConfig(engine="xla", provider=provider))[0]  # starts JAX as the engine does, once
     with jax.enable_x64(True), jax.default_device(device), jax.default_matmul_precision("highest"):
         yield
 

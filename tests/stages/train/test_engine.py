@@ -266,8 +266,10 @@ def test_two_processes_give_the_same_bytes_with_one_thread_each():
 def test_the_options_of_a_gpu_are_xlas():
     import jax
 
+    from ortpipe.runtime.xla.client import devices
     from ortpipe.runtime.xla.program import _options
 
+    devices(XLA)  # starts JAX as the engine does, once
     traced = jax.jit(lambda x: x + 1).lower(1.0)
     assert traced.compile(compiler_options=_options(RuntimeConfig(provider="cuda", engine="xla")))(1.0) == 2
     with pytest.raises(RuntimeError, match="No such compile option"):

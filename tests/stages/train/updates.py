@@ -13,7 +13,9 @@ import onnx_ir as ir
 
 from ortpipe.graph.core.builder import Builder, Names
 from ortpipe.graph.core.check import finish
+from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.runtime.session import Session
+from ortpipe.runtime.xla.client import devices
 from ortpipe.stages.train.links import Inputs
 from ortpipe.stages.train.optimizers import OPTIMIZERS
 
@@ -117,16 +119,17 @@ def _optax(kind, lr, options, rates):
     import jax
     import optax
 
-    jax.config.update("jax_enable_x64", True)
+    devices(RuntimeConfig(engine="xla"))  # starts JAX as the engine does, once
     value, added = noise()
     make, places = optax.inject_hyperparams(getattr(optax, kind)), []
     optimizer = make(learning_rate=lr, **options)
-    state = optimizer.init(value)
-    for rate, noisy in zip(rates, added, strict=True):
-        state.hyperparams["learning_rate"] = rate
-        moved, state = optimizer.update(2 * value + noisy, state, value)
-        value = np.asarray(optax.apply_updates(value, moved))
-        places.append(value)
+    with jax.enable_x64(True):
+        state = optimizer.init(value)
+        for rate, noisy in zip(rates, added, strict=True):
+            state.hyperparams["learning_rate"] = rate
+            moved, state = optimizer.update(2 * value + noisy, state, value)
+            value = np.asarray(optax.apply_updates(value, moved))
+            places.append(value)
     return np.array(places)
 
 
