@@ -11,6 +11,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import gc
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -80,6 +81,7 @@ def _starts_processes(item: pytest.Item) -> bool:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Let the workers share tables of MLflow, pictures that commands draw and fitted networks; keep compiled graphs."""
     folder = tmp_path_factory.getbasetemp()
+    os.environ.pop("MLFLOW_TRACKING_URI", None)  # of who starts the tests
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder / "jax"))  # JAX does not write it atomically
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
     if not ALL:  # compiling takes most of these tests' time; LLVM's optimizations take a third of it
@@ -99,11 +101,25 @@ def no_process_left() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget where another test recorded: `mlflow.set_tracking_uri` leaves it in the environment."""
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+def own_tracking_and_secrets() -> Iterator[None]:
+    """Forget the address that a test gave to MLflow, and its secrets: both last as long as the process."""
     schema_once.patch()
     no_fsync.patch()
+    yield
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    if tracking := sys.modules.get("mlflow.tracking"):
+        tracking.set_tracking_uri(None)
+    if redact := sys.modules.get("ortpipe.app.redact"):
+        redact._secret_texts.clear()
+
+
+@pytest.fixture
+def own_environment() -> Iterator[None]:
+    """Forget the variables that a test sets, also by an import: onnxruntime-extensions chooses a slow protobuf."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
 
 
 @pytest.fixture

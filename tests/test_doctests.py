@@ -15,6 +15,7 @@ MODULES = [
 ]
 
 
+@pytest.mark.usefixtures("own_environment")
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_a_module_hold(name: str) -> None:
     try:

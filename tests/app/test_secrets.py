@@ -153,8 +153,7 @@ def test_what_fails_and_what_sweeps_keep_none(perform: Perform, tmp_path: Path) 
     assert leaks(tmp_path, failed, sweep, forgotten, typo, named) == []
 
 
-def test_names_of_inputs_and_parameters_are_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redact, "_secret_texts", set())
+def test_names_of_inputs_and_parameters_are_no_secrets() -> None:
     source = {"inputs": {"tokens": ["word", "place"], "token": "all"}}
     tokens = {"path": "folder", "column": "text", "inputs": ["input_ids"]}
     config = {"data": {"source": source, "tokens": tokens}, "penalty": {"terms": {"api_key": {"l2": 0.5}}}}

@@ -17,6 +17,7 @@ from command import ROOT, shell
 RECIPES = ROOT / "docs" / "recipes"
 sys.path.insert(0, str(RECIPES))
 recipe = importlib.import_module("recipe")
+pytestmark = pytest.mark.usefixtures("own_environment")
 
 
 @pytest.mark.parametrize("name", recipe.names())

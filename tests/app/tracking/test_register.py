@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import mlflow
@@ -36,11 +35,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def target(world: Path) -> Iterator[Mlflow]:
-    uri, before = f"sqlite:///{world}/outputs/mlflow.db", mlflow.get_tracking_uri()
+def target(world: Path) -> Mlflow:
+    uri = f"sqlite:///{world}/outputs/mlflow.db"
     mlflow.set_tracking_uri(uri)
-    yield Mlflow(uri, register="diabetes")
-    mlflow.set_tracking_uri(before)
+    return Mlflow(uri, register="diabetes")
 
 
 def test_the_registered_model_predicts_what_the_newest_runs_model_does(world: Path, target: Mlflow) -> None:
