@@ -28,7 +28,9 @@ def tanh_slope(x: np.ndarray) -> np.ndarray:
     return (gelu(x + 1e-6) - gelu(x - 1e-6)) / 2e-6
 
 
-@pytest.mark.parametrize(("form", "slope"), [("none", erf_slope), ("tanh", tanh_slope)])
+@pytest.mark.parametrize(
+    ("form", "slope"), [("none", erf_slope), pytest.param("tanh", tanh_slope, marks=pytest.mark.fast)]
+)
 def test_each_form_of_gelu_has_its_own_slope(form, slope):
     assert np.abs(erf_slope(X.astype(np.float64)) - tanh_slope(X.astype(np.float64))).max() > 1e-4
     model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 21]> g (float[N] x) => (float[N] y)
