@@ -51,19 +51,15 @@ class _Late:
     def __init__(self, module: str, name: str) -> None:
         self._module, self._name = module, name
 
-    def target(self) -> Any:
+    def _target(self) -> Any:
         return getattr(importlib.import_module(self._module), self._name)
 
     def __call__(self, *values: Any, **named: Any) -> Any:
-        return self.target()(*values, **named)
+        return self._target()(*values, **named)
 
-
-class LateNames(dict[str, Any]):
-    """A module's names, in which a class of `later` is imported when an annotation with it is read."""
-
-    def __getitem__(self, name: str) -> Any:
-        value = super().__getitem__(name)
-        return value.target() if isinstance(value, _Late) else value
+    def __or__(self, other: Any) -> Any:
+        """Return the type of an optional setting when its annotation is evaluated."""
+        return self._target() | other
 
 
 def _homes(module: str) -> dict[str, tuple[str, str]]:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal, ParamSpec, Self, TypeVar, Union
 from annotated_types import Ge, Gt, Le, Lt
 
 from ortpipe import own
-from ortpipe.doors import LateNames, later
+from ortpipe.doors import later
 from ortpipe.errors import UnknownNameError, nearest
 
 if typing.TYPE_CHECKING:
@@ -165,7 +165,7 @@ def hint_of(cls: type, name: str) -> Any:
     """Return the annotation of a dataclass's field, evaluated alone: others may name classes not imported yet."""
     owner = next(base for base in cls.__mro__ if name in vars(base).get("__annotations__", {}))
     field = types.SimpleNamespace(__annotations__={name: owner.__annotations__[name]})
-    names = LateNames(getattr(sys.modules.get(owner.__module__), "__dict__", {}))
+    names = getattr(sys.modules.get(owner.__module__), "__dict__", {})
     return typing.get_type_hints(field, dict(vars(owner)), names, include_extras=True)[name]
 
 

@@ -4,6 +4,7 @@ import cProfile
 import dataclasses
 import math
 import pickle
+import typing
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, catalogue_of, checked, fields_of
 from ortpipe.stages.add_loss.config import AddLossConfig
 from ortpipe.stages.add_loss.losses import LOSSES
+from ortpipe.stages.convert.changes.config import NewHead
 from ortpipe.stages.convert.config import ConvertConfig
 from ortpipe.stages.convert.sources import SOURCES as MODEL_SOURCES
 from ortpipe.stages.derive.config import DeriveConfig
@@ -55,6 +57,12 @@ def test_a_value_of_another_type_is_refused_by_field_in_every_dataclass_of_setti
         cls(**{**given, field: object()})
     assert refusal.value.key == field or unnamed
     assert "of type object" in str(refusal.value) or unnamed
+
+
+def test_the_annotations_of_every_dataclass_of_settings_are_types():
+    hints = {cls: typing.get_type_hints(cls, include_extras=True) for cls in set(configs())}
+    assert hints[ConvertConfig]["head"] == NewHead | None
+    assert "ortpipe.doors" not in str(hints)  # a class imported at its first call
 
 
 MEMBER = "must be an optimizer with its own settings"
