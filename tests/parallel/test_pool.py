@@ -80,7 +80,7 @@ def test_a_worker_that_is_always_slower_than_the_timeout_is_not_replaced(tmp_pat
     reports = []
     with pool(reports, workers=1, slices=1, timeout=0.2) as running:
         for _ in range(2):  # the first answer of a worker may take long
-            assert results(running, {"marks": tmp_path, "seconds": 0.4}, 1) == [0]
+            assert results(running, {"marks": tmp_path, "seconds": 1.0}, 1) == [0]
     assert reports == []
 
 

@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortpipe.parallel import slice_bounds, subtree_sums, tree_sum
 
+EXAMPLES = settings(deadline=None, derandomize=True, database=None)
 
+
+@EXAMPLES
 @given(st.integers(1, 1000), st.integers(1, 64))
 def test_slices_cover_all_rows_once_and_differ_by_one_row_at_most(rows, slices):
     bounds = slice_bounds(rows, slices)
@@ -35,6 +38,7 @@ def test_a_sum_adds_neighbours_in_pairs(count):
     np.testing.assert_allclose(total, np.sum(parts, axis=0, dtype=np.float64), atol=1e-5)
 
 
+@EXAMPLES
 @given(st.integers(1, 20), st.data())
 def test_workers_that_add_their_own_slices_change_no_byte(count, data):
     numbers = np.random.default_rng(count).normal(size=(count, 3)).astype(np.float32)

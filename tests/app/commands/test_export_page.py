@@ -309,7 +309,7 @@ def test_a_sound_becomes_segments_that_train(opened: Callable[..., Any], bundles
     page.get_by_role("button", name="Record", exact=True).click()
     page.wait_for_timeout(300)
     page.get_by_role("button", name="Stop recording").click()
-    page.locator(".wave[aria-label*='Recording of 0.']").wait_for()
+    page.locator(".wave[aria-label^='Recording of']:not([aria-label*=' 2.0 '])").wait_for()
     page.get_by_label("Open a sound file").set_input_files(bundles / "shop.csv")
     holds(page, "#problem", "must be a sound")
 

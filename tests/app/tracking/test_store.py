@@ -27,7 +27,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Mlflow:
 
 
 def wait_for_a_run(client: MlflowClient, experiment: str) -> str:
-    for _ in range(300):
+    for _ in range(1200):
         for run in client.search_runs([experiment], "attributes.status = 'RUNNING'"):
             if "train.epochs" in run.data.params:
                 return run.info.run_id
