@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.contest import ON_GPU, PEERS, Contest, entrants, versions
-from benchmarks.report import Results, report
+from benchmarks.report import Results, base_of, report
 from benchmarks.work import GROWTH, MODELS, OPTIMIZERS
 
 
@@ -28,6 +28,12 @@ def main(arguments: list[str] | None = None) -> None:
     has = versions(pythons)
     python = {name: path for name, path in entrants(pythons, has).items() if name in options.peers}
     results = Results(has=has, python=dict(python), options=options)
+    if (base := base_of(results)) not in python:
+        raise SystemExit(
+            f"Every peer is held against {base!r}, which must run.\n"
+            f"Got: --peers {' '.join(map(repr, options.peers))}; of them can run: {' '.join(map(repr, python)) or 'none'}.\n"
+            "Add it to --peers, or install what it needs."
+        )
     failure = None
     try:
         _contests(results)

@@ -7,6 +7,7 @@ import pytest
 from command import run
 from sample import ALL
 
+from benchmarks.__main__ import main
 from benchmarks.contest import PEERS, check, entrants
 from benchmarks.work import MODELS, OPTIMIZERS, prepare
 
@@ -27,6 +28,19 @@ def test_the_quick_benchmark_runs_what_is_installed_and_names_what_is_not(tmp_pa
     assert "| Scan by hand | digits MLP 64→100→10, adam: µs per step | ≥ 0.91× |" in text
     absent = [line for line in text.splitlines() if line.startswith("absent: ")]
     assert ALL or absent == ["absent: onnxsim"] or row.count("|") == 7
+
+
+ALONE = [("cpu", ["Scan by hand"], "ortpipe"), ("cuda", ["ortpipe"], "ortpipe, engine=xla")]
+
+
+@pytest.mark.parametrize(("device", "peers", "base"), ALONE)
+def test_a_contest_without_the_peer_that_the_others_are_held_against_does_not_start(
+    device: str, peers: list[str], base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("CLOCK", "DEVICE"):  # main sets them for the peers
+        monkeypatch.setenv(f"BENCHMARKS_{name}", "")
+    with pytest.raises(SystemExit, match=f"held against '{base}', which must run"):
+        main(["--device", device, "--quick", "--peers", *peers])
 
 
 def test_a_peer_that_computes_something_else_is_not_timed() -> None:
