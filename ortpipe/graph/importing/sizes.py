@@ -103,12 +103,12 @@ def _gathered_sizes(node: ir.Node) -> np.ndarray | None:
     shape, index = node.inputs
     producer = shape.producer() if shape is not None else None
     places = _integers(index) if index is not None else None
-    x = producer.inputs[0] if producer is not None and producer.op_type == "Shape" and not producer.attributes else None
-    if x is None or x.shape is None or places is None or not (places < len(x.shape)).all():
+    x = producer.inputs[0] if producer is not None and producer.op_type == "Shape" else None
+    if producer is None or x is None or x.shape is None or places is None:
         return None
-    sizes = [x.shape[int(place)] for place in places.ravel()]
-    static = [d for d in sizes if isinstance(d, int)]
-    return np.array(static, np.int64).reshape(places.shape) if len(static) == len(sizes) else None
+    dims = list(x.shape)[producer.attributes.get_int("start", 0) : producer.attributes.get_int("end", None)]
+    static = [dims[int(place)] for place in places.ravel() if place < len(dims) and isinstance(dims[int(place)], int)]
+    return np.array(static, np.int64).reshape(places.shape) if len(static) == places.size else None
 
 
 def _integers(value: ir.Value) -> np.ndarray | None:
