@@ -107,6 +107,13 @@ def test_trees_that_the_runtime_cannot_load_are_rejected_as_trees(tmp_path: Path
     assert "trees compare inputs with constants" in inspect(tmp_path / "trees.onnx").text
 
 
+def test_a_graph_network_is_rejected_as_one(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[M,3] x, int64[2,E] edges) => (float[E,2] y)
+      <float[3,2] w = {1,2,3,4,5,6}, int64 zero = {0}> {
+        h = MatMul(x, w) ends = Gather(edges, zero) y = Gather(h, ends) }"""
+    assert "Graph networks are not supported" in inspect(saved(text, tmp_path / "edges.onnx")).text
+
+
 def test_invalid_sizes_are_free_and_a_file_without_floats_says_what_to_train(tmp_path: Path) -> None:
     text = """<ir_version: 8, opset_import: ["": 18]> g (float[M,3] x) => (int64[M] label)
       <float[3,4] w = {1,2,3,4,5,6,7,8,9,10,11,12}> { z = MatMul(x, w) label = ArgMax<axis=1, keepdims=0>(z) }"""

@@ -85,7 +85,7 @@ class Examined:
 
         Raises:
             ModelError: the file runs on rows of none of `SIZES`.
-            ConvertError: the file does not load, and convert rejects it, as it does trees.
+            ConvertError: the file does not load or run, and convert rejects it, as it does trees and graph networks.
         """
         results = [self._ran[1].run(row, [output])[0] for row in self._rows]
         axis = next((axis for axis, length in enumerate(results[0].shape) if length == 1), None)
@@ -115,7 +115,7 @@ class Examined:
             else:
                 return size, session
         assert first is not None
-        raise first
+        raise self.obstacle() or first
 
     def obstacle(self) -> ConvertError | None:
         """Return convert's reason to reject the file without rows; None if it has none, or needs rows to decide."""
