@@ -27,7 +27,7 @@ from ortpipe.stages.convert.imported import Imported
 from ortpipe.stages.convert.objective import factors_of_classes, objective_facts, objective_notes
 from ortpipe.stages.convert.rows.compared_rows import check_missing, compared_rows
 
-MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this; rounding is less
+MIXING = 1e-2  # of the largest prediction: a row predicted alone may differ by this, or by the rounding to integers
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}
 
 
@@ -148,7 +148,8 @@ def _compared(
     if rows.kept:
         check_missing(session, inputs, names, rows)
     predictions = dict(zip(names, session.run(inputs, names), strict=True))
-    notes = _mixing_notes(session, inputs, facts.prediction, predictions[facts.prediction])
+    mixing = max(MIXING, forward.rounding)
+    notes = _mixing_notes(session, inputs, facts.prediction, predictions[facts.prediction], mixing)
     del session, inference, loaded  # frees their weights before a session of the source loads the same ones again
     source_inputs = rows.inputs if forward.as_given else inputs
     worst = max(_difference(converted, forward, name, y, source_inputs, config) for name, y in predictions.items())
@@ -205,7 +206,9 @@ def _not_finite(converted: Converted, output: str, expected: np.ndarray) -> Conv
     )
 
 
-def _mixing_notes(session: Session, inputs: Mapping[str, np.ndarray], prediction: str, batch: np.ndarray) -> list[str]:
+def _mixing_notes(
+    session: Session, inputs: Mapping[str, np.ndarray], prediction: str, batch: np.ndarray, tolerance: float
+) -> list[str]:
     """Return a note if the prediction of a row depends on the other rows of its batch."""
     if batch.ndim == 0 or len(batch) < 2:
         return []
@@ -213,7 +216,8 @@ def _mixing_notes(session: Session, inputs: Mapping[str, np.ndarray], prediction
         [alone] = session.run({name: array[-1:] for name, array in inputs.items()}, [prediction])
     except ModelError:
         return ["runs on several rows at a time, and not on one"]
-    if alone.shape == batch[-1:].shape and np.abs(alone - batch[-1:]).max() <= MIXING * max(1e-6, np.abs(batch).max()):
+    allowed = tolerance * max(1e-6, np.abs(batch).max())
+    if alone.shape == batch[-1:].shape and np.abs(alone - batch[-1:]).max() <= allowed:
         return []
     return [
         f"the prediction of a row ({prediction!r}) depends on the rows beside it, as if a batch were one sequence: "

@@ -457,6 +457,14 @@ def test_a_prediction_that_depends_on_the_rows_beside_it_is_said(tmp_path):
     assert not noted(converted(tmp_path, text.replace("Y = CumSum(h, zero)", "Y = Neg(h)"), rows), "beside it")
 
 
+def test_one_scale_of_a_batch_that_rounds_its_rows_is_no_dependence_between_them(tmp_path):
+    text = "g (float[N, 4] X) => (float[N, 1] Y) <int8[4, 1] w = {64, -64, 64, -64}, float[1] ws = {0.015625}> "
+    text += "{ q, s, o = DynamicQuantizeLinear(X) i = MatMulInteger(q, w, o) f = Cast<to=1>(i) k = Mul(s, ws) "
+    text += "Y = Mul(f, k) }"
+    rows = np.array([[0, 0, 8, 7.5], [3.01, 1.01, 1.01, 2.99]], np.float32)  # in steps of 8 or 3.01 / 255
+    assert not noted(converted(tmp_path, text, rows), "beside it")
+
+
 def test_an_input_that_nothing_reads_stays_where_the_data_hold_it(tmp_path):
     text = "g (float[N, 3] X, int64[N] length) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> "
     text += "{ Y = MatMul(X, w) }"
