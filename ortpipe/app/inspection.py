@@ -161,6 +161,7 @@ def inspect(path: str | Path) -> Inspection:
         path: the .onnx file.
 
     Raises:
+        ConvertError: the file holds trees, and no weights.
         ModelError: the file is missing or damaged.
     """
     file = examine(Path(path))

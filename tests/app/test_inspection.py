@@ -1,5 +1,6 @@
 """ortpipe inspect: roles of inputs, the trial on rows made here, and a config that trains the file at once."""
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from ortpipe import run
 from ortpipe.app.inspection import inspect
+from ortpipe.errors import ConvertError
 
 STATE = """<ir_version: 8, opset_import: ["": 18]>
 g (float[N,T] sound, float[1,M,3] state, int64 rate, bool[1] training, bool other)
@@ -104,7 +106,24 @@ def test_trees_that_the_runtime_cannot_load_are_rejected_as_trees(tmp_path: Path
     graph.node[0].CopyFrom(node)
     opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("ai.onnx.ml", 5)]
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "trees.onnx")
-    assert "trees compare inputs with constants" in inspect(tmp_path / "trees.onnx").text
+    with pytest.raises(ConvertError, match="trees compare inputs with constants"):
+        inspect(tmp_path / "trees.onnx")
+
+
+def test_trees_are_rejected_before_their_numbers_are_parsed(tmp_path: Path) -> None:
+    """Of 60 million numbers, as a package ships them, a parsed copy takes more than 2 GB."""
+    text = """<ir_version: 8, opset_import: ["": 18, "ai.onnx.ml": 3]> g (float[N,1] x) => (float[N,1] y)
+      <int64[1] width = {1}, float one = {1}> { y = ai.onnx.ml.TreeEnsembleRegressor(x) }"""
+    model = onnx.parser.parse_model(text)
+    model.graph.node[0].attribute.append(onnx.helper.make_attribute("nodes_values", np.ones(10**6, np.float32)))
+    onnx.save(model, tmp_path / "trees.onnx")
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConvertError, match="trees compare inputs with constants"):
+            inspect(tmp_path / "trees.onnx")
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_graph_network_is_rejected_as_one(tmp_path: Path) -> None:

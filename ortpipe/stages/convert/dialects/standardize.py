@@ -1,5 +1,6 @@
 """ai.onnx.ml operators, rewritten in standard operators: weights of linear models and SVMs become initializers."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,20 @@ def without_zip_map(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[int 
                 output.CopyFrom(output_type)
         node.CopyFrom(onnx.helper.make_node("Identity", node.input, node.output, name=node.name))
     return converted, classes
+
+
+def check_trees(model: onnx.ModelProto) -> None:
+    """Reject a file of trees without weights beside them: parsing their numbers may take all of the memory."""
+    nodes = model.graph.node
+    trees = [node for node in nodes if node.op_type.startswith("TreeEnsemble")]
+    weighted = [a for node in nodes if node.op_type.startswith(("Constant", "Linear", "SVM")) for a in node.attribute]
+    tensors = [*model.graph.initializer, *(attribute.t for attribute in weighted)]
+    is_weighted = any(attribute.floats for attribute in weighted) or any(
+        tensor.data_type in query.FLOATS and math.prod(tensor.dims) > 1 for tensor in tensors
+    )
+    if trees and not is_weighted:
+        rule, fix = TREES
+        raise ConvertError(rule, got=f"{ML}.{trees[0].op_type} at node {trees[0].name!r}", fix=fix)
 
 
 def standardize(graph: ir.Graph) -> float:

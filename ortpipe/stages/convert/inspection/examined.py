@@ -25,7 +25,7 @@ from ortpipe.graph.importing.lower import lowered
 from ortpipe.graph.pictures.draw import type_of
 from ortpipe.runtime.session import Session
 from ortpipe.stages.convert.config import ConvertConfig
-from ortpipe.stages.convert.dialects.standardize import without_zip_map
+from ortpipe.stages.convert.dialects.standardize import check_trees, without_zip_map
 from ortpipe.stages.convert.inspection.roles import UNREAD, Role, results_of, roles_of
 from ortpipe.stages.convert.sources import OnnxFile
 from ortpipe.stages.convert.stage import convert
@@ -133,9 +133,11 @@ def examine(path: Path) -> Examined:
     """Return the inputs and outputs of an .onnx file with their roles.
 
     Raises:
+        ConvertError: the file holds trees, and no weights.
         ModelError: the file is missing or damaged.
     """
     model, weights = serial.read_apart(path)
+    check_trees(model)
     low, _ = without_zip_map(lowered(plain_dimensions(model), weights, []))
     file = parsed(low)
     attach(file, weights)

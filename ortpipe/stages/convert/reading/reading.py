@@ -27,7 +27,7 @@ from ortpipe.graph.importing.lift import float_constants, lift
 from ortpipe.graph.importing.lower import changed_opset, lowered
 from ortpipe.graph.importing.sizes import capture_unchanged, take_branches
 from ortpipe.stages.convert.dialects import DialectReport, read_dialects
-from ortpipe.stages.convert.dialects.standardize import classes_in, standardize, without_zip_map
+from ortpipe.stages.convert.dialects.standardize import check_trees, classes_in, standardize, without_zip_map
 from ortpipe.stages.convert.forward import Meaning
 from ortpipe.stages.convert.prediction.heads import Head
 from ortpipe.stages.convert.prediction.meaning import OutputSettings, Prediction
@@ -86,6 +86,7 @@ class Reading:
 def opened(model: onnx.ModelProto, config: GraphSettings, data: Data | None, weights: Weights | None) -> Reading:
     """Return a file's model at an opset that the runtime loads, with the float type and outputs of the config."""
     _check_tensors(model)
+    check_trees(model)
     _check_unadjusted(read_metadata(model))
     if weights is None:
         check_sound(model)
