@@ -34,6 +34,7 @@ WEIGHTS, LAYERS = operands("weights"), having("normalizes", "weights") - {"PRelu
 SUMS, SHAPE, PRODUCTS, CARRYING = having("sum"), having("shape"), having("product"), having("carries")
 SCALING = FORMS | having("scores")
 ARITHMETIC = having("broadcasts") - {"Clip"}  # of initializers only, they may compute a weight
+SCATTERING = ("ScatterElements", "ScatterND")
 DRAWING = having("random") - {"Dropout"}
 LOW = -1e4  # the largest value of an additive mask; float16 ends at −65504
 SURELY_LOW = -1e8  # lower than any bias
@@ -150,6 +151,8 @@ class UseFinder:
         passed = {n.op_type for n in use.path if n.op_type not in FORMS}
         if (passed and size == 1) or size_of(use.value) == 1 != size:
             return False, ""  # such as a weight's norm, or a number in a formula
+        if not passed.isdisjoint(SCATTERING) and np.ptp(query.array(value).astype(np.float64)) == 0:
+            return False, "equal numbers that are scattered"
         if "Mul" in passed and is_zero_one(query.array(value)):
             return False, "a mask of 0 and 1"
         if not passed.isdisjoint(("Sin", "Cos")):

@@ -260,6 +260,18 @@ TABLE = {  # text, arrays, what is trained; left: name → reason
         {"cosines": np.cos(ANGLES), "sines": np.sin(ANGLES), "w": normal(17, 2)},
         {"cosines": "sines and cosines", "sines": "sines and cosines"},
     ),
+    "a matrix of scattered ones": (
+        "float[N,6] X) => (float[N,2] y) <int64[2,6] at = {0,1,2,0,1,2, 1,2,0,1,2,0}> { "
+        "m = ScatterElements(zeros, at, ones) t = Transpose(m) h = MatMul(X, t) y = MatMul(h, w) }",
+        {"zeros": np.zeros((3, 6)), "ones": np.ones((2, 6)), "w": normal(3, 2)},
+        {"zeros": "scattered", "ones": "scattered"},
+    ),
+    "weights that are scattered": (
+        "float[N,3] X) => (float[N,3] y) <int64[3,2] at = {0,0, 1,1, 2,2}> { "
+        "m = ScatterND(zeros, at, w) y = MatMul(X, m) }",
+        {"zeros": np.zeros((3, 3)), "w": normal(3)},
+        {"zeros": "scattered"},
+    ),
     "a basis under a window": (
         "float[N,1,64] X) => (float[N,4,L] y) { s = Conv<strides=[16]>(X, basis) y = Conv(s, w) }",
         {"basis": BASIS.T[:, None], "w": normal(4, 34, 1)},
