@@ -141,7 +141,8 @@ def _rows(inspection: Inspection) -> str:
         f"{name} {inspection.dtypes[name]}[{', '.join(map(str, ('N', *s)))}]" for name, s in inspection.shapes.items()
     ]
     if not arrays:
-        return "rows.npz with an array for each input, and the labels y"
+        names = [name for name, role in inspection.file.roles.items() if role.constant is None]
+        return f"rows.npz with {', '.join(names)}, and the labels y"
     size = inspection.file.size
     free = "" if size is None else f"; the file leaves sizes free, {size} in the trial"
     return (

@@ -75,6 +75,7 @@ def test_a_number_that_only_the_user_knows_is_left_open(tmp_path: Path) -> None:
     text = STATE.replace("Equal(rate, full)", "Greater(rate, full)")
     inspection = inspect(saved(text, tmp_path / "voice.onnx"))
     assert inspection.unset == ["convert.source.fixed.rate"]
+    assert "rows    rows.npz with sound, and the labels y" in inspection.text
     assert "rate: '???'" in inspection.config
     assert "not tried: set convert.source.fixed.rate in the config" in inspection.text
 
@@ -84,6 +85,19 @@ def test_a_file_that_cannot_train_says_why(tmp_path: Path) -> None:
     inspection = inspect(saved(text, tmp_path / "steps.onnx"))
     assert inspection.error is not None
     assert str(inspection.error).splitlines()[0] in inspection.text
+
+
+def test_a_number_per_row_is_positive_and_predictions_that_are_not_finite_say_so(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N,3] x, float[N] scale) => (float[N,2] y)
+      <float[3,2] w = {1,2,3,4,5,6}, int64[1] one = {1}> {
+        c = Log(scale) t = Unsqueeze(c, one) h = MatMul(x, w) y = Mul(h, t) }"""
+    assert inspect(saved(text, tmp_path / "noise.onnx")).error is None
+    text = (
+        text.replace("Log(scale)", "Neg(scale)")
+        .replace("MatMul(x, w)", "MatMul(r, w)")
+        .replace("c =", "r = Log(x) c =")
+    )
+    assert "Random numbers must give finite predictions" in inspect(saved(text, tmp_path / "log.onnx")).text
 
 
 def test_trees_that_the_runtime_cannot_load_are_rejected_as_trees(tmp_path: Path) -> None:

@@ -85,9 +85,16 @@ class Examined:
 
         Raises:
             ModelError: the file runs on rows of none of `SIZES`.
-            ConvertError: the file does not load or run, and convert rejects it, as it does trees and graph networks.
+            ConvertError: the file does not load or run, and convert rejects it, as it does graph networks; or
+                predictions are not finite.
         """
         results = [self._ran[1].run(row, [output])[0] for row in self._rows]
+        if not all(np.isfinite(result).all() for result in results):
+            raise ConvertError(
+                "Random numbers must give finite predictions, so that a trial is possible.",
+                got=f"nan or infinite values of {output!r}",
+                fix="Train with rows of your own: the config of --config is not tried, and needs no change.",
+            )
         axis = next((axis for axis, length in enumerate(results[0].shape) if length == 1), None)
         return np.stack(results if axis is None else [result.squeeze(axis) for result in results])
 
@@ -181,7 +188,8 @@ def _values(value: ir.Value, shape: tuple[int, ...], longest: int, rng: np.rando
     if dtype.kind == "U":
         return np.full(shape, "word")
     if dtype.kind == "f":
-        return rng.normal(scale=0.5, size=shape).astype(dtype)
+        numbers = rng.normal(scale=0.5, size=shape).astype(dtype)
+        return np.abs(numbers) if len(shape) == 1 else numbers  # one per row is often a scale, or a time
     if (entries := entries_of(value)) is not None:
         return rng.integers(0, entries, shape).astype(dtype)
     return np.full(shape, longest if len(shape) == 1 else 1, dtype)
