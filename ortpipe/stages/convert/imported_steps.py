@@ -179,7 +179,9 @@ def _difference(
     if not np.isfinite(expected).all():
         raise _not_finite(converted, output, expected)
     difference = float(np.abs(predicted - expected).max() / max(1.0, np.abs(expected).max()))
-    allowed = config.tolerance or max(TOLERANCE.get(predicted.dtype.name, 1e-2), forward.rounding)
+    weights = [forward.model.graph.initializers[name].dtype for name in converted.facts.parameters]
+    floats = {predicted.dtype.name, *(dtype.numpy().name for dtype in weights if dtype)}
+    allowed = config.tolerance or max(*(TOLERANCE.get(name, 1e-2) for name in floats), forward.rounding)
     if not difference <= allowed:
         by_estimator = ", or use {at}dtype=float64 for an estimator."
         reason = f": {forward.rounding_reason}" if forward.rounding_reason else by_estimator

@@ -465,6 +465,14 @@ def test_one_scale_of_a_batch_that_rounds_its_rows_is_no_dependence_between_them
     assert not noted(converted(tmp_path, text, rows), "beside it")
 
 
+def test_a_prediction_of_float64_is_as_exact_as_its_weights(tmp_path):
+    text = '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]> g (float[N, 3] X) => (double[N, 2] Y) '
+    text += "<float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, 2}> "
+    text += "{ h = MatMul(X, w)  a = SimplifiedLayerNormalization(h, b)  Y = Cast<to=11>(a) }"
+    rows = rng.normal(size=(40, 3)).astype(np.float32)
+    assert converted(tmp_path, text, rows).facts.lineage[0]["discrepancy"] > 1e-9
+
+
 def test_an_input_that_nothing_reads_stays_where_the_data_hold_it(tmp_path):
     text = "g (float[N, 3] X, int64[N] length) => (float[N, 2] Y) <float[3, 2] w = {1, 2, 3, 4, 5, 6}> "
     text += "{ Y = MatMul(X, w) }"
