@@ -29,9 +29,10 @@ def main(arguments: list[str] | None = None) -> None:
     python = {name: path for name, path in entrants(pythons, has).items() if name in options.peers}
     results = Results(has=has, python=dict(python), options=options)
     if (base := base_of(results)) not in python:
+        chosen, able = (" ".join(map(repr, names)) or "none" for names in (options.peers, python))
         raise SystemExit(
             f"Every peer is held against {base!r}, which must run.\n"
-            f"Got: --peers {' '.join(map(repr, options.peers))}; of them can run: {' '.join(map(repr, python)) or 'none'}.\n"
+            f"Got: --peers {chosen}; of them can run: {able}.\n"
             "Add it to --peers, or install what it needs."
         )
     failure = None
