@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 from ortpipe.metrics import METRICS
 from ortpipe.settings import Config, Count, Seed, Text, one_of
 
-VERSION = 10  # raised whenever the stage's results change
+VERSION = 11  # raised whenever the stage's results change
 DECIDING = tuple(name for name, metric in METRICS.items() if metric.reads == "label" and "binary" in metric.tasks)
 
 

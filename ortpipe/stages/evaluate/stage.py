@@ -57,10 +57,11 @@ def evaluate(
 ) -> Artifact:
     """Return the artifact with metrics on the test rows: before training, trained, and with the source's weights.
 
-    A model without the weights of a state, such as a bare file, has no metrics of that state. If rows have weights,
-    each metric uses them, and the same name with `_unweighted` counts each row once. The tensors gain
-    `evaluation/label` and `evaluation/prediction` (class indices, or values [N, K]). The lineage records the trained
-    model's metrics on the `validation` rows, by which searches choose.
+    A model without the weights of a state, such as a bare file, has no metrics of that state, nor of a source all of
+    whose weights `convert.init` replaced. If rows have weights, each metric uses them, and the same name with
+    `_unweighted` counts each row once. The tensors gain `evaluation/label` and `evaluation/prediction` (class indices,
+    or values [N, K]). The lineage records the trained model's metrics on the `validation` rows, by which searches
+    choose.
 
     Raises:
         EvaluateError: there are no test rows, a metric does not fit the task, or a configured one has no value.
@@ -167,6 +168,9 @@ def _predictions(work: Work, validation_rows: RowSet | None) -> tuple[dict[str, 
     """Return predictions of each state on the test rows, and the trained model's metrics on the validation rows."""
     artifact, facts, model = work.artifact, work.artifact.facts, work.artifact.signature
     states = [state for state, folder in STATES.items() if state == "trained" or in_folder(folder, artifact.tensors)]
+    others = facts.lineage[0].get("init", {}).get("weights", ()) if facts.lineage else ()
+    if not in_folder("source", artifact.tensors).keys() - others:  # replaced by others; a network's were random
+        states = [state for state in states if state != "source"]
     states += [INT8] if is_quantized(model) else []
     is_large = sum(array.nbytes for array in artifact.initializers.values()) > protos.LARGE_MODEL
     tested, validation = dict[str, Answers](), dict[str, float]()

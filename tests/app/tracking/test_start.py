@@ -33,6 +33,7 @@ def test_a_run_starts_from_the_trained_weights_on_new_rows(registered: Registere
         np.testing.assert_array_equal(run.artifact("train").tensors[f"initial/{name}"], champion.initializers[name])
     assert any(node.op_type == "Dropout" and len(node.input) == 3 for node in converted.model.graph.node)
     assert run.artifact().digest() != champion.digest()
+    assert {*run.record.metrics["accuracy"]} == {"before", "trained", "baseline"}  # not the network's random weights
 
 
 def test_every_name_of_a_model_reads_the_same_files(registered: Registered) -> None:
