@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import gc
 import io
 import multiprocessing
 import os
@@ -48,9 +49,11 @@ def no_more_files() -> Iterator[None]:
     spare = [os.dup(0) for _ in range(max(used) + 1 - len(used))]  # holes would be free too
     limit = max(*used, *spare) + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    gc.disable()  # a collection may close files that other tests left open
     try:
         yield
     finally:
+        gc.enable()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for handle in spare:
             os.close(handle)
