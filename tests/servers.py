@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shlex
 import shutil
 import socket
@@ -22,6 +23,15 @@ from command import Popen
 NOBODY = 65534
 
 
+def free_port() -> int:
+    """Return a port on which nothing listens, below those that the system gives to outgoing connections."""
+    while True:
+        port = secrets.choice(range(20_000, 32_000))
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
+
+
 @contextlib.contextmanager
 def afterwards(command: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
     """Run a line of a shell after the block, also where this process is killed in it: its end closes the pipe."""
@@ -34,9 +44,7 @@ def afterwards(command: str, **options: Any) -> Iterator[subprocess.Popen[bytes]
 @contextlib.contextmanager
 def mlflow_server(backend: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Give the address and process of an MLflow server that keeps runs in a database, artifacts in a folder."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", backend, "--artifacts-destination", str(folder)]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from command import ROOT, Popen, ortpipe, run, shell
 from documents import PAGES, README, RECIPES, TEXT
+from servers import free_port
 
 from ortpipe import LOSSES, OPTIMIZERS, SCHEDULES
 from ortpipe.app.schema import keys
@@ -193,7 +194,7 @@ def test_the_page_opens_with_the_command_of_the_readme(folder: Path) -> None:
     [command] = [line for line in LINES if line.startswith("mlflow ui")]
     if not (folder / "outputs" / "mlflow.db").exists():
         assert ortpipe("train.epochs=1", cwd=folder).returncode == 0
-    port = "5917"
+    port = str(free_port())
     server = Popen(
         [sys.executable, "-m", *command.split(), "--port", port, "--workers", "1"],
         cwd=folder,

@@ -4,7 +4,6 @@ import importlib.util
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx.parser
 import pytest
+from servers import free_port
 
 from ortpipe import (
     LOSSES,
@@ -269,7 +269,7 @@ def test_the_bundle_of_the_flower_example_trains_as_a_client(digits: Path) -> No
 
 @pytest.mark.skipif(shutil.which("flower-superlink") is None, reason="needs Flower's commands in PATH")
 def test_flower_averages_two_clients_on_this_machine(digits: Path, tmp_path: Path) -> None:
-    ports = [_port() for _ in range(3)]
+    ports = [free_port() for _ in range(3)]
     for i in range(2):
         x, y = rng.normal(size=(4, 8, 64)).astype(np.float32), rng.integers(0, 10, (4, 8, 1))
         np.savez(tmp_path / f"rows{i}.npz", x=x, y=y)
@@ -313,9 +313,3 @@ def _averaged(folder: Path, rows: Path) -> np.ndarray:
         feeds = ({"parameters": weights, "X": file["x"], "label_1": file["y"], "rate": rate} for file in files)
         weights = aggregate(weights, [Update(str(i), fit(fed)[0]) for i, fed in enumerate(feeds)]).weights
     return weights
-
-
-def _port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

@@ -15,6 +15,7 @@ import fsspec
 import pytest
 from command import ROOT
 from pipeline.test_store import NAMES, perform, plan
+from servers import free_port
 
 import ortpipe
 from ortpipe.app.command_list import command
@@ -29,9 +30,7 @@ class Server:
     """moto's server of S3, whose objects are lost when it ends."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
 
     def start(self) -> None:
         """Start the server, and create the bucket."""
