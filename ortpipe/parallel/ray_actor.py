@@ -73,7 +73,7 @@ class Actors:
             if not ray.is_initialized():
                 on_sigterm = signal.getsignal(signal.SIGTERM)
                 ray.init(include_dashboard=False, log_to_driver=False, configure_logging=False)
-                if threading.current_thread() is threading.main_thread():
+                if on_sigterm is not None and threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGTERM, on_sigterm)  # Ray's handler aborts the run without a checkpoint
         except OSError as error:
             fix = "Start one by ray start --head, or unset RAY_ADDRESS to start Ray on this machine only."
