@@ -56,6 +56,15 @@ def test_states_flags_and_compared_numbers_become_constants(tmp_path: Path) -> N
     assert "or train this one: prediction: stateN" in inspection.text
 
 
+def test_log_probabilities_are_raw_scores_of_classes_whatever_their_name(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N,2] x) => (float[N,3] logprobs)
+      <float[2,3] w = {1,2,3,4,5,6}> { z = MatMul(x, w) logprobs = LogSoftmax(z) }"""
+    inspection = inspect(saved(text, tmp_path / "spoken.onnx"))
+    assert inspection.error is None
+    assert inspection.facts is not None
+    assert (inspection.facts.task, inspection.more) == ("multiclass", {})
+
+
 def test_its_config_trains_the_file_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     inspection = inspect(saved(WORDS, tmp_path / "words.onnx"))

@@ -129,7 +129,7 @@ class Prediction:
         exclusive, logits, shares = task in ("binary", "multiclass"), form == "logits", form == "probabilities"
         is_told, count = self.settings.task is not None, len(self._distinct)
         is_share = by_name and not is_told and head.bound in ("sum", "unit")
-        by_name = by_name and is_open and "prob" in self.name.lower()
+        by_name = by_name and is_open and "prob" in self.name.lower() and head.kind != "log_softmax"
         beyond = not self._is_text and ((self._distinct < 0) | (self._distinct > 1)).any()
         reasons = {
             f"{width} columns": task == "binary" and (width or 0) > 2,
