@@ -37,6 +37,7 @@ SCORES = (
     "if the prediction holds raw scores of K classes, give labels 0 to K − 1 without the axis of the classes; if each\n"
     "  of its numbers is a class of its own, give 0 or 1, and set convert.source.task=multilabel scores=logits"
 )
+CTC = "for labels shorter than the {} steps, whose places are unknown, such as the letters of a text, set add_loss=ctc"
 RATE = 1e-4  # small, because the weights are trained already
 LABELS = {
     "regression": "what the model predicts",
@@ -114,6 +115,8 @@ class Inspection:
         lines += ["", "trial", *_outcome(self)]
         if self.facts is not None and self.facts.task == "regression" and len(self.shapes["y"]):
             lines.append(f"  {SCORES}")
+        if self.facts is not None and self.facts.task == "multiclass" and len(self.shapes["y"]) == 1:
+            lines.append(f"  {CTC.format(self.shapes['y'][0])}")
         config = f"ortpipe inspect {self.path} --config > my/experiment/{self.name}.yaml"
         run = f"ortpipe --config-dir my experiment={self.name}"
         lines += section("to train it", [["rows", _rows(self)], ["config", config], ["run", run]])

@@ -57,12 +57,26 @@ def test_states_flags_and_compared_numbers_become_constants(tmp_path: Path) -> N
 
 
 def test_log_probabilities_are_raw_scores_of_classes_whatever_their_name(tmp_path: Path) -> None:
-    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N,2] x) => (float[N,3] logprobs)
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[N,4,2] x) => (float[N,4,3] logprobs)
       <float[2,3] w = {1,2,3,4,5,6}> { z = MatMul(x, w) logprobs = LogSoftmax(z) }"""
     inspection = inspect(saved(text, tmp_path / "spoken.onnx"))
     assert inspection.error is None
     assert inspection.facts is not None
     assert (inspection.facts.task, inspection.more) == ("multiclass", {})
+    assert "shorter than the 4 steps, whose places are unknown, such as the letters of a text, set add_loss=ctc" in (
+        inspection.text
+    )
+
+
+def test_several_caches_are_states_each_with_its_own_next_one(tmp_path: Path) -> None:
+    text = """<ir_version: 8, opset_import: ["": 18]>
+      g (float[N,2] x, float[N,2] in_cache0, float[N,2] in_cache1) => (float[N,2] y, float[N,2] out_cache0,
+        float[N,2] out_cache1) <float[2,2] w = {1,2,3,4}> {
+        z = MatMul(x, w) out_cache0 = Add(z, in_cache0) out_cache1 = Add(out_cache0, in_cache1)
+        y = Tanh(out_cache1) }"""
+    file = inspect(saved(text, tmp_path / "cached.onnx")).file
+    assert file.fixed == {"in_cache0": 0, "in_cache1": 0}
+    assert file.roles["in_cache1"].reason.endswith("the next one is output out_cache1")
 
 
 def test_its_config_trains_the_file_at_the_first_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -12,6 +13,7 @@ from ortpipe.graph.core.reach import uses_behind
 
 VIEWS, MOVES = having("view"), having("moves", "view")
 RECURRENT, FIRST_STATE = having("recurrent"), 5  # their inputs from this place on are first states
+SIDES = re.compile(r"^(in|out|prev|next|old|new)_(?=.*(cache|state|hidden|mem))")  # prefixes of the names of states
 OPEN = "???"  # Hydra's mark of a value that the user must set
 
 
@@ -44,7 +46,9 @@ def states_of(graph: ir.Graph) -> dict[str, Role]:
     """Return the inputs that hold the state of the step before, by name."""
     states = dict[str, Role]()
     for value in query.data_inputs(graph):
-        following = [str(o.name) for o in graph.outputs if _alike(str(value.name), str(o.name)) and _fits(value, o)]
+        name = str(value.name)
+        following = [str(o.name) for o in graph.outputs if _alike(name, str(o.name)) and _fits(value, o)]
+        following.sort(key=lambda other: _digits(other) != _digits(name))
         if value.dtype in query.FLOATS and (following or _begins(value)):
             after = f"; the next one is output {following[0]}" if following else ""
             states[str(value.name)] = Role(0, f"state, 0 at the start of each row{after}")
@@ -98,11 +102,17 @@ def compared(value: ir.Value) -> list[int | float]:
 def _alike(first: str, other: str) -> bool:
     """Return whether names may be those of a state before and after a step.
 
-    >>> [_alike(*pair) for pair in (("state", "stateN"), ("h0", "hn"), ("h", "hn"), ("input", "output"))]
-    [True, True, True, False]
+    >>> [_alike(*pair) for pair in (("state", "stateN"), ("h0", "hn"), ("in_cache0", "out_cache0"))]
+    [True, True, True]
+    >>> _alike("input", "output"), _alike("in_image", "out_image")
+    (False, False)
     """
-    first, other = (name.lower().rstrip("0123456789n_") or name for name in (first, other))
+    first, other = (SIDES.sub("", name.lower()).rstrip("0123456789n_") or name for name in (first, other))
     return first.startswith(other) or other.startswith(first)
+
+
+def _digits(name: str) -> str:
+    return "".join(filter(str.isdigit, name))
 
 
 def _fits(first: ir.Value, other: ir.Value) -> bool:
