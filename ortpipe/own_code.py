@@ -11,6 +11,7 @@ import traceback
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ def load(path: str, key: str | None = None, problem: type[OrtpipeError] = Config
             imported = importlib.import_module(module)
         if new and (file := getattr(imported, "__file__", None)) is not None and Path(file).is_file():
             _source(module, Path(file).resolve(), new=True)
+        elif not new:
+            _warn_of_another(module.partition(".")[0])
     except Exception as error:
         raise problem(
             f"The module of {label} must be importable.",
@@ -47,6 +50,16 @@ def load(path: str, key: str | None = None, problem: type[OrtpipeError] = Config
         raise problem(rule, key=key, got=actual, fix=nearest(name, names))
     _LOADED[path] = part if inspect.isroutine(part) or inspect.isclass(part) else imported
     return part
+
+
+def _warn_of_another(name: str) -> None:
+    """Warn if the working folder has a module of the name of one that was imported from another folder."""
+    file = getattr(sys.modules[name], "__file__", None)
+    here = PathFinder.find_spec(name, [str(Path.cwd())])
+    if file is None or here is None or here.origin is None or name == "ortpipe" or INSTALLED & set(Path(file).parts):
+        return
+    if Path(here.origin).resolve() != Path(file).resolve():
+        warnings.warn(f"{name} was imported from {file}: restart Python to use {here.origin}.", stacklevel=2)
 
 
 def loaded(path: str) -> Any:

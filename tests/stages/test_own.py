@@ -356,6 +356,17 @@ def test_a_file_that_is_edited_after_it_was_loaded_changes_nothing_and_python_wa
         assert own_code.code(own_code.load(path)) == before
 
 
+def test_a_module_of_another_working_folder_is_used_with_a_warning(module, tmp_path, monkeypatch):
+    name = module("def f(op, w):\n    return w\n")
+    first = own_code.load(f"{name}:f")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / f"{name}.py").write_text("def f(op, w):\n    return 2 * w\n")
+    assert own_code.load(f"{name}:f") is first
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.warns(UserWarning, match=rf"{name} was imported from .*: restart Python to use .*other.{name}\.py"):
+        assert own_code.load(f"{name}:f") is first
+
+
 SOURCE = """
 from dataclasses import dataclass
 import numpy as np
