@@ -16,8 +16,8 @@ from ortpipe.errors import ConfigError
 
 ABOUT = """Record runs in MLflow from their folders: those that ran without tracking, or whose record is not
 complete. Complete records are left unchanged. Folders are read as data: no code in them is
-executed, no ${…} is resolved, and no link is followed. A server, a folder of artifacts or a registered
-model that only the run names is used with --trust, or if an argument names it too."""
+executed, no ${…} is resolved, and no link is followed. A server, a folder of artifacts or a
+registered model that only the run names is used with --trust, or if an argument names it too."""
 EXAMPLES = (
     "ortpipe sync outputs/runs",
     "ortpipe sync outputs/runs recorder.tracking_uri=http://127.0.0.1:5000",
