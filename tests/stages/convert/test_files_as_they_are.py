@@ -465,6 +465,16 @@ def test_one_scale_of_a_batch_that_rounds_its_rows_is_no_dependence_between_them
     assert not noted(converted(tmp_path, text, rows), "beside it")
 
 
+@pytest.mark.parametrize(("shape", "perm", "axis"), [("N,4,1,1", "0,1,2,3", 1), ("N,1,1,4", "0,2,3,1", 3)])
+def test_the_only_axis_of_several_entries_holds_the_classes(tmp_path, shape, perm, axis):
+    text = f"g (float[N, 2, 1, 1] X) => (float[{shape}] Y) <float[4, 2, 1, 1] w = {{1, 2, 3, 4, 5, 6, 7, 8}}> "
+    text += f"{{ z = Conv(X, w) Y = Transpose<perm=[{perm}]>(z) }}"
+    onnx.save(onnx.parser.parse_model(HEAD + text), tmp_path / "a")
+    data = Data(Rows({"X": rng.normal(size=(8, 2, 1, 1)).astype(np.float32)}, np.arange(8) % 4))
+    facts = convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a"))), data=data).facts
+    assert (facts.task, facts.class_axis) == ("multiclass", axis)
+
+
 def test_a_prediction_of_float64_is_as_exact_as_its_weights(tmp_path):
     text = '<ir_version: 8, opset_import: ["": 18, "com.microsoft": 1]> g (float[N, 3] X) => (double[N, 2] Y) '
     text += "<float[3, 2] w = {1, 2, 3, 4, 5, 6}, float[2] b = {1, 2}> "
