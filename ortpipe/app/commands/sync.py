@@ -60,7 +60,7 @@ def _target(folder: Path, settings: Sequence[str], mlflow_config: dict[str, Any]
     """Return the MLflow recorder of a run's config, else the default one, with the overrides of the command line."""
     config = read_config(folder)
     record = config.get("recorder", {})
-    record = record if record.get("name") == "mlflow" else _default_recorder(config, mlflow_config)
+    record = record if record.get("name") == "mlflow" else _default_recorder(config, folder, mlflow_config)
     overrides: dict[str, Any] = {key.removeprefix(GROUP): setting.value() for key, setting in parsed(settings).items()}
     values = {**record, **overrides}
     uri = str(values.get("tracking_uri"))
@@ -75,7 +75,7 @@ def _target(folder: Path, settings: Sequence[str], mlflow_config: dict[str, Any]
             rule = "A run's folder alone does not decide where the run is recorded."
             raise ConfigError(rule, got=uri, fix=fix)
     artifacts = values.get("artifacts")
-    is_chosen = trust or "artifacts" in overrides or values["tracking_uri"].startswith("http")
+    is_chosen = trust or "artifacts" in overrides or str(values["tracking_uri"]).startswith("http")
     if artifacts is not None and not is_chosen and not _is_in_outputs(Path(artifacts), folder, mlflow_config):
         fix = f"Give recorder.artifacts={artifacts}, another folder, or --trust."
         rule = "A run's folder alone does not decide where its artifacts are written."
@@ -87,11 +87,13 @@ def _target(folder: Path, settings: Sequence[str], mlflow_config: dict[str, Any]
     return build_key("recorder", values)
 
 
-def _default_recorder(config: dict[str, Any], mlflow_config: dict[str, Any]) -> dict[str, Any]:
+def _default_recorder(config: dict[str, Any], folder: Path, mlflow_config: dict[str, Any]) -> dict[str, Any]:
     """Return the config of the MLflow recorder for a run that used another recorder."""
     outputs = config.get("paths", {}).get("outputs")
     uri = os.environ.get("MLFLOW_TRACKING_URI") or uri_of(f"{outputs}/mlflow.db")
-    return {**mlflow_config, "tracking_uri": redacted(uri), "artifacts": f"{outputs}/mlflow"}
+    own = Path(f"{outputs}/mlflow")  # of another machine if the folder was copied
+    artifacts = str(own) if _is_in_outputs(own, folder, mlflow_config) else mlflow_config["artifacts"]
+    return {**mlflow_config, "tracking_uri": redacted(uri), "artifacts": artifacts}
 
 
 def _is_in_outputs(path: Path | None, folder: Path, mlflow_config: dict[str, Any]) -> bool:

@@ -178,7 +178,7 @@ def test_the_bundle_is_an_artifact_of_its_mlflow_run(
 ) -> None:
     uri = f"sqlite:///{folder.parent}/mlflow.db"
     place = f"recorder.tracking_uri={uri}"
-    call("sync", "run", place, f"recorder.artifacts={folder.parent}/mlflow")
+    call("sync", "run", place)
     run_id = json.loads((folder / "mlflow.json").read_text())["run_id"]
     assert f"MLflow run  {run_id}, artifact bundles/bundle" in call("export", run_id, "--output", "bundle", place)
     names = {Path(entry.path).name for entry in client_at(uri).list_artifacts(run_id, "bundles/bundle")}

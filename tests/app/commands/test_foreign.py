@@ -142,7 +142,17 @@ def test_sync_resolves_nothing_and_asks_before_it_sends_elsewhere(
     edit(folder, recorder={**own, "tracking_uri": f"sqlite:///{tmp_path}/outputs/mlflow.db", "artifacts": "s3://a/b"})
     with pytest.raises(ConfigError, match=r"(?s)does not decide where its artifacts.*recorder\.artifacts=s3://a/b"):
         sync([str(folder)])
+    with pytest.raises(ConfigError, match="artifacts are written"):
+        sync([str(folder), "recorder.tracking_uri=null"])
     assert not (tmp_path / "outputs" / "mlflow.db").exists()
+
+
+def test_the_artifacts_of_a_copied_run_without_mlflow_go_to_the_folder_of_the_current_config(
+    folder: Path, tmp_path: Path
+) -> None:
+    edit(folder, recorder={"name": "none"}, paths={"outputs": "/elsewhere/outputs"})
+    sync([str(folder), f"recorder.tracking_uri=sqlite:///{tmp_path}/mlflow.db"])
+    assert list((tmp_path / "outputs" / "mlflow").iterdir())
 
 
 def test_sync_follows_no_links(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
