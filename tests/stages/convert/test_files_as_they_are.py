@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -473,6 +474,9 @@ def test_the_only_axis_of_several_entries_holds_the_classes(tmp_path, shape, per
     data = Data(Rows({"X": rng.normal(size=(8, 2, 1, 1)).astype(np.float32)}, np.arange(8) % 4))
     facts = convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a"))), data=data).facts
     assert (facts.task, facts.class_axis) == ("multiclass", axis)
+    pixels = Data(dataclasses.replace(data.train, label=np.arange(32).reshape(8, *np.roll([4, 1, 1], axis - 1)) % 2))
+    facts = convert(None, ConvertConfig(OnnxFile(str(tmp_path / "a"), task="binary")), data=pixels).facts
+    assert facts.class_axis == 4 - axis  # each number is the score of a pixel
 
 
 def test_a_prediction_of_float64_is_as_exact_as_its_weights(tmp_path):

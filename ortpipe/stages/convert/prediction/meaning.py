@@ -209,22 +209,23 @@ class Prediction:
     def _likely_axis(self, rank: int) -> int:
         """Return the most likely axis of classes; the rank if each number is a prediction of its own.
 
-        It is the only one of more than one entry of [N, K, 1, 1], say. Else it is the last one or, as in images
-        [N, K, H, W], the first after the rows: the one of size 1, else of as many entries as classes, else of known
-        size; otherwise the first one in four dimensions and more, else the last.
+        With one label per row, it is the only one of more than one entry, as of [N, K, 1, 1]. Else it is the last one
+        or, as in images [N, K, H, W], the first after the rows: the one of size 1, else of as many entries as classes,
+        else of known size; otherwise the first one in four dimensions and more, else the last.
         """
         if rank == 1:
             return 1
         sizes = [None] * rank if self.declared is None or len(self.declared) != rank else self.declared
         wide = [axis for axis, size in enumerate(sizes) if axis and size != 1]
-        if rank > 3 and len(wide) == 1 and sizes[wide[0]]:
+        size, is_binary = sizes[wide[0]] if len(wide) == 1 else None, self.settings.task == "binary"
+        if rank > 3 and size and (size == 2 or not is_binary) and not without_ones(self.label_shape):
             return wide[0]
-        class_count = 2 if self.settings.task == "binary" else len(self.settings.classes or ()) or None
+        class_count = 2 if is_binary else len(self.settings.classes or ()) or None
         for matches in (lambda d: d == 1, lambda d: d == class_count is not None, lambda d: d is not None):
             match [axis for axis in (1, rank - 1) if matches(sizes[axis])]:
                 case [axis]:
                     return axis
-        if self.settings.task == "binary" and 1 not in (sizes[1], sizes[-1]):
+        if is_binary and 1 not in (sizes[1], sizes[-1]):
             return rank
         return 1 if rank > 3 else rank - 1
 
