@@ -149,7 +149,7 @@ class UseFinder:
         """Return whether a node reads an initializer as a parameter, and a reason against it, or ""."""
         node, op, size = use.node, use.node.op_type, size_of(value)
         passed = {n.op_type for n in use.path if n.op_type not in FORMS}
-        if (passed and size == 1) or size_of(use.value) == 1 != size:
+        if (passed and size < 2) or size_of(use.value) == 1 != size:
             return False, ""  # such as a weight's norm, or a number in a formula
         if not passed.isdisjoint(SCATTERING) and np.ptp(query.array(value).astype(np.float64)) == 0:
             return False, "equal numbers that are scattered"

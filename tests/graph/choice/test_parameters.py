@@ -272,6 +272,11 @@ TABLE = {  # text, arrays, what is trained; left: name → reason
         {"zeros": np.zeros((3, 3)), "w": normal(3)},
         {"zeros": "scattered"},
     ),
+    "weights into which nothing is scattered": (
+        "float[N,3] X) => (float[N,3] y) <int64[0,3] at = {}> { m = ScatterElements(w, at, none) y = MatMul(X, m) }",
+        {"w": normal(3, 3), "none": np.zeros((0, 3))},
+        {"none": ""},
+    ),
     "a basis under a window": (
         "float[N,1,64] X) => (float[N,4,L] y) { s = Conv<strides=[16]>(X, basis) y = Conv(s, w) }",
         {"basis": BASIS.T[:, None], "w": normal(4, 34, 1)},
