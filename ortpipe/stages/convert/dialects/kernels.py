@@ -25,8 +25,8 @@ def kernel(
         x, vectors = x - centre, vectors - centre
         rows = op.ReduceSum(x * x, [-1], keepdims=1)
         columns = op.Transpose(op.ReduceSum(vectors * vectors, [-1], keepdims=1), perm=[1, 0])
-        squares = op.Relu(rows - op.Gemm(x, vectors, transB=1) * 2 + columns)
-        return op.Exp(op.Where(op.IsInf(rows), rows, squares) * -gamma)  # else ∞ − ∞ = nan
+        x = op.Where(op.IsInf(rows), op.like(0.0, x), x)  # else ∞ − ∞ = nan
+        return op.Exp(op.Relu(rows - op.Gemm(x, vectors, transB=1) * 2 + columns) * -gamma)
     product = op.Gemm(x, vectors, transB=1)
     if kind == "linear":
         return product
