@@ -91,8 +91,8 @@ def _default_recorder(config: dict[str, Any], folder: Path, mlflow_config: dict[
     """Return the config of the MLflow recorder for a run that used another recorder."""
     outputs = config.get("paths", {}).get("outputs")
     uri = os.environ.get("MLFLOW_TRACKING_URI") or uri_of(f"{outputs}/mlflow.db")
-    own = Path(f"{outputs}/mlflow")  # of another machine if the folder was copied
-    artifacts = str(own) if _is_in_outputs(own, folder, mlflow_config) else mlflow_config["artifacts"]
+    recorded = Path(f"{outputs}/mlflow")  # of another machine if the folder was copied
+    artifacts = str(recorded) if _is_in_outputs(recorded, folder, mlflow_config) else mlflow_config["artifacts"]
     return {**mlflow_config, "tracking_uri": redacted(uri), "artifacts": artifacts}
 
 
