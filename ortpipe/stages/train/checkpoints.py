@@ -53,6 +53,12 @@ def losses_so_far(config: EarlyStopConfig, tensors: Arrays) -> Losses:
     return Losses(config, *runs, train.tolist(), validation.tolist(), monitor.tolist())
 
 
+def first_epochs(losses: Losses, epochs: int, runs: int = 0) -> Losses:
+    """Return the losses of the first epochs, which took `runs` runs of the epoch graph."""
+    per_epoch = (values[:epochs] for values in (losses.train, losses.validation, losses.monitor))
+    return Losses(losses.config, losses.step[:runs], losses.rate[:runs], *per_epoch)
+
+
 def save(loop: EpochLoop, stop: EarlyStop[Arrays]) -> None:
     """Report a checkpoint of the loop, which is between two epochs."""
     best = {f"best/{name}": array for name, array in loop.step.unpack(stop.best_values).items()}
@@ -68,7 +74,7 @@ def save_whole_epochs(error: BaseException, loop: EpochLoop, stop: EarlyStop[Arr
     if isinstance(error, Exception) and not isinstance(error, ConvergenceError):
         return
     epochs, runs = loop.counts
-    loop.values, loop.losses = loop.whole, loop.losses.first(epochs, runs)
+    loop.values, loop.losses = loop.whole, first_epochs(loop.losses, epochs, runs)
     if isinstance(error, ConvergenceError):
         error.tensors = loop.tensors(loop.values)
     elif epochs:  # the user or the system stops it

@@ -1,5 +1,6 @@
-"""Checks of adapters, and of losses of whole batches, for runs that have them."""
+"""Checks of adapters, losses of whole batches, patterns and partial batches, for runs that have them."""
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from ortpipe.artifact import Facts
 from ortpipe.data.rows import Data
 from ortpipe.errors import TrainError
+from ortpipe.graph.core import selection
 from ortpipe.stages.train.config import TrainConfig
 
 
@@ -22,6 +24,22 @@ def check_init_and_batches(config: TrainConfig, facts: Facts, data: Data) -> Non
             _check_whole(config, loss, of_head)
             if config.optimizer.solver != "lbfgs":  # which reads all rows as one batch
                 _check_batches(config, data.of(head), loss, of_head)
+
+
+def check_patterns(config: TrainConfig, facts: Facts, fixed_names: Collection[str]) -> None:
+    """Reject a pattern of no trained parameter."""
+    for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
+        if isinstance(values, Mapping):
+            selection.select(list(values), facts.parameters, TrainError, key, fixed_names)
+
+
+def no_batch(config: TrainConfig, rows: int) -> TrainError:
+    """Return the error for a training without a full batch."""
+    return TrainError(
+        "{at}drop_last must leave at least one batch.",
+        got=f"{rows} rows, batches of {config.batch_size}",
+        fix=f"Set {{at}}batch_size={rows} or less, or {{at}}drop_last=false.",
+    )
 
 
 def _check_whole(config: TrainConfig, loss: str, of_head: str) -> None:

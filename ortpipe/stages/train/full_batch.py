@@ -11,6 +11,7 @@ from ortpipe.data.rows import Data, Rows
 from ortpipe.errors import ConvergenceError, TrainError
 from ortpipe.graph.core.check import finish_apart
 from ortpipe.graph.forms.modes import is_random
+from ortpipe.stages.train.checkpoints import first_epochs
 from ortpipe.stages.train.config import LOSS
 from ortpipe.stages.train.epoch_graph import load_session
 from ortpipe.stages.train.training import EarlyStop, Epoch, Losses, Training
@@ -94,7 +95,7 @@ class _Search:
             self.iterated(result)  # the start is a minimum, or the line search failed
         end: Arrays = self.objective.parameters(result.x)
         if validate is not None and np.isnan(self.losses.validation[-1]):
-            last, self.losses = self.losses.train[-1], self.losses.first(len(self.losses.train) - 1)
+            last, self.losses = self.losses.train[-1], first_epochs(self.losses, len(self.losses.train) - 1)
             self.losses.add(last, validate(end))
             self._stop(self.losses.watched, end)
         restored = config.early_stop.patience is not None and validate is not None

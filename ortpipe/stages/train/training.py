@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import onnx
@@ -14,12 +14,11 @@ from ortpipe.data.feeds import Feed, feeds
 from ortpipe.data.rows import Data
 from ortpipe.doors import later
 from ortpipe.errors import TrainError
-from ortpipe.graph.core import selection
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.train.config import LOSS, EarlyStopConfig, TrainConfig
 
 if TYPE_CHECKING:  # for adapters, parts of batches, text, and validation rows
-    from ortpipe.stages.train.checks import check_init_and_batches
+    from ortpipe.stages.train.checks import check_init_and_batches, check_patterns, no_batch
     from ortpipe.stages.train.preprocessing import without_preprocessing
     from ortpipe.stages.train.random_weights import random_parameters
     from ortpipe.stages.train.validation import Validation as validation
@@ -96,9 +95,8 @@ def check_settings(config: TrainConfig, facts: Facts, data: Data, fixed_names: C
     """Reject a pattern of no trained parameter, metrics that cannot be monitored, and settings of `checks.py`."""
     if facts.adapters or any(part.link for part in facts.predictions.values()):
         check_init_and_batches(config, facts, data)
-    for key, values in (("weight_decay", config.weight_decay), ("factors", config.factors)):
-        if isinstance(values, Mapping):
-            selection.select(list(values), facts.parameters, TrainError, key, fixed_names)
+    if isinstance(config.weight_decay, Mapping) or config.factors:
+        check_patterns(config, facts, fixed_names)
     if config.early_stop.monitor != LOSS:
         check_monitor(config.early_stop.monitor, facts, data)
 
@@ -107,11 +105,7 @@ def rows_per_epoch(config: TrainConfig, rows: int) -> int:
     """Return the number of training rows that an epoch reads; raise TrainError if drop_last leaves no batch."""
     read = rows - rows % config.batch_size if config.drop_last else rows
     if not read:
-        raise TrainError(
-            "{at}drop_last must leave at least one batch.",
-            got=f"{rows} rows, batches of {config.batch_size}",
-            fix=f"Set {{at}}batch_size={rows} or less, or {{at}}drop_last=false.",
-        )
+        raise no_batch(config, rows)
     return read
 
 
@@ -188,11 +182,6 @@ class Losses:
             self.monitor.append(metrics.get(self.config.monitor, np.nan))
         if metrics:
             self.watched.append(self.config.sign * metrics[self.config.monitor])
-
-    def first(self, epochs: int, runs: int = 0) -> Self:
-        """Return the losses of the first epochs, which took `runs` runs of the epoch graph."""
-        per_epoch = (values[:epochs] for values in (self.train, self.validation, self.monitor))
-        return type(self)(self.config, self.step[:runs], self.rate[:runs], *per_epoch)
 
     def tensors(self) -> dict[str, np.ndarray]:
         """Return all results by name: [steps] or [epochs]."""
