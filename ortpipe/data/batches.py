@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     later(__name__)
 
-CHUNK = 32 * 2**20  # bytes of shuffled rows in memory at a time; half as many of a stream
+CHUNK = 32 * 2**20  # bytes of shuffled rows in memory at a time, or one batch; half as many of a stream
 LARGE_CHUNK = 2**20  # bytes of rows whose chunks are written over each other: smaller memory is reused anyway
 
 Arrays = Mapping[str, np.ndarray]
@@ -55,7 +55,6 @@ class Batches:
     Attributes:
         count: rows per epoch.
         size: rows per full batch, at most `count`.
-        steps: batches per epoch, the partial one included.
     """
 
     def __init__(
@@ -69,14 +68,15 @@ class Batches:
         single: bool = False,
         reused: bool = False,
     ) -> None:
-        self._rows, self._feed, self._seed, self._shuffle, self._single = rows, feed, seed, shuffle, single
+        self._rows, self._feed, self._seed, self._shuffle = rows, feed, seed, shuffle
         self.count = len(rows)
         self.size = min(size, self.count)
-        self.steps = -(-self.count // self.size)
         window = min(self.count, rows.window or self.count)
         self._window = window if window == self.count else max(self.size, window - window % self.size)
         self._first = feed(rows.head(1))  # rejects rows that do not fit the model
         self._arrays = feed(rows) if isinstance(rows, Rows) else {}
+        batch_bytes = self.size * sum(array.nbytes for array in self._first.values())
+        self._per_chunk = 1 if single else max(1, CHUNK // (1 if self._arrays else 2) // max(1, batch_bytes))
         is_large = sum(array.nbytes for array in self._arrays.values()) >= LARGE_CHUNK
         self._memory = memory_of_chunks() if reused and is_large else None
 
@@ -89,28 +89,25 @@ class Batches:
         >>> [chunk["x"].tolist() for chunk in batches.epoch(1)]
         [[[0, 1], [2, 3]], [[4]]]
         """
-        if isinstance(self._rows, Rows):
-            return self._chunks([(self._arrays, self._order(number))], CHUNK)
-        windows = streamed(self._rows, self._feed, self._first, self._window, (self._seed, number), self._shuffle)
-        return prefetch(self._chunks(windows, CHUNK // 2))
+        if not isinstance(self._rows, Rows):
+            seed = self._seed, number
+            windows = streamed(self._rows, self._feed, self._first, self._window, seed, self._shuffle)
+            return prefetch(self._chunks(windows))
+        if self._shuffle:
+            sizes = self._rows.group_sizes
+            index = order(self.count, seed=self._seed, number=number, window=self._window, group_sizes=sizes)
+        else:
+            index = np.arange(self.count)
+        return self._chunks([(self._arrays, index)])
 
-    def _order(self, number: int) -> np.ndarray:
-        """Return the row numbers of an epoch of rows in memory."""
-        if not self._shuffle:
-            return np.arange(self.count)
-        sizes = self._rows.group_sizes if isinstance(self._rows, Rows) else ()
-        return order(self.count, seed=self._seed, number=number, window=self._window, group_sizes=sizes)
-
-    def _chunks(self, windows: Iterable[tuple[Arrays, np.ndarray]], fit: int) -> Iterator[dict[str, np.ndarray]]:
-        """Yield each window's full batches in chunks of at most `fit` bytes or of one batch, then the partial one."""
+    def _chunks(self, windows: Iterable[tuple[Arrays, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+        """Yield each window's full batches in chunks, then the partial one."""
         size, memory = self.size, self._memory
         for arrays, index in windows:
-            row_bytes = sum(array.nbytes // len(array) for array in arrays.values())
-            per_chunk = 1 if self._single else max(1, fit // max(1, row_bytes * size))
-            count = len(index) // size
-            for first in range(0, count, per_chunk):
-                last = min(first + per_chunk, count)
-                batches = index[first * size : last * size].reshape(last - first, size)
-                yield {n: memory.take(a, batches, n) if memory else a.take(batches, axis=0) for n, a in arrays.items()}
-            if partial := len(index) % size:
+            partial = len(index) % size
+            batches = index[: len(index) - partial].reshape(-1, size)
+            for first in range(0, len(batches), self._per_chunk):
+                rows = batches[first : first + self._per_chunk]
+                yield {n: memory.take(a, rows, n) if memory else a.take(rows, axis=0) for n, a in arrays.items()}
+            if partial:
                 yield {name: array[index[-partial:]][None] for name, array in arrays.items()}
