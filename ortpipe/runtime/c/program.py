@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
@@ -51,7 +51,7 @@ class CompiledEpoch:
     ) -> None:
         check_operators(model)
         self._model, self._weights, self._report = model, weights, report
-        self._compiled = dict[tuple[tuple[int, ...], ...], _Function]()  # by the shapes of inputs in a step
+        self._compiled = dict[tuple[tuple[int, ...], ...], _Function]()  # by the shapes of rows in a step
         [scan] = [node for node in model.graph.node if node.op_type == "Scan"]
         self._states = states_of(scan)
         self._rows = [*scan.input[len(self._states) :]]
@@ -68,48 +68,56 @@ class CompiledEpoch:
             seed: the seed of random numbers, two numbers below 2³².
             first: the number of the first step, which also enters the random numbers.
         """
-        shapes = {name: feeds[name].shape for name in self._states}
-        shapes |= {name: feeds[name].shape[1:] for name in self._rows}
-        key = tuple(shapes.values())
+        key = tuple([feeds[name].shape[1:] for name in self._rows])
         if key not in self._compiled:
             started = time.perf_counter()
+            shapes = {name: feeds[name].shape for name in self._states} | dict(zip(self._rows, key, strict=True))
             self._compiled[key] = _Function(emit(self._model, self._weights, shapes))
             self._report(time.perf_counter() - started)
         return self._compiled[key](feeds, len(feeds[self._rows[0]]), seed, first)
 
 
 class _Function:
-    """A compiled source."""
+    """A compiled source with the arrays that all of its runs use, whose addresses are read once."""
 
     def __init__(self, source: CSource) -> None:
-        self._source = source
-        self._epoch = build(source.text, blas=source.blas).epoch
+        self._seeded, self._epoch = source.seeded, build(source.text, blas=source.blas).epoch
         numbers = [ctypes.c_int64, *([ctypes.c_uint64, ctypes.c_int64] if source.seeded else [])]
         self._epoch.argtypes = [*numbers, *[ctypes.c_void_p] * (len(source.arguments) + 1)]
         self._epoch.restype = None
-        self._memory = np.empty(source.workspace + ALIGNED, np.uint8)
+        states, self._rows, constants, self._outputs = (
+            [x for x in source.arguments if x.role == role] for role in ("state", "row", "constant", "output")
+        )
+        self._states = [(x.name, _aligned(x.shape, x.dtype)) for x in states]
+        self._kept = [
+            [array for _, array in self._states],
+            [np.asarray(source.constants[x.c_name], order="C") for x in constants],
+            [_aligned((source.workspace,), np.dtype(np.uint8))],
+        ]
+        self._places = [[array.ctypes.data for array in arrays] for arrays in self._kept]
 
     def __call__(
         self, feeds: Mapping[str, np.ndarray], steps: int, seed: Sequence[int], first: int
     ) -> list[np.ndarray]:
-        arrays, results = list[np.ndarray](), list[np.ndarray]()
-        for argument in self._source.arguments:
-            if argument.role == "constant":
-                array = np.asarray(self._source.constants[argument.c_name], order="C")
-            elif argument.role == "output":
-                array = np.empty((steps, *argument.shape), argument.dtype)
-            else:
-                array = np.asarray(feeds[argument.name], argument.dtype, order="C")
-            if argument.role == "state":
-                array = array.copy()
-            results += [array] if argument.role in ("state", "output") else []
-            arrays.append(array)
-        numbers: list[Any] = [steps]
-        if self._source.seeded:
-            numbers += [seed[0] << 32 | seed[1], first]
-        work = self._memory.ctypes.data
-        self._epoch(*numbers, *(array.ctypes.data for array in arrays), -(-work // ALIGNED) * ALIGNED)
-        return results
+        for name, array in self._states:
+            array[...] = feeds[name]
+        rows = [np.asarray(feeds[x.name], x.dtype, order="C") for x in self._rows]
+        outputs = [np.empty((steps, *x.shape), x.dtype) for x in self._outputs]
+        numbers = (steps, seed[0] << 32 | seed[1], first) if self._seeded else (steps,)
+        states, constants, work = self._places
+        self._epoch(*numbers, *states, *map(_place, rows), *constants, *map(_place, outputs), *work)
+        return [*[array.copy() for _, array in self._states], *outputs]
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return a new array that starts at a multiple of ALIGNED bytes."""
+    block = np.empty(math.prod(shape) * dtype.itemsize + ALIGNED, np.uint8)
+    return np.ndarray(shape, dtype, block, -block.ctypes.data % ALIGNED)
+
+
+def _place(array: np.ndarray) -> int:
+    """Return the address of an array; `array.ctypes.data` takes four times as long."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data
 
 
 class SeededEpochs:

@@ -26,7 +26,7 @@ class CSource:
 
     Attributes:
         text: the source.
-        arguments: the arrays between `steps` and `work`, in order; see `Argument`.
+        arguments: the arrays between `steps` and `work`: states, rows, constants, outputs; see `Argument`.
         constants: the values of arguments with the role `constant`, by their name in C.
         workspace: the bytes of `work`, which must be a multiple of 64 bytes from 0.
         seeded: whether `uint64_t seed, int64_t first` follow `steps`: the random numbers' key, and the number of the
