@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LINES = 6_274  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
+LINES = 6_272  # comments and docstrings included; lower it whenever the sum falls. The aim is 3,000.
 
 
 def section(title: str = "## The spine") -> str:

@@ -2,7 +2,8 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,6 +34,7 @@ if TYPE_CHECKING:  # for starts, settings and values beyond a plain training
 else:
     later(__name__)
 
+AHEAD = 1024  # steps whose rates are computed at once: in a short epoch, calls take longer than numbers
 LARGE_STATE = 2**26  # carried bytes from which on a run computes one step: a Scan would hold two more copies of them
 
 
@@ -104,12 +106,13 @@ class EpochLoop:
         self.latest: tuple[int, int, Arrays] = (0, 0, {})  # the last run: epoch, rows per batch, feeds
         self.done = self._begun = sum(len(run) for run in self.losses.step)
         self.whole, self.counts = self.values, (len(self.losses.train), len(self.losses.step))
+        self._ahead: tuple[Any, int, list[np.ndarray]] = (None, 0, [])  # see `_rates`
 
     def epochs(self) -> Iterator[Epoch]:
         """Yield after each epoch; raise if a training or validation loss, or a parameter, is not finite."""
         for number in range(len(self.losses.train) + 1, self.training.config.epochs + 1):
-            sums = [loss for chunk in self._chunks(number) for loss in self._steps(number, chunk)]
-            loss = math.fsum(sums) / self._rows  # exact, and independent of chunks
+            runs = (run for chunk in self._chunks(number) for run in self._steps(number, chunk))
+            loss = math.fsum(chain.from_iterable(runs)) / self._rows  # exact, and independent of chunks
             metrics = self._validated(number)
             self.losses.add(loss, metrics)
             self.whole, self.counts = self.values, (number, len(self.losses.step))
@@ -131,7 +134,7 @@ class EpochLoop:
     def _validated(self, number: int) -> dict[str, float] | None:
         """Return the results on the validation rows: {} if the epoch is not validated, None without rows."""
         config, validate = self.training.config, self.training.validate
-        finite = all(np.isfinite(array).all() for array in self.values.values())
+        finite = all(np.count_nonzero(np.isfinite(a)) == a.size for a in self.values.values())  # `all()` is slow
         metrics: dict[str, float] | None = None if validate is None else {}
         if finite and validate is not None and (number % config.validate_every == 0 or number == config.epochs):
             metrics = validate(self.step.parameters(self.values))
@@ -139,25 +142,20 @@ class EpochLoop:
             raise diverged_epoch(self, metrics)
         return metrics
 
-    def _steps(self, number: int, chunk: Any) -> list[float]:
-        """Run one step per batch of a chunk; return each step's sum of its rows' losses."""
+    def _steps(self, number: int, chunk: Any) -> Iterable[list[float]]:
+        """Run one step per batch of a chunk; yield the sums of their rows' losses, run by run."""
         config = self.training.config
-        losses = list[float]()
         for part in updates(config, chunk) if config.accumulate > 1 or config.drop_last else [chunk]:
             count, *sizes = next(iter(part.values())).shape[: 2 + (config.accumulate > 1)]  # K batches per step
-            losses += self._run(number, part, count, sizes)
-        return losses
+            yield self._run(number, part, count, sizes)
 
     def _run(self, number: int, batches: Arrays, count: int, sizes: Sequence[int]) -> list[float]:
         """Run `count` steps on batches of the given size, or of K batches of a size."""
-        step, config = self.step, self.training.config
-        steps = np.arange(self.done + 1, self.done + count + 1)
-        exact = rates(config, steps, number, self._total) * factor(config, self.losses.watched)
-        scalars = {name: function(exact, steps).astype(step.dtype) for name, function in step.scalars.items()}
-        feeds = {**self.values, **batches, **scalars}
+        step, (used, *scalars) = self.step, self._rates(number, count)
+        feeds = {**self.values, **batches, **dict(zip(step.scalars, scalars, strict=True))}
         self.latest = number, sizes[-1], feeds
         results = self._results(number, sizes[-1], feeds, count)
-        losses, used = results[len(step.carried)], exact.astype(step.dtype)
+        losses = results[len(step.carried)]
         if not np.isfinite(losses).all():
             raise diverged_step(self, losses, used)
         self.values = dict(zip(step.carried, results, strict=False))
@@ -167,6 +165,19 @@ class EpochLoop:
         # the sum covers the rows of each of K batches
         rows = math.prod(sizes[:-1] if self.training.artifact.facts.reduction == "sum" else sizes)
         return (losses.astype(np.float64) * rows).tolist()
+
+    def _rates(self, number: int, count: int) -> list[np.ndarray]:
+        """Return the rates of the next steps, and their scalars; those of AHEAD steps are computed at once."""
+        config, (key, begun, arrays) = self.training.config, self._ahead
+        now = factor(config, self.losses.watched), number if config.schedule_per == "epoch" else 0
+        if now != key or self.done + count > begun + len(arrays[0]):
+            begun, most = self.done, max(count, 0 if now[1] else min(AHEAD, self._total - self.done))
+            steps = np.arange(begun + 1, begun + most + 1)
+            exact = rates(config, steps, number, self._total) * now[0]
+            arrays = [exact, *(function(exact, steps) for function in self.step.scalars.values())]
+            self._ahead = now, begun, [array.astype(self.step.dtype) for array in arrays]
+        first = self.done - begun
+        return [array[first : first + count] for array in self._ahead[2]]
 
     def _results(self, number: int, size: int, feeds: Arrays, count: int) -> Sequence[np.ndarray]:
         """Return the carried values and the losses after `count` steps of an epoch, on batches of `size` rows."""

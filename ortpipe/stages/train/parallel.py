@@ -113,7 +113,7 @@ class SlicedLoop(EpochLoop):
 class SummedGradients(SlicedLoop):
     """Sums the gradients of a batch's slices, and updates the parameters in this process."""
 
-    def _steps(self, number: int, chunk: Any) -> list[float]:
+    def _steps(self, number: int, chunk: Any) -> list[list[float]]:
         span: Span = chunk
         facts = self.training.artifact.facts
         values = self.step.weights(self.values) | {name: self.values[name] for name in self.step.statistics}
@@ -123,15 +123,15 @@ class SummedGradients(SlicedLoop):
         names = [str(facts.loss), *facts.gradients.values(), *facts.statistics.values()]
         arrays = [loss.astype(self.step.dtype), *(array[np.newaxis] for array in sums)]
         feeds = {RECEIVED + name: array for name, array in zip(names, arrays, strict=True)}
-        return self._run(number, feeds, 1, (span.size,))
+        return [self._run(number, feeds, 1, (span.size,))]
 
 
 class AveragedParameters(SlicedLoop):
     """Averages the parameters, and the optimizer's state, that slices trained by themselves for some batches."""
 
-    def _steps(self, number: int, chunk: Any) -> list[float]:
+    def _steps(self, number: int, chunk: Any) -> list[list[float]]:
         self._span: Span = chunk
-        return self._run(number, {}, self._span.batches, (self._span.size,))
+        return [self._run(number, {}, self._span.batches, (self._span.size,))]
 
     def _results(self, number: int, size: int, feeds: Arrays, count: int) -> Sequence[np.ndarray]:
         """Return the averages of the carried values, and the losses of the batches."""

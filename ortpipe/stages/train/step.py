@@ -1,5 +1,6 @@
 """The train step as one graph: forward, loss, backward and update as a pure function of the parameters."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -48,7 +49,7 @@ class TrainStep:
     seed: str  # the name of the initializer that starts the backward pass; empty if gradients are inputs
     gradients: tuple[str, ...]  # the names of the variables' gradients
 
-    @property
+    @functools.cached_property
     def carried(self) -> tuple[str, ...]:
         """The names of values passed from one step to the next."""
         return (*self.variables.values(), *self.statistics)
