@@ -105,7 +105,8 @@ class _Function:
         outputs = [np.empty((steps, *x.shape), x.dtype) for x in self._outputs]
         numbers = (steps, seed[0] << 32 | seed[1], first) if self._seeded else (steps,)
         states, constants, work = self._places
-        self._epoch(*numbers, *states, *map(_place, rows), *constants, *map(_place, outputs), *work)
+        read, written = ([array.ctypes.data for array in arrays] for arrays in (rows, outputs))
+        self._epoch(*numbers, *states, *read, *constants, *written, *work)
         return [*[array.copy() for _, array in self._states], *outputs]
 
 
@@ -113,11 +114,6 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     """Return a new array that starts at a multiple of ALIGNED bytes."""
     block = np.empty(math.prod(shape) * dtype.itemsize + ALIGNED, np.uint8)
     return np.ndarray(shape, dtype, block, -block.ctypes.data % ALIGNED)
-
-
-def _place(array: np.ndarray) -> int:
-    """Return the address of an array; `array.ctypes.data` takes four times as long."""
-    return ctypes.addressof(ctypes.c_char.from_buffer(array.data)) if array.flags.writeable else array.ctypes.data
 
 
 class SeededEpochs:
