@@ -54,7 +54,7 @@ def load(path: str, key: str | None = None, problem: type[OrtpipeError] = Config
 
 def _warn_of_another(name: str) -> None:
     """Warn if the working folder has a module of the name of one that was imported from another folder."""
-    file = getattr(sys.modules[name], "__file__", None)
+    file = getattr(sys.modules.get(name), "__file__", None)  # a notebook may have made the module without its package
     here = PathFinder.find_spec(name, [str(Path.cwd())])
     if file is None or here is None or here.origin is None or name == "ortpipe" or INSTALLED & set(Path(file).parts):
         return

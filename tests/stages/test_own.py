@@ -367,6 +367,11 @@ def test_a_module_of_another_working_folder_is_used_with_a_warning(module, tmp_p
         assert own_code.load(f"{name}:f") is first
 
 
+def test_a_module_that_was_made_without_its_package_is_used(monkeypatch):
+    monkeypatch.setitem(sys.modules, "no_package.made", types.SimpleNamespace(f=abs))
+    assert own_code.load("no_package.made:f") is abs
+
+
 SOURCE = """
 from dataclasses import dataclass
 import numpy as np
