@@ -13,7 +13,7 @@ import tempfile
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ortpipe.data.pieces import concatenate
 from ortpipe.data.prefetch import prefetch
 from ortpipe.data.reader import Reader, groups_with, part_size, rows_with_parts
 from ortpipe.data.rows import PIECE, Rows
+from ortpipe.errors import DataError
 
 LOG = logging.getLogger(__name__)
 LARGE_FILES = Path("/var/tmp")  # on disk, also on Linux systems whose /tmp is in memory
@@ -49,6 +50,11 @@ class SpillFile:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(dir=folder(), buffering=0)  # noqa: SIM115
         weakref.finalize(self, self._file.close)
+
+    def __getstate__(self) -> NoReturn:
+        rule = "Workers read streamed rows from the files, and CSV files are parsed once, by the first process."
+        fix = "Save the rows as Parquet, set {@data.source.stream}=false, or train without workers."
+        raise DataError(rule, got="rows of text for another process", fix=fix)
 
     def put(self, value: object) -> Place:
         """Write a value that can be pickled, such as arrays or rows."""

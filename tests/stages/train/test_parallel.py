@@ -14,8 +14,9 @@ from sklearn.datasets import load_digits
 from ortpipe.data.batches import order
 from ortpipe.data.load import DataConfig, load
 from ortpipe.data.parts import SplitConfig
+from ortpipe.data.sources.csv import Csv
 from ortpipe.data.sources.npz import Npz
-from ortpipe.errors import ConfigError, ConvergenceError, EngineError, TrainError
+from ortpipe.errors import ConfigError, ConvergenceError, DataError, EngineError, TrainError
 from ortpipe.parallel import ParallelConfig, Pool
 from ortpipe.runtime.config import RuntimeConfig
 from ortpipe.stages.add_loss.config import AddLossConfig
@@ -166,6 +167,15 @@ def test_ray_actors_give_the_same_bytes_as_processes_also_when_one_is_killed(tmp
         signal.signal(signal.SIGTERM, before)
     assert killed
     assert received == [True]
+
+
+def test_workers_do_not_read_streamed_csv_files(tmp_path):
+    (tmp_path / "rows.csv").write_text("x,y\n" + "".join(f"{i / 9},{i / 7}\n" for i in range(40)))
+    data = load(DataConfig(Csv(path=str(tmp_path / "rows.csv"), label="y", stream=True)))
+    forward = convert(None, ConvertConfig(MLP(hidden=(2,))), data=data)
+    model = derive(penalty(add_loss(forward, AddLossConfig(LOSSES["l2"]())), PenaltyConfig()), DeriveConfig())
+    with pytest.raises(DataError, match=r"(?s)parsed once.*as Parquet"):
+        train(model, parallel(), data=data)
 
 
 def test_a_cluster_that_does_not_answer_is_an_error_at_once(monkeypatch):
